@@ -1,0 +1,1 @@
+"""What folds: log -> SQL tables, and typed reads of them (projection)."""

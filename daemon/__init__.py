@@ -1,0 +1,1 @@
+"""What decides and runs: the command line, and the one place that wires objects (cycle)."""

@@ -1,0 +1,1 @@
+"""Executable environments; for now, what each one declares of its tools (rollout)."""

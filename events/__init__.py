@@ -1,0 +1,1 @@
+"""What may be written, and where: the contract and the log (event)."""

@@ -1,0 +1,42 @@
+"""One canonical JSON and the hashes made from it.
+
+Two values that mean the same give the same text: keys sorted, no spaces, numbers in their shortest
+form (`2.0` and `2` are one number), strings in NFC without surrounding white space. The order of a
+list is meaning and is kept. Source: the dedup key of SENTINEL as written down for this project.
+"""
+
+import hashlib
+import json
+import math
+import unicodedata
+from typing import Any
+
+
+def canonical(value: Any) -> Any:
+    """`value` with numbers in shortest form and strings in NFC, stripped; raises on NaN."""
+    if isinstance(value, str):
+        return (value if value.isascii() else unicodedata.normalize("NFC", value)).strip()
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no canonical JSON; use a finite number or null")
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, dict):
+        return {str(key): canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(item) for item in value]
+    return value
+
+
+def canonical_json(value: Any) -> str:
+    """The canonical text of a JSON value."""
+    return exact_json(canonical(value))
+
+
+def exact_json(value: Any) -> str:
+    """Sorted keys and no spaces, values untouched: for identity of records and for hashes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def sha256(text: str) -> str:
+    """Hex sha256 of the UTF-8 bytes; a lone surrogate (legal in JSON text) is hashed as written."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,290 @@
+"""Events as stored bytes, and back.
+
+A decision (stream `learning`) is plain JSON. What the agent did (stream `rollouts`) is framed:
+
+    "kg" | layout u8 | flags u8 | head u32 | content u32 | arrays u32     16 bytes, little-endian
+    head       zstd(JSON)            always readable, all that most folds need
+    content    zstd(JSON)            what was said; may be encrypted or destroyed by itself
+    arrays     zstd(u32 length | directory JSON | raw little-endian arrays)
+
+With flag BLOB the body (content and arrays) is not here but in a content-addressed blob: the head
+is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob, so a missing one
+cannot change a projection; whoever needs the body reads it with `blobs.py` and `attach`.
+
+Stored bytes never change. Older versions are upcast on read (registry.py).
+"""
+
+import array
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from typing import Any, Final
+
+import zstandard
+from pydantic import BaseModel, ValidationError
+
+from events.envelope import Envelope, from_headers, to_headers
+from events.errors import BadRecord, BlobError, TooLarge
+from events.log import Entry, Record
+from events.registry import REGISTRY, Registry, first_problem
+from events.rollouts import EventData
+from events.streams import (
+    MAX_DECODED_BYTES,
+    MAX_INLINE_BODY_BYTES,
+    MAX_VALUE_BYTES,
+    STREAMS,
+)
+
+FRAMED: Final = "application/vnd.kintsugi.framed"
+PLAIN: Final = "application/json"
+
+_MAGIC: Final = b"kg"
+_LAYOUT: Final = 1
+_BLOB: Final = 1
+_FRAME: Final = struct.Struct("<2sBBIII")
+_BLOB_REFERENCE: Final = struct.Struct("<32sQ")
+_LENGTH: Final = struct.Struct("<I")
+
+_DTYPES: Final = {"<i4": "i", "<f4": "f"}
+"""Stored dtype -> typecode of the standard library's array."""
+
+Arrays = Mapping[str, "array.array[Any]"]
+"""Name -> int32 (token ids) or float32 (log-probabilities)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobReference:
+    """Where a body lies that was too large for its record."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An envelope and what it carries."""
+
+    envelope: Envelope
+    data: EventData
+    blob: BlobReference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An entry, and the body that must be stored as a blob before the entry is appended."""
+
+    entry: Entry
+    blob: bytes | None = None
+    reference: BlobReference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    head: bytes
+    content: bytes = b""
+    arrays: bytes = b""
+    blob: BlobReference | None = field(default=None)
+
+
+def encode(
+    envelope: Envelope, data: EventData, recorded_ms: int, arrays: Arrays | None = None
+) -> Encoded:
+    """The stored form of an event; raises TooLarge when even its head does not fit a record."""
+    stream = STREAMS[data.STREAM]
+    framed = stream.name == "rollouts"
+    blob: bytes | None = None
+    reference: BlobReference | None = None
+    if framed:
+        value, blob = _frame(data, arrays or {})
+        if blob is not None:
+            reference = BlobReference(sha256(blob).hexdigest(), len(blob))
+    else:
+        value = data.model_dump_json().encode()
+    if len(value) > MAX_VALUE_BYTES:
+        raise TooLarge(
+            f"{data.TYPE} {envelope.id} takes {len(value):,} bytes without its content, a record "
+            f"holds at most {MAX_VALUE_BYTES:,}; shorten its fields"
+        )
+    key = data.key()
+    entry = Entry(
+        stream=stream.name,
+        partition=stream.partition_of(key),
+        key=key,
+        headers=to_headers(envelope, FRAMED if framed else PLAIN),
+        value=value,
+        recorded_ms=recorded_ms,
+    )
+    return Encoded(entry, blob, reference)
+
+
+def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
+    """The event of a record, upcast to the newest version.
+
+    Without `content` only the head is decompressed. Raises BadRecord on malformed bytes or an
+    unknown type, SchemaAhead on a version from the future.
+    """
+    envelope = from_headers(record.headers)
+    return decode_value(record, envelope, registry, content)
+
+
+def decode_value(
+    record: Record, envelope: Envelope, registry: Registry = REGISTRY, content: bool = True
+) -> Event:
+    """As `decode`, for a record whose envelope was read already."""
+    if len(record.value) > MAX_VALUE_BYTES:
+        raise TooLarge(
+            f"value of {len(record.value):,} bytes, a record holds at most {MAX_VALUE_BYTES:,}"
+        )
+    if record.stream == "rollouts":
+        sections = _split(record.value)
+        data = registry.parse(envelope.type, envelope.version, _inflate(sections.head, "head"))
+        if content and sections.content:
+            data = _with_content(data, sections.content)
+        return Event(envelope, data, sections.blob)
+    data = registry.parse(envelope.type, envelope.version, record.value)
+    return Event(envelope, data)
+
+
+def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
+    """The token arrays of a framed value; empty when it has none or they lie in a blob."""
+    section = _split(value).arrays
+    return _unpack_arrays(section) if section else {}
+
+
+def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any]"]]:
+    """`event` with the content of its blob, and the blob's arrays."""
+    if event.blob is None:
+        raise BlobError(f"event {event.envelope.id} names no blob; its body is in its record")
+    digest = sha256(body).hexdigest()
+    if digest != event.blob.sha256:
+        raise BlobError(
+            f"blob {event.blob.sha256} of event {event.envelope.id} holds other bytes ({digest}); "
+            "restore it from a copy"
+        )
+    length = _LENGTH.unpack_from(body)[0]
+    content = body[_LENGTH.size : _LENGTH.size + length]
+    arrays = body[_LENGTH.size + length :]
+    data = _with_content(event.data, content) if content else event.data
+    return Event(event.envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
+
+
+def _frame(data: EventData, arrays: Arrays) -> tuple[bytes, bytes | None]:
+    """The framed value, and the body if it must become a blob."""
+    compressor = _compressor()
+    head = compressor.compress(data.model_dump_json().encode())
+    content_model: BaseModel | None = getattr(data, "content", None)
+    content = (
+        compressor.compress(content_model.model_dump_json(exclude_defaults=True).encode())
+        if content_model is not None
+        else b""
+    )
+    packed = compressor.compress(_pack_arrays(arrays)) if arrays else b""
+    if len(content) + len(packed) <= MAX_INLINE_BODY_BYTES - len(head):
+        frame = _FRAME.pack(_MAGIC, _LAYOUT, 0, len(head), len(content), len(packed))
+        return frame + head + content + packed, None
+    body = _LENGTH.pack(len(content)) + content + packed
+    frame = _FRAME.pack(_MAGIC, _LAYOUT, _BLOB, len(head), 0, 0)
+    return frame + head + _BLOB_REFERENCE.pack(sha256(body).digest(), len(body)), body
+
+
+def _split(value: bytes) -> _Sections:
+    if len(value) < _FRAME.size:
+        raise BadRecord(f"value of {len(value)} bytes is shorter than a frame's {_FRAME.size}")
+    magic, layout, flags, head, content, arrays = _FRAME.unpack_from(value)
+    if magic != _MAGIC or layout != _LAYOUT or flags not in (0, _BLOB):
+        raise BadRecord(f"value does not start with a frame of layout {_LAYOUT}: {value[:4]!r}")
+    at = _FRAME.size
+    expected = at + head + (_BLOB_REFERENCE.size if flags else content + arrays)
+    if len(value) != expected:
+        raise BadRecord(f"value of {len(value)} bytes, its frame announces {expected}")
+    if flags:
+        digest, size = _BLOB_REFERENCE.unpack_from(value, at + head)
+        return _Sections(value[at : at + head], blob=BlobReference(digest.hex(), size))
+    middle = at + head + content
+    return _Sections(value[at : at + head], value[at + head : middle], value[middle:])
+
+
+@cache
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=3)
+
+
+@cache
+def _decompressor() -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor()
+
+
+def _inflate(section: bytes, name: str) -> bytes:
+    try:
+        size = zstandard.frame_content_size(section)
+        if size < 0 or size > MAX_DECODED_BYTES:
+            raise BadRecord(f"{name} announces {size:,} bytes, the limit is {MAX_DECODED_BYTES:,}")
+        return _decompressor().decompress(section)
+    except zstandard.ZstdError as error:
+        raise BadRecord(f"{name} is no whole zstd frame: {error}") from error
+
+
+def _with_content(data: EventData, section: bytes) -> EventData:
+    annotation = type(data).model_fields.get("content")
+    if annotation is None:
+        raise BadRecord(f"{data.TYPE} carries a content section, its type has none")
+    model = _content_model(type(data))
+    try:
+        parsed = model.model_validate_json(_inflate(section, "content"))
+    except ValidationError as error:
+        raise BadRecord(f"content of {data.TYPE}: {first_problem(error)}") from error
+    # model_copy validates nothing, and needs to validate nothing: the parsed model is typed.
+    return data.model_copy(update={"content": parsed})
+
+
+@cache
+def _content_model(data_type: type[EventData]) -> type[BaseModel]:
+    annotation = data_type.model_fields["content"].annotation
+    for candidate in getattr(annotation, "__args__", ()):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    raise TypeError(f"{data_type.__name__}.content must be annotated as MODEL | None")
+
+
+def _pack_arrays(arrays: Arrays) -> bytes:
+    directory: dict[str, list[str | int]] = {}
+    raw = bytearray()
+    typecodes = {code: dtype for dtype, code in _DTYPES.items()}
+    for name, values in sorted(arrays.items()):
+        dtype = typecodes.get(values.typecode)
+        if dtype is None:
+            raise TypeError(f"array {name!r} is of type {values.typecode!r}; use 'i' or 'f'")
+        directory[name] = [dtype, len(raw), len(values)]
+        raw += _little_endian(values).tobytes()
+    listing = json.dumps(directory, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(listing)) + listing + bytes(raw)
+
+
+def _unpack_arrays(section: bytes) -> dict[str, "array.array[Any]"]:
+    packed = _inflate(section, "arrays")
+    try:
+        start = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
+        directory = json.loads(packed[_LENGTH.size : start])
+        found: dict[str, array.array[Any]] = {}
+        for name, (dtype, offset, count) in directory.items():
+            values: array.array[Any] = array.array(_DTYPES[dtype])
+            begin = start + offset
+            values.frombytes(packed[begin : begin + count * values.itemsize])
+            if len(values) != count:
+                raise BadRecord(f"array {name!r} holds {len(values)} of {count} values")
+            found[name] = _little_endian(values)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRecord(f"arrays have a broken directory: {error}") from error
+    return found
+
+
+def _little_endian(values: "array.array[Any]") -> "array.array[Any]":
+    if sys.byteorder == "little":
+        return values
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped

@@ -1,0 +1,153 @@
+"""The envelope: who recorded what, when and because of what, as CloudEvents headers.
+
+CloudEvents 1.0, binary mode of the Kafka protocol binding: attributes are headers, the event's
+data is the value. The same list is stored by the embedded log. `source` and `sequence` are no
+fields here: they are facts of the log that recorded the event first (log.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+from uuid import UUID, uuid5
+
+from uuid_utils import uuid7
+
+from events.errors import BadRecord
+from events.log import Headers
+
+T = TypeVar("T")
+
+NAMESPACE: Final = UUID("5e6a7b3c-6b0e-5d0f-9a57-6b696e747375")
+"""Root of every derived id."""
+
+HEADER_SOURCE: Final = "ce_source"
+HEADER_SEQUENCE: Final = "ce_sequence"
+
+
+def minted_id() -> str:
+    """An id for a new fact from outside: UUIDv7, ordered by time."""
+    return str(uuid7())
+
+
+def derived_id(*parts: str) -> str:
+    """An id for what follows from something else: a redo has the same id, so it is a duplicate."""
+    return str(uuid5(NAMESPACE, "\x1f".join(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The attributes of one event."""
+
+    id: str
+    type: str
+    version: int
+    subject: str
+    """Session, cycle or job: what the event is about; also its key."""
+    time: datetime | None = None
+    """When it happened, aware and in UTC; None where an imported record does not say."""
+    cause: str | None = None
+    """Id of the event that this one follows from."""
+    correlation: str | None = None
+    traceparent: str | None = None
+    """W3C trace context."""
+    epoch: int | None = None
+    """The leader's epoch, on its decisions only."""
+    person: str | None = None
+    """Whose data it is."""
+    keyid: str | None = None
+    """Reserved: the key with which content and arrays are encrypted."""
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+    """Headers of others (a proxy's, a later version's), carried through unread."""
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """The inverse of `timestamp`; takes any RFC 3339 time with an offset."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"time {text!r} has no offset; write it in UTC with a final Z")
+    return moment.astimezone(UTC)
+
+
+_FIXED: Final = (("ce_specversion", b"1.0"),)
+_TEXT: Final = {
+    "ce_causationid": "cause",
+    "ce_correlationid": "correlation",
+    "ce_traceparent": "traceparent",
+    "ce_person": "person",
+    "ce_keyid": "keyid",
+}
+_OURS: Final = frozenset(
+    {"ce_specversion", "ce_id", "ce_type", "ce_dataversion", "ce_subject", "ce_time", "ce_epoch"}
+    | set(_TEXT)
+    | {"content-type", "content-encoding", HEADER_SOURCE, HEADER_SEQUENCE}
+)
+
+
+def to_headers(envelope: Envelope, content_type: str) -> Headers:
+    """The envelope as record headers, in a fixed order."""
+    headers: list[tuple[str, bytes]] = [
+        *_FIXED,
+        ("ce_id", envelope.id.encode()),
+        ("ce_type", envelope.type.encode()),
+        ("ce_dataversion", str(envelope.version).encode()),
+        ("ce_subject", envelope.subject.encode()),
+    ]
+    if envelope.time is not None:
+        headers.append(("ce_time", timestamp(envelope.time).encode()))
+    for header, attribute in _TEXT.items():
+        value = getattr(envelope, attribute)
+        if value is not None:
+            headers.append((header, value.encode()))
+    if envelope.epoch is not None:
+        headers.append(("ce_epoch", str(envelope.epoch).encode()))
+    headers.append(("content-type", content_type.encode()))
+    headers.extend(envelope.extra.items())
+    return tuple(headers)
+
+
+def from_headers(headers: Headers) -> Envelope:
+    """The envelope of a record; raises BadRecord that names the offending header."""
+    found = dict(headers)
+
+    def text(name: str) -> str | None:
+        raw = found.get(name)
+        if raw is None:
+            return None
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecord(f"header {name} is not UTF-8: {raw[:40]!r}") from error
+
+    def required(name: str) -> str:
+        value = text(name)
+        if not value:
+            raise BadRecord(f"header {name} is missing; this record was not written by kintsugi")
+        return value
+
+    return Envelope(
+        id=required("ce_id"),
+        type=required("ce_type"),
+        version=_parsed("ce_dataversion", required("ce_dataversion"), int),
+        subject=required("ce_subject"),
+        time=_optional("ce_time", text("ce_time"), parse_timestamp),
+        epoch=_optional("ce_epoch", text("ce_epoch"), int),
+        extra={name: raw for name, raw in headers if name not in _OURS},
+        **{attribute: text(header) for header, attribute in _TEXT.items()},
+    )
+
+
+def _parsed(name: str, value: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise BadRecord(f"header {name} cannot be read: {value[:80]!r}") from error
+
+
+def _optional(name: str, value: str | None, parse: Callable[[str], T]) -> T | None:
+    return None if value is None else _parsed(name, value, parse)

@@ -1,0 +1,148 @@
+"""The log: append a batch durably, read from a position, wait for more.
+
+Three implementations stand beside each other and pass one contract suite (tests/contract):
+`memory.py` for tests, `sqlite.py` embedded in a file, `kafka.py` on a broker. Offsets are dense per
+partition on the first two; a broker may leave holes, so no caller counts on offset + 1.
+
+Guarantees: what `append` returned for is in the log after a crash of any process (and, on the
+embedded log, after a power cut); a batch is appended whole or not at all on the embedded log; reads
+never skip silently. Not covered: deleting single records, and order across partitions.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from events.errors import AheadOfLog, LogTruncated, TooLarge
+from events.streams import MAX_VALUE_BYTES
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a producer hands to a log."""
+
+    stream: str
+    partition: int
+    key: str
+    headers: Headers
+    value: bytes
+    recorded_ms: int
+    """When it was recorded, Unix milliseconds; carried along when a spool is shipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a log hands to a reader."""
+
+    stream: str
+    partition: int
+    offset: int
+    """Where it stands in this log; another log that holds the same event has another offset."""
+    source: str
+    """The log that recorded it first."""
+    sequence: int
+    """Its offset there: dense per (source, partition), so a fold accepts only the next one."""
+    key: str
+    headers: Headers
+    value: bytes
+    recorded_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an appended entry stands."""
+
+    stream: str
+    partition: int
+    offset: int
+
+
+Cursor = Mapping[tuple[str, int], int]
+"""(stream, partition) -> next offset to read."""
+
+
+class EventLog(Protocol):
+    """An append-only log of partitioned streams."""
+
+    def append(self, entries: Sequence[Entry]) -> list[Place]:
+        """Append durably, in order; returns when it is safe.
+
+        Raises TooLarge (nothing appended), LogFull, LogReadOnly or LogUnavailable; after the last
+        three nothing of the batch was acknowledged.
+        """
+        ...
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        """Records from `offset` on, at most `limit` and about `max_bytes` of values, at least one
+        if there is one; empty at the end.
+
+        Raises LogTruncated when `offset` lies before the start, AheadOfLog when beyond the end,
+        LogCorrupt, or LogUnavailable.
+        """
+        ...
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        """First offset that can be read, per partition."""
+        ...
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        """Offset that the next record will get, per partition."""
+        ...
+
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
+        """Whether something lies at or beyond `cursor` in any of its partitions, waiting for it
+        at most `timeout_seconds`."""
+        ...
+
+    def trim(self, stream: str, partition: int, before: int) -> None:
+        """Drop records below offset `before`; the start moves there."""
+        ...
+
+    def close(self) -> None:
+        """Release files, threads and sockets; appends that were accepted are finished first."""
+        ...
+
+
+def now_ms() -> int:
+    """The wall clock in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def check_size(entry: Entry) -> None:
+    """Refuse a value that no record may hold."""
+    if len(entry.value) > MAX_VALUE_BYTES:
+        raise TooLarge(
+            f"value of {len(entry.value):,} bytes for {entry.stream}/{entry.partition}, a record "
+            f"holds at most {MAX_VALUE_BYTES:,}; put its body into a blob"
+        )
+
+
+def check_bounds(stream: str, partition: int, offset: int, start: int, end: int) -> None:
+    """Refuse to read where the log was trimmed, or where it does not reach."""
+    if offset < start:
+        raise LogTruncated(
+            f"{stream}/{partition} starts at offset {start}, offset {offset} was asked for; the "
+            "events between were trimmed: restore them from an export"
+        )
+    if offset > end:
+        raise AheadOfLog(
+            f"{stream}/{partition} ends at offset {end}, offset {offset} was asked for; this is "
+            "another log or it was wiped: connect to the right one or restore it"
+        )
+
+
+def within_bytes(records: Sequence[Record], max_bytes: int) -> list[Record]:
+    """The leading records whose values fit, but at least one."""
+    kept: list[Record] = []
+    total = 0
+    for record in records:
+        total += len(record.value)
+        if kept and total > max_bytes:
+            break
+        kept.append(record)
+    return kept

@@ -1,0 +1,109 @@
+"""A conversation in one form, whatever format it came from.
+
+Follows OpenAI chat messages, with two differences that the field's data forces: arguments are kept
+parsed when they are a JSON object and as the raw string when they are not (then the call was
+malformed), and a user may call tools too (tau2's telecom), so who asked is the message's role.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class Frozen(BaseModel):
+    """Base of everything that is stored: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ToolCall(Frozen):
+    """A call of one tool, as the caller wrote it."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    """The parsed object, or the raw text when it is not a JSON object."""
+    id: str | None = None
+
+
+class Message(Frozen):
+    """One message of a conversation."""
+
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    """Text, or OpenAI content parts."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    error: bool | None = None
+    """Of a tool result: whether the tool reported an error. None where nobody said."""
+    reasoning: str | None = None
+    sampled: bool | None = None
+    """False for an assistant message that no model wrote, such as an injected greeting."""
+
+    @property
+    def text(self) -> str:
+        """The message's text; content parts that carry none are left out."""
+        if isinstance(self.content, list):
+            parts = (part.get("text") for part in self.content)
+            return "".join(part for part in parts if isinstance(part, str))
+        return self.content or ""
+
+
+class Action(Frozen):
+    """A call that the task's author expects (gold), or that was executed."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    requestor: Literal["assistant", "user"] = "assistant"
+    compare: tuple[str, ...] | None = None
+    """Of a gold action: the arguments that count; None means all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedCall:
+    """A tool call and its result."""
+
+    turn: int
+    """Index of the calling message."""
+    requestor: Literal["assistant", "user"]
+    call: ToolCall
+    result: Message | None
+    """None when the conversation ended before the tool answered."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the tool answered with an error."""
+        return self.result is not None and bool(self.result.error)
+
+
+def executed_calls(messages: Sequence[Message]) -> list[ExecutedCall]:
+    """Every tool call with its result, paired by position.
+
+    The n results that follow a message with n calls belong to these calls in order. Ids are not
+    used: some agents repeat them inside one rollout.
+    """
+    executed: list[ExecutedCall] = []
+    for turn, message in enumerate(messages):
+        if message.role not in ("assistant", "user"):
+            continue
+        for place, call in enumerate(message.tool_calls, start=turn + 1):
+            following = messages[place] if place < len(messages) else None
+            result = following if following is not None and following.role == "tool" else None
+            requestor: Literal["assistant", "user"] = (
+                "user" if message.role == "user" else "assistant"
+            )
+            executed.append(ExecutedCall(turn, requestor, call, result))
+    return executed
+
+
+def trace(calls: Iterable[ExecutedCall]) -> list[tuple[str, str, dict[str, Any] | str]]:
+    """The tool-call trace of the dedup key: (requestor, tool, arguments) of the agent's calls."""
+    return [
+        (item.requestor, item.call.name, item.call.arguments)
+        for item in calls
+        if item.requestor == "assistant"
+    ]

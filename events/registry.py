@@ -1,0 +1,78 @@
+"""Which event types exist, and how older versions become the newest.
+
+An upcaster is a pure function from one version's JSON to the next one's; they are chained before
+validation, so folds see the newest version only. The same version may only gain an optional field
+with a default; anything else is a new version with an upcaster. schemas/ holds the frozen JSON
+Schema of every released version, golden/ the stored bytes of each: tests hold us to both.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from events.errors import BadRecord, SchemaAhead
+from events.learning import PatternsDiagnosed, TaskProposed
+from events.rollouts import CallEnded, CallStarted, EventData, FeedbackReceived, RolloutEnded
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class UnknownType(BadRecord):
+    """A type outside the registry. A fold skips it: it was not written for this projection."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Event types by name, and the upcasters from each older version to the one after it."""
+
+    types: Mapping[str, type[EventData]]
+    upcasters: Mapping[tuple[str, int], Upcaster] = field(default_factory=dict)
+
+    @staticmethod
+    def of(types: Iterable[type[EventData]]) -> "Registry":
+        """A registry of types without history."""
+        return Registry({data_type.TYPE: data_type for data_type in types})
+
+    def parse(self, name: str, version: int, raw: bytes) -> EventData:
+        """Validated data of the newest version from stored JSON of any version up to it."""
+        data_type = self.types.get(name)
+        if data_type is None:
+            raise UnknownType(f"event type {name!r} is not one of {', '.join(sorted(self.types))}")
+        if version > data_type.VERSION:
+            raise SchemaAhead(
+                f"{name} version {version} was written by a newer kintsugi, this one knows up to "
+                f"{data_type.VERSION}; upgrade this process"
+            )
+        try:
+            if version == data_type.VERSION:
+                return data_type.model_validate_json(raw)
+            return data_type.model_validate(self._upcast(name, version, data_type.VERSION, raw))
+        except ValidationError as error:
+            raise BadRecord(f"{name}: {first_problem(error)}") from error
+
+    def _upcast(self, name: str, version: int, newest: int, raw: bytes) -> dict[str, Any]:
+        try:
+            data = json.loads(raw)
+        except ValueError as error:
+            raise BadRecord(f"{name} version {version} is no JSON: {error}") from error
+        for step in range(version, newest):
+            upcaster = self.upcasters.get((name, step))
+            if upcaster is None:
+                raise BadRecord(f"{name} version {version} has no upcaster from version {step}")
+            data = upcaster(data)
+        return dict(data)
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first of pydantic's complaints as one clause: where, what, and the offending value."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "value"
+    return f"{where}: {problem['msg']} (got {str(problem.get('input'))[:80]!r})"
+
+
+REGISTRY: Final = Registry.of(
+    (CallStarted, CallEnded, RolloutEnded, FeedbackReceived, PatternsDiagnosed, TaskProposed)
+)

@@ -1,0 +1,1 @@
+"""Alembic migrations of the projection tables, for SQLite and PostgreSQL alike."""

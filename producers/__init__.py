@@ -1,0 +1,1 @@
+"""What appends: importers and the shipper (event)."""
