@@ -1,0 +1,317 @@
+"""What each environment declares of its tools, as data: all that diagnosis knows of a domain.
+
+A rollout in the log names tools and arguments; which of them change state, which reach the user's
+record and which arguments name the record a write works on is not in the log. It is here, for the
+customer-service environments of tau-bench (v1) and tau2, whose tools have the same names: one
+catalog holds the union of both, such as v1's `think` and tau2's `get_flight_status`.
+
+Guarantee: pure data and pure functions. Not covered: what a tool does (the environments), and the
+tools of an environment that nobody declared, for which `undeclared` guesses:
+
+    a tool is a write    if it is among the event's `write_tools`, where the event has them;
+                         else if the first word of its name is a verb of `WRITE_VERBS`
+    a tool transfers     if its name begins with `transfer_to_`, `escalate_to_` or `handoff_to_`
+    a record is named    by the arguments `id` and `*_id` that are no choice (`SELECTIONS`) and no
+                         means of payment; those of people come last
+    nobody authenticates and no tool reaches the user's record
+
+The tool's name counts without its namespace (`crm.create_ticket`, `crm__create_ticket`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+Record = tuple[str, str]
+"""What a write works on: the argument that names it, and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCatalog:
+    """The tools of one environment. `writes`, `reads` and `generic` are the agent's own."""
+
+    name: str
+    writes: frozenset[str]
+    """Tools that change state."""
+    reads: frozenset[str]
+    generic: frozenset[str]
+    """Tools that touch no state: arithmetic, thinking aloud, handing over."""
+    user_tools: frozenset[str]
+    """Tools of the user's side, such as the phone in telecom."""
+    authenticating: frozenset[str]
+    """Tools whose success identifies the user; empty where the user's own word counts."""
+    user_record: frozenset[str]
+    """Tools whose success means that the user's record was reached; empty where there is none."""
+    transfer: frozenset[str]
+    """Tools that hand the user over to a person."""
+    record_arguments: tuple[str, ...]
+    """Arguments that name the record a write works on, the most specific first."""
+    selection_arguments: frozenset[str]
+    """Arguments that choose among what is offered: flights, cabins, items, places."""
+
+    def record(self, arguments: Mapping[str, Any]) -> Record | None:
+        """The record that a call with these arguments works on; None if they name none."""
+        for name in self.record_arguments:
+            value = arguments.get(name)
+            if value is not None:
+                return name, str(value).strip()
+        return None
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """Every name the environment declares."""
+        return self.writes | self.reads | self.generic | self.user_tools
+
+
+SELECTIONS: Final = frozenset(
+    {
+        "flights",
+        "cabin",
+        "origin",
+        "destination",
+        "item_ids",
+        "new_item_ids",
+        "item_id",
+        "new_item_id",
+        "items",
+        "product_id",
+        "product_ids",
+        "flight_number",
+    }
+)
+"""Arguments that choose, in any environment."""
+
+_AIRLINE: Final = ToolCatalog(
+    name="airline",
+    writes=frozenset(
+        {
+            "book_reservation",
+            "cancel_reservation",
+            "send_certificate",
+            "update_reservation_baggages",
+            "update_reservation_flights",
+            "update_reservation_passengers",
+        }
+    ),
+    reads=frozenset(
+        {
+            "get_flight_status",
+            "get_reservation_details",
+            "get_user_details",
+            "list_all_airports",
+            "search_direct_flight",
+            "search_onestop_flight",
+        }
+    ),
+    generic=frozenset({"calculate", "think", "transfer_to_human_agents"}),
+    user_tools=frozenset(),
+    authenticating=frozenset(),
+    user_record=frozenset({"get_user_details"}),
+    transfer=frozenset({"transfer_to_human_agents"}),
+    record_arguments=("reservation_id", "user_id"),
+    selection_arguments=SELECTIONS,
+)
+
+_RETAIL_AUTHENTICATION: Final = frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"})
+
+_RETAIL: Final = ToolCatalog(
+    name="retail",
+    writes=frozenset(
+        {
+            "cancel_pending_order",
+            "exchange_delivered_order_items",
+            "modify_pending_order_address",
+            "modify_pending_order_items",
+            "modify_pending_order_payment",
+            "modify_user_address",
+            "return_delivered_order_items",
+        }
+    ),
+    reads=frozenset(
+        {
+            "get_item_details",
+            "get_order_details",
+            "get_product_details",
+            "get_user_details",
+            "list_all_product_types",
+        }
+    )
+    | _RETAIL_AUTHENTICATION,
+    generic=frozenset({"calculate", "think", "transfer_to_human_agents"}),
+    user_tools=frozenset(),
+    authenticating=_RETAIL_AUTHENTICATION,
+    user_record=_RETAIL_AUTHENTICATION | {"get_user_details"},
+    transfer=frozenset({"transfer_to_human_agents"}),
+    record_arguments=("order_id", "user_id"),
+    selection_arguments=SELECTIONS,
+)
+
+_TELECOM_AUTHENTICATION: Final = frozenset(
+    {"get_customer_by_id", "get_customer_by_name", "get_customer_by_phone"}
+)
+
+_TELECOM: Final = ToolCatalog(
+    name="telecom",
+    writes=frozenset(
+        {
+            "disable_roaming",
+            "enable_roaming",
+            "refuel_data",
+            "resume_line",
+            "send_payment_request",
+            "suspend_line",
+        }
+    ),
+    reads=frozenset({"get_bills_for_customer", "get_data_usage", "get_details_by_id"})
+    | _TELECOM_AUTHENTICATION,
+    generic=frozenset({"transfer_to_human_agents"}),
+    user_tools=frozenset(
+        {
+            "can_send_mms",
+            "check_apn_settings",
+            "check_app_permissions",
+            "check_app_status",
+            "check_data_restriction_status",
+            "check_installed_apps",
+            "check_network_mode_preference",
+            "check_network_status",
+            "check_payment_request",
+            "check_sim_status",
+            "check_status_bar",
+            "check_vpn_status",
+            "check_wifi_calling_status",
+            "check_wifi_status",
+            "connect_vpn",
+            "disconnect_vpn",
+            "grant_app_permission",
+            "make_payment",
+            "reboot_device",
+            "reseat_sim_card",
+            "reset_apn_settings",
+            "run_speed_test",
+            "set_apn_settings",
+            "set_network_mode_preference",
+            "toggle_airplane_mode",
+            "toggle_data",
+            "toggle_data_saver_mode",
+            "toggle_roaming",
+            "toggle_wifi",
+            "toggle_wifi_calling",
+        }
+    ),
+    authenticating=_TELECOM_AUTHENTICATION,
+    user_record=_TELECOM_AUTHENTICATION,
+    transfer=frozenset({"transfer_to_human_agents"}),
+    record_arguments=("line_id", "bill_id", "customer_id"),
+    selection_arguments=frozenset(),
+)
+
+_MOCK: Final = ToolCatalog(
+    name="mock",
+    writes=frozenset({"create_task", "update_task_status"}),
+    reads=frozenset({"get_users"}),
+    generic=frozenset({"transfer_to_human_agents"}),
+    user_tools=frozenset({"check_notifications", "dismiss_notification"}),
+    authenticating=frozenset(),
+    user_record=frozenset(),
+    transfer=frozenset({"transfer_to_human_agents"}),
+    record_arguments=("task_id", "user_id"),
+    selection_arguments=frozenset(),
+)
+
+CATALOGS: Final[Mapping[str, ToolCatalog]] = {
+    declared.name: declared for declared in (_AIRLINE, _RETAIL, _TELECOM, _MOCK)
+}
+
+
+def catalog(name: str) -> ToolCatalog | None:
+    """What the environment of this name declares; None when nobody declared it."""
+    return CATALOGS.get(name)
+
+
+def identify(tool_names: Iterable[str]) -> str | None:
+    """The environment that owns these tools; None when that is ambiguous or unknown.
+
+    It must own more than half of them, so that a few tools of the agent's own (`done`, a made-up
+    name) change nothing, and more of them than any other environment: `get_user_details` alone
+    tells airline and retail not apart.
+    """
+    names = frozenset(tool_names)
+    owned = sorted(
+        ((len(names & declared.tools), declared.name) for declared in CATALOGS.values()),
+        reverse=True,
+    )
+    (most, name), (second, _) = owned[0], owned[1]
+    return name if most > second and most * 2 > len(names) else None
+
+
+_VERBS: Final = """
+    accept activate add apply approve archive assign authorize block book buy cancel change charge
+    clear close complete confirm connect convert copy create deactivate decline delete deposit
+    disable disconnect dismiss edit enable exchange execute grant insert invite issue lock make mark
+    merge modify move open order pay place post publish purchase push put reboot redeem refuel
+    refund register reject release remove rename renew reopen replace request reschedule reserve
+    reset resolve restart restore resume retweet return revoke schedule sell send set share
+    start stop submit subscribe suspend swap toggle transition uninstall unblock unlock unsubscribe
+    update upgrade upload void withdraw write
+"""
+WRITE_VERBS: Final = frozenset(_VERBS.split())
+"""First words of tool names that promise a change. Any other tool is taken for a read: a missed
+write hides a mistake, an invented one accuses an agent that made none."""
+
+_TRANSFERS: Final = ("transfer_to_", "escalate_to_", "handoff_to_")
+_PAYMENT: Final = re.compile(r"payment|card|certificate|method")
+_PERSON: Final = re.compile(r"user|customer|client|account|member|person|employee|patient")
+_NAMESPACE: Final = re.compile(r".*(?:__|[./:])")
+_FIRST_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def undeclared(
+    tool_names: Iterable[str],
+    write_tools: Iterable[str] | None = None,
+    argument_names: Iterable[str] = (),
+) -> ToolCatalog:
+    """The catalog of tools that no environment declared, by the rules at the top of this file."""
+    names = frozenset(tool_names)
+    transfer = frozenset(name for name in names if _bare(name).startswith(_TRANSFERS))
+    if write_tools is None:
+        writes = frozenset(name for name in names - transfer if _promises_change(name))
+    else:
+        writes = frozenset(write_tools)
+    return ToolCatalog(
+        name="",
+        writes=writes,
+        reads=names - writes - transfer,
+        generic=transfer,
+        user_tools=frozenset(),
+        authenticating=frozenset(),
+        user_record=frozenset(),
+        transfer=transfer,
+        record_arguments=_naming(argument_names),
+        selection_arguments=SELECTIONS,
+    )
+
+
+def _naming(argument_names: Iterable[str]) -> tuple[str, ...]:
+    """The arguments that name a record: things before people, otherwise by name."""
+    naming = {
+        name
+        for name in argument_names
+        if (name == "id" or name.endswith("_id"))
+        and name not in SELECTIONS
+        and not _PAYMENT.search(name)
+    }
+    return tuple(sorted(naming, key=lambda name: (bool(_PERSON.search(name)), name)))
+
+
+@lru_cache(maxsize=4096)
+def _promises_change(name: str) -> bool:
+    word = _FIRST_WORD.match(_bare(name))
+    return word is not None and word.group().lower() in WRITE_VERBS
+
+
+def _bare(name: str) -> str:
+    """The tool's name without its namespace."""
+    return _NAMESPACE.sub("", name).lstrip("_")
