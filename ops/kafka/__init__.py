@@ -1,0 +1,1 @@
+"""A local Apache Kafka of one node, for tests, benches and a laptop."""

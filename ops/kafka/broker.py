@@ -1,0 +1,294 @@
+"""A real Apache Kafka broker of one node (KRaft), for tests, benches and a laptop.
+
+    broker = Broker(Path("/tmp/b"))
+    broker.start(); KafkaLog(broker.bootstrap); broker.kill(); broker.start(); broker.stop()
+
+Everything it owns lies in one folder: server.properties, `data`, and broker.log. The ports are
+picked when the folder is made and stay, so clients find it again after a restart. `kill` is
+SIGKILL; `wipe` loses the data as an operator's mistake would. By default the broker dies with the
+process that started it; from the command line it stays:
+
+    python -m ops.kafka.broker start|stop|status [--folder F] [--port P]
+
+Not covered: more than one node, TLS, SASL.
+"""
+
+import argparse
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from ops.kafka.jars import BrokerMissing, cache, jars, java
+
+READY_SECONDS: Final = 60
+"""A start takes 3 to 10 s on two idle cores; the rest is for cores that are not idle."""
+STOP_SECONDS: Final = 30
+
+_PROPERTIES: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.bytes=16777216
+"""
+
+
+class BrokerFailed(Exception):
+    """The broker did not start or stop; the text holds the end of its log."""
+
+
+class Broker:
+    """One broker and its folder. Not for use from several threads."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        follow_parent: bool = True,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.data = self.folder / "data"
+        self._config = self.folder / "server.properties"
+        self._state = self.folder / "broker.json"
+        self._follow_parent = follow_parent
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port, self._controller = self._ports(port)
+        self._properties = dict(properties or {})
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port for clients; the same for the life of the folder."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The running broker's process, also one that another process started; else None."""
+        if self._process is not None:
+            return self._process.pid if self._process.poll() is None else None
+        pid = _read(self._state).get("pid", 0)
+        return pid if pid and _runs(pid, self._config) else None
+
+    def start(self) -> Self:
+        """Start on the data that is there (format it first if there is none); returns when an
+        admin client got an answer."""
+        if self.pid is not None:
+            return self
+        libs, virtual_machine = jars(), java()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {"data": self.data, "port": self.port, "controller": self._controller}
+        extra = "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        self._config.write_text(_PROPERTIES.format(**settings) + extra)
+        if not (self.data / "meta.properties").exists():
+            self._format(virtual_machine, libs)
+        self._process = self._launch(virtual_machine, libs)
+        self._save()
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ask it to shut down cleanly and wait; SIGKILL when it does not in time."""
+        self._signal(signal.SIGTERM, STOP_SECONDS)
+        if self.pid is not None:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: what it had not written to the page cache is gone."""
+        self._signal(signal.SIGKILL, STOP_SECONDS)
+
+    def restart(self) -> Self:
+        """Stop and start on the same data."""
+        self.stop()
+        return self.start()
+
+    def wipe(self) -> None:
+        """Stop it and lose its data: the next start is another, empty cluster at this address."""
+        self.stop()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _ports(self, wanted: int | None) -> tuple[int, int]:
+        state = _read(self._state)
+        if "port" in state and wanted in (None, state["port"]):
+            return state["port"], state["controller"]
+        first, second = _free_ports(2)
+        return wanted or first, second
+
+    def _save(self) -> None:
+        assert self._process is not None
+        state = {"pid": self._process.pid, "port": self.port, "controller": self._controller}
+        self._state.write_text(json.dumps(state))
+
+    def _format(self, virtual_machine: str, libs: Path) -> None:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The glob is Java's to expand, not a shell's.
+        command = [virtual_machine, "-Xmx256m", "-cp", f"{libs}/*", "kafka.tools.StorageTool"]
+        command += ["format", "--standalone", "-t", identity, "-c", str(self._config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise BrokerFailed(
+                f"formatting {self.data} failed (exit {done.returncode}):\n"
+                f"{(done.stdout + done.stderr).strip()[-1500:]}"
+            )
+
+    def _launch(self, virtual_machine: str, libs: Path) -> subprocess.Popen[bytes]:
+        # The serial collector and C1 alone start twice as fast and leave a core to the tests.
+        command = [virtual_machine, "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"]
+        command += ["-XX:TieredStopAtLevel=1", f"-Dkafka.logs.dir={self.folder}"]
+        command += ["-cp", f"{libs}/*", "kafka.Kafka", str(self._config)]
+        setpriv = shutil.which("setpriv")
+        if self._follow_parent and setpriv:
+            # Linux kills it with us, even after a SIGKILL that ran no clean-up here.
+            command = [setpriv, "--pdeathsig", "KILL", *command]
+        with (self.folder / "broker.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        last: Exception | None = None
+        while time.monotonic() < deadline:
+            if self.pid is None:
+                raise BrokerFailed(f"the broker exited while starting:\n{self._log_end()}")
+            if _listens(self.port):
+                try:
+                    return _describe(self.bootstrap)
+                except KafkaError as error:
+                    last = error
+            time.sleep(0.1)
+        raise BrokerFailed(
+            f"no answer from {self.bootstrap} in {READY_SECONDS} s ({last!r}):\n{self._log_end()}"
+        )
+
+    def _signal(self, number: signal.Signals, seconds: float) -> None:
+        pid = self.pid
+        if pid is None:
+            return
+        os.kill(pid, number)
+        if self._process is not None:
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return
+            self._process = None
+            return
+        deadline = time.monotonic() + seconds
+        while _runs(pid, self._config) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _log_end(self) -> str:
+        log = self.folder / "broker.log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
+
+
+def _describe(bootstrap: str) -> None:
+    """Returns when the broker answers; raises KafkaError when it does not."""
+    admin = KafkaAdminClient(
+        bootstrap_servers=bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=5_000
+    )
+    try:
+        admin.describe_cluster()
+    finally:
+        admin.close()
+
+
+def _listens(port: int) -> bool:
+    """Whether anything accepts there; cheaper to ask in a loop than a client that bootstraps."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [int(opened.getsockname()[1]) for opened in sockets]
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def _read(state: Path) -> dict[str, int]:
+    try:
+        loaded: dict[str, int] = json.loads(state.read_text())
+    except FileNotFoundError:
+        return {}
+    return loaded
+
+
+def _runs(pid: int, config: Path) -> bool:
+    """Whether the process is our broker: a process id may have been given to another since."""
+    try:
+        return str(config) in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: 0 when it runs (or was stopped), 1 when it does not."""
+    parser = argparse.ArgumentParser(prog="python -m ops.kafka.broker", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("action", choices=("start", "stop", "status"))
+    parser.add_argument("--folder", type=Path, default=cache() / "run")
+    parser.add_argument("--port", type=int, help="the clients' port; a free one by default")
+    chosen = parser.parse_args(arguments)
+    try:
+        broker = Broker(chosen.folder, port=chosen.port, follow_parent=False)
+        if chosen.action == "start":
+            broker.start()
+        elif chosen.action == "stop":
+            broker.stop()
+    except (BrokerMissing, BrokerFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    pid = broker.pid
+    print(f"runs on {broker.bootstrap}, process {pid}" if pid else "does not run")
+    return 0 if chosen.action == "stop" or pid else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A throw-away PostgreSQL for tests and benches."""

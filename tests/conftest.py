@@ -1,0 +1,137 @@
+"""The real services of the tests, and what happens where one is missing.
+
+A broker and a PostgreSQL server are started once per session, by the first test that asks for one.
+Without the component a test is skipped with the remedy as its reason; where CI=true it fails, so a
+green run there means that everything ran.
+"""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from events.log import EventLog
+from events.streams import STREAMS
+from ops.postgres.server import Postgres, PostgresMissing
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas with a deprecated function while it is imported, and our tests
+    # turn warnings into errors.
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    from ops.kafka.broker import Broker
+    from ops.kafka.jars import BrokerMissing
+
+BENCHMARKS = "KINTSUGI_BENCHMARKS"
+
+
+def missing(reason: str) -> None:
+    """Skip for want of a component; fail where everything has to be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"with CI=true nothing may be skipped: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The session's broker. A test that stops, kills or wipes it must start it again, and one
+    that cannot promise that makes a Broker of its own."""
+    with tempfile.TemporaryDirectory(prefix="kintsugi-broker-") as folder:
+        started = Broker(Path(folder))
+        try:
+            started.start()
+        except BrokerMissing as error:
+            missing(str(error))
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def kafka_topics() -> dict[str, str]:
+    """Stream -> a topic name of this test's own, so that tests share no data."""
+    suffix = uuid4().hex[:12]
+    return {stream.name: f"{stream.topic}.{suffix}" for stream in STREAMS.values()}
+
+
+@pytest.fixture
+def kafka_log(broker: Broker, kafka_topics: dict[str, str]) -> Iterator[EventLog]:
+    """A log on fresh topics of the session's broker."""
+    from events.kafka import KafkaLog
+
+    broker.start()
+    log = KafkaLog(broker.bootstrap, topics=kafka_topics, replication=1)
+    log.ensure_topics()
+    yield log
+    log.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The session's server, without fsync; a test of faults makes a Postgres of its own."""
+    # Directly below the temporary folder: pytest's own folders are closed to the user postgres.
+    with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as folder:
+        started = Postgres(Path(folder), fsync=False)
+        try:
+            started.start()
+        except PostgresMissing as error:
+            missing(str(error))
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> str:
+    """SQLAlchemy URL of an empty database of this test's own."""
+    return postgres.create_database()
+
+
+@pytest.fixture(scope="session")
+def benchmarks() -> Path:
+    """The folder of real benchmark data. Tests that use it are marked `benchmarks`."""
+    folder = os.environ.get(BENCHMARKS)
+    if not folder:
+        pytest.fail(f"a test that asks for benchmarks needs the mark, or {BENCHMARKS} set")
+    if not Path(folder).is_dir():
+        pytest.fail(f"{BENCHMARKS}={folder} is no folder", pytrace=False)
+    return Path(folder)
+
+
+DESELECTED = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("benchmarks")]
+    if os.environ.get(BENCHMARKS) or not marked:
+        return
+    config.stash[DESELECTED] = len(marked)
+    config.hook.pytest_deselected(items=marked)
+    items[:] = [item for item in items if item not in marked]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With real data at hand a benchmark test may not skip: it would look like a pass."""
+    report = yield
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if skipped and os.environ.get(BENCHMARKS) and item.get_closest_marker("benchmarks"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} skipped although {BENCHMARKS} is set: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Iterator[None]:
+    """The outermost wrapper writes last, below pytest's own list of skips."""
+    yield
+    deselected = config.stash.get(DESELECTED, 0)
+    if deselected:
+        terminalreporter.write_line(
+            f"benchmark tests that did not run: {deselected} ({BENCHMARKS} is not set)"
+        )
