@@ -1,0 +1,239 @@
+"""JSON records out of files, whole or damaged (file -> record).
+
+A file holds its records as lines (JSON Lines), as the items of one array, or as values that follow
+each other (one pretty-printed object is such a file). Whatever can be read is read: a record is
+`Found`, or there is `Damage` with its place and reason, and reading goes on behind it. Behind
+damage inside an array the next complete object that looks like a record is looked for; how many
+were lost is then unknown, so the following positions name the character instead of the index.
+
+Guarantee: nothing in a file makes these functions raise, except that it cannot be opened. Not
+covered: damage that leaves valid JSON; encodings other than UTF-8 (with or without a byte order
+mark). Lines are read one by one; an array is held as text, one record of it decoded at a time.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from events.streams import MAX_DECODED_BYTES
+
+Shape = Literal["lines", "array", "values"]
+IsRecord = Callable[[Any], bool]
+
+MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
+"""A character takes at most four bytes, so the content of a shorter record can be read back."""
+
+_MAX_ATTEMPTS: Final = 1_000
+"""Places tried behind one damage: each costs a scan of the text to name its line."""
+
+_BLANK: Final = " \t\r\n"
+_NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
+_NOT_UTF8: Final = re.compile("[\udc80-\udcff]")
+_OBJECT_IN_ARRAY: Final = re.compile(r"[\[,][ \t\r\n]*(?=\{)")
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record that could be read."""
+
+    position: str
+    value: Any
+    end: int
+    """How much of the file is behind us: bytes of lines, characters of anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A place where no record could be read."""
+
+    position: str
+    reason: str
+    end: int
+
+
+def read_text(path: Path) -> str:
+    """The whole file; a byte that is not UTF-8 is kept as a lone surrogate, to be found later."""
+    return path.read_bytes().decode("utf-8-sig", "surrogateescape")
+
+
+def shape_of(path: Path) -> Shape:
+    """How the file holds its records, judged by its beginning."""
+    with path.open("rb") as file:
+        first = b""
+        for line in file:
+            first = line.lstrip(b"\xef\xbb\xbf").strip()
+            if first:
+                break
+        if first.startswith(b"["):
+            return "array"
+        rest = next((True for line in file if line.strip()), False)
+    if not rest or isinstance(_decoded_line(1, first, 0), Found):
+        return "lines"
+    # Not JSON by itself: the first line of a pretty-printed value, or a damaged line.
+    return "values" if first in (b"{", b"[") else "lines"
+
+
+def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[Found | Damage]:
+    """Everything the file holds."""
+    if shape == "lines":
+        return lines(path)
+    text = read_text(path)
+    start = skip_blank(text, 0)
+    return items(text, start, "", is_record) if shape == "array" else values(text, start)
+
+
+def lines(path: Path) -> Iterator[Found | Damage]:
+    """One record per line; blank lines are none."""
+    end = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            end += len(raw)
+            line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            if line.strip():
+                yield _decoded_line(number, line, end)
+
+
+def values(text: str, start: int) -> Iterator[Found | Damage]:
+    """Values behind one another, up to the first that is damaged."""
+    at, number = skip_blank(text, start), 0
+    while at < len(text):
+        number += 1
+        found = decode_at(text, at, f"record {number}")
+        yield found
+        if isinstance(found, Damage):
+            return
+        at = skip_blank(text, found.end)
+
+
+def items(
+    text: str, start: int, name: str, is_record: IsRecord, stop: int | None = None
+) -> Iterator[Found | Damage]:
+    """The items of the array that opens at `start`; positions are `name[index]`.
+
+    Past `stop` nothing is looked for: behind damage the array's own end cannot be recognised.
+    """
+    stop = len(text) if stop is None else stop
+    at, index, certain = skip_blank(text, start + 1), 0, True
+    while at < stop and text[at] != "]":
+        position = f"{name}[{index}]" if certain else f"{name}[character {at:,}]"
+        found = decode_at(text, at, position)
+        yield found
+        index += 1
+        next_at = _behind(text, found, stop) if isinstance(found, Found) else None
+        if isinstance(found, Found) and next_at is None:
+            yield Damage(
+                f"{name}[{index}]" if certain else f"{name}[character {found.end:,}]",
+                _unclosed(text, found.end, stop),
+                found.end,
+            )
+        if next_at is None:
+            certain = False
+            next_at = _next_record(text, found.end, stop, is_record)
+        if next_at is None:
+            return
+        at = next_at
+    if at >= stop and index == 0:
+        yield Damage(f"{name}[0]", _unclosed(text, at, stop), at)
+    behind = skip_blank(text, at + 1)
+    if not name and at < stop and behind < len(text):
+        reason = f"is no part of the array, which ends before {text[behind : behind + 40]!r}"
+        yield Damage(f"character {behind:,}", reason, len(text))
+
+
+def members(text: str, start: int) -> Iterator[tuple[str, int]]:
+    """(key, where its value starts) of the object that opens at `start`, as far as it is whole."""
+    at = skip_blank(text, start + 1)
+    while at < len(text) and text[at] == '"':
+        key = decode_at(text, at, "")
+        if isinstance(key, Damage):
+            return
+        colon = skip_blank(text, key.end)
+        if text[colon : colon + 1] != ":":
+            return
+        begin = skip_blank(text, colon + 1)
+        yield key.value, begin
+        value = decode_at(text, begin, "")
+        comma = skip_blank(text, value.end)
+        if isinstance(value, Damage) or text[comma : comma + 1] != ",":
+            return
+        at = skip_blank(text, comma + 1)
+
+
+def decode_at(text: str, at: int, position: str) -> Found | Damage:
+    """The JSON value that starts at character `at`."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        end = max(error.pos, at)
+        cut = "is cut off or malformed" if end >= len(text.rstrip()) - 1 else "is malformed"
+        return Damage(position, f"{cut} at character {error.pos:,}: {error.msg}", end)
+    except RecursionError:
+        return Damage(position, "is nested too deeply to be read; flatten it", at + 1)
+    except ValueError as error:  # an integer of more digits than Python parses
+        return Damage(position, f"cannot be read: {error}", at + 1)
+    if end - at > MAX_RECORD_CHARACTERS:
+        reason = f"takes {end - at:,} characters, at most {MAX_RECORD_CHARACTERS:,} can be stored"
+        return Damage(position, reason, end)
+    if (foreign := _NOT_UTF8.search(text, at, end)) is not None:
+        byte = ord(foreign.group()) - 0xDC00
+        reason = f"is not UTF-8: byte 0x{byte:02x} at character {foreign.start():,}; convert it"
+        return Damage(position, reason, end)
+    return Found(position, value, end)
+
+
+def skip_blank(text: str, at: int) -> int:
+    """Where the next character stands that is no white space; the text's end if there is none."""
+    found = _NOT_BLANK.search(text, at)
+    return found.start() if found else len(text)
+
+
+def _decoded_line(number: int, raw: bytes, end: int) -> Found | Damage:
+    position = f"line {number}"
+    try:
+        text = raw.decode().strip(_BLANK)
+    except UnicodeDecodeError as error:
+        byte = raw[error.start]
+        reason = f"is not UTF-8: byte 0x{byte:02x} at byte {error.start + 1:,}; convert the file"
+        return Damage(position, reason, end)
+    found = decode_at(text, 0, position)
+    if isinstance(found, Damage):
+        return Damage(position, found.reason, end)
+    if found.end < len(text):
+        reason = f"holds more than one JSON value: {text[found.end :][:40]!r} follows the first"
+        return Damage(position, reason, end)
+    return Found(position, found.value, end)
+
+
+def _behind(text: str, found: Found, stop: int) -> int | None:
+    """Where the next item starts, or the closing bracket stands; None where neither follows."""
+    at = skip_blank(text, found.end)
+    if at < stop and text[at] == ",":
+        at = skip_blank(text, at + 1)
+        return at if at < stop else None
+    return at if at < stop and text[at] == "]" else None
+
+
+def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int | None:
+    """Where the next whole record starts behind damage."""
+    attempts = 0
+    place = _OBJECT_IN_ARRAY.search(text, start, stop)
+    while place is not None and attempts < _MAX_ATTEMPTS:
+        attempts += 1
+        found = decode_at(text, place.end(), "")
+        if isinstance(found, Found) and is_record(found.value):
+            return place.end()
+        # A whole value that is no record is a part of one: nothing in it can be one.
+        resume = found.end if isinstance(found, Found) else place.end()
+        place = _OBJECT_IN_ARRAY.search(text, resume, stop)
+    return None
+
+
+def _unclosed(text: str, at: int, stop: int) -> str:
+    following = text[skip_blank(text, at) : stop][:40].lstrip(",").strip()
+    if following:
+        return f"is malformed: {following!r} stands where a comma or a closing bracket must"
+    return "is missing: the file ends before the array is closed"

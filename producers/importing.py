@@ -1,0 +1,264 @@
+"""Importing: files of rollouts -> `RolloutEnded` events in the log.
+
+    read_rollouts(paths)  every record as an ImportedRollout or a Rejection, file by file
+    append_rollouts(log)  encodes them in batches, leaves out the known ones, appends
+
+A folder is walked recursively in sorted order; of its files those named *.json and *.jsonl are
+read, hidden ones are not. A tau2 folder of `results.json` and `simulations/` is one source.
+
+Guarantees: a damaged record never stops the others, and everything that was not imported is named;
+importing again, whole or in part, appends nothing twice. A blob is stored before its event.
+Formats, and what each field becomes: docs/formats.md.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from events.blobs import BlobStore
+from events.codec import Encoded, encode
+from events.errors import TooLarge
+from events.log import EventLog, now_ms
+from producers import tau_bench
+from producers.documents import (
+    Damage,
+    Found,
+    Shape,
+    members,
+    read_text,
+    records,
+    shape_of,
+    skip_blank,
+)
+from producers.records import ImportedRollout, Rejection, Source
+
+__all__ = [
+    "FORMATS",
+    "Appended",
+    "ImportedRollout",
+    "Rejection",
+    "Warned",
+    "append_rollouts",
+    "read_rollouts",
+    "total_bytes",
+]
+
+BATCH_ROLLOUTS: Final = 128
+BATCH_BYTES: Final = 16 << 20
+"""A batch ends at whichever comes first; both bound what is held in memory."""
+
+_SAMPLE_RECORDS: Final = 100
+"""Damaged records skipped before a file's format is given up on."""
+
+
+class Format(Protocol):
+    """What a format's module offers."""
+
+    NAME: str
+
+    def recognises(self, shape: Shape, keys: frozenset[str]) -> bool: ...
+
+    def read(self, source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]: ...
+
+
+_MODULES: Final[tuple[Format, ...]] = (tau_bench,)
+"""Asked in this order."""
+
+FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """What does not add up in records of one file."""
+
+    file: str
+    warning: str
+    count: int
+    position: str
+    """The first record that it was found in."""
+
+
+@dataclass(slots=True)
+class Appended:
+    """What an import came to."""
+
+    imported: int = 0
+    duplicates: int = 0
+    rejected: list[Rejection] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
+
+
+def read_rollouts(
+    paths: Iterable[Path],
+    *,
+    alias: str = "agent",
+    base: str | None = None,
+    format: str = "auto",
+    progress: Callable[[int], None] = lambda _: None,
+) -> Iterator[ImportedRollout | Rejection]:
+    """Every record of the files and folders.
+
+    `progress` is told the bytes read since it was last told; their sum is `total_bytes(paths)`.
+    Raises ValueError for a format that does not exist.
+    """
+    if format != "auto" and format not in FORMATS:
+        raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
+    for path in _sources(paths):
+        told = 0
+
+        def advance(count: int) -> None:
+            nonlocal told
+            told += count
+            progress(count)
+
+        source = Source(path, alias, base, advance)
+        try:
+            yield from _read_file(source, format)
+        except OSError as error:
+            yield source.rejection("file", f"cannot be read: {error.strerror or error}")
+        progress(_size(path) - told)
+
+
+def append_rollouts(
+    log: EventLog,
+    blobs: BlobStore,
+    rollouts: Iterable[ImportedRollout | Rejection],
+    known: Callable[[list[str]], set[str]],
+) -> Appended:
+    """Append what is not in the log yet; `known` says which of some event ids are."""
+    result = Appended()
+    warned: dict[tuple[str, str], Warned] = {}
+    batch: list[ImportedRollout] = []
+    batch_bytes = 0
+    seen: set[str] = set()
+
+    for item in rollouts:
+        if isinstance(item, Rejection):
+            result.rejected.append(item)
+            continue
+        for warning in item.warnings:
+            first = warned.get((item.file, warning), Warned(item.file, warning, 0, item.position))
+            warned[item.file, warning] = Warned(
+                first.file, first.warning, first.count + 1, first.position
+            )
+        if item.envelope.id in seen:
+            result.duplicates += 1
+            continue
+        seen.add(item.envelope.id)
+        batch.append(item)
+        batch_bytes += len(item.record)
+        if len(batch) >= BATCH_ROLLOUTS or batch_bytes >= BATCH_BYTES:
+            _append_batch(log, blobs, batch, known, result)
+            batch, batch_bytes = [], 0
+    _append_batch(log, blobs, batch, known, result)
+    result.warnings = list(warned.values())
+    return result
+
+
+def total_bytes(paths: Iterable[Path]) -> int:
+    """Bytes that `read_rollouts` will report as read."""
+    return sum(_size(path) for path in _sources(paths))
+
+
+def _append_batch(
+    log: EventLog,
+    blobs: BlobStore,
+    batch: Sequence[ImportedRollout],
+    known: Callable[[list[str]], set[str]],
+    result: Appended,
+) -> None:
+    old = known([item.envelope.id for item in batch]) if batch else set()
+    result.duplicates += len(old)
+    encoded: list[Encoded] = []
+    for item in batch:
+        if item.envelope.id in old:
+            continue
+        try:
+            encoded.append(encode(item.envelope, item.data, now_ms()))
+        except TooLarge as error:
+            result.rejected.append(Rejection(item.file, item.position, str(error)))
+    for one in encoded:
+        if one.blob is not None:
+            blobs.put(one.blob)
+    if encoded:
+        log.append([one.entry for one in encoded])
+    result.imported += len(encoded)
+
+
+def _read_file(source: Source, format: str) -> Iterator[ImportedRollout | Rejection]:
+    shape = shape_of(source.path)
+    if format != "auto":
+        yield from FORMATS[format].read(source, shape)
+        return
+    keys = _first_keys(source.path, shape)
+    for module in FORMATS.values():
+        if module.recognises(shape, keys):
+            yield from module.read(source, shape)
+            return
+    yield source.rejection("file", _unknown(source.path, keys))
+
+
+def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
+    """The keys of the first record that can be read; else those of the object it begins with."""
+    found: Found | Damage
+    for number, found in enumerate(records(path, shape, lambda value: isinstance(value, dict))):
+        if isinstance(found, Found) and isinstance(found.value, dict):
+            return frozenset(found.value)
+        if number >= _SAMPLE_RECORDS:
+            break
+    text = read_text(path)
+    start = _first_object(text)
+    return frozenset(key for key, _ in members(text, start)) if start is not None else frozenset()
+
+
+def _first_object(text: str) -> int | None:
+    start = skip_blank(text, 0)
+    if text[start : start + 1] == "[":
+        start = skip_blank(text, start + 1)
+    return start if text[start : start + 1] == "{" else None
+
+
+def _unknown(path: Path, keys: frozenset[str]) -> str:
+    if not path.stat().st_size:
+        return "is empty"
+    if "messages_display" in keys:
+        return (
+            "holds few-shot displays: text for a prompt, without the names of the tools; import "
+            "the rollouts they were made from"
+        )
+    seen = ", ".join(sorted(key[:40] for key in keys)[:8]) or "no JSON object"
+    return (
+        f"is in none of the formats {', '.join(FORMATS)}: its first record has {seen}; name the "
+        "format if it is one of them, else write OpenAI chat JSON Lines (docs/formats.md)"
+    )
+
+
+def _sources(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        is_tau2 = "results.json" in files
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and not (is_tau2 and name == "simulations")
+        )
+        for name in sorted(files):
+            if name.lower().endswith((".json", ".jsonl")) and not name.startswith("."):
+                yield Path(root, name)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a source; 0 where it cannot be read, which reading it will say."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,196 @@
+"""What became of one record of an imported file: a rollout, or a rejection (record -> event).
+
+Guarantee: the same record gives the same event id at any age, in any file, order or indentation:
+the id follows from the format, the alias, the base model and the record's exact canonical JSON.
+Where text holds half of a surrogate pair (legal in JSON, impossible in UTF-8) the stored text has
+U+FFFD in its place; the id is that of the record as written.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from events.canonical import exact_json
+from events.envelope import Envelope, derived_id
+from events.messages import Message
+from events.registry import first_problem
+from events.rollouts import RolloutEnded
+from producers.documents import Damage, Found
+
+MAX_DEPTH: Final = 100
+"""Deepest nesting of arguments and content parts: pydantic reads back at most 200 levels of JSON,
+and the message around them takes a few."""
+
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+
+
+class Unusable(Exception):
+    """A record that cannot become a rollout; its text says why, and what would help."""
+
+
+class Wire(BaseModel):
+    """Base of what formats look like on disk: exact types, and what we do not read is ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A record, or a whole file, that was not imported."""
+
+    file: str
+    position: str
+    """A place a person finds: `[17]`, `simulations[3]`, `line 12`, or `file`."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRollout:
+    """A record as an event that is ready to be encoded."""
+
+    file: str
+    position: str
+    envelope: Envelope
+    data: RolloutEnded
+    record: str
+    """The exact canonical JSON that the id is made from."""
+    warnings: tuple[str, ...] = ()
+    """What does not add up in the record, in words that are equal for equal findings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: its readable value, and its canonical text."""
+
+    position: str
+    value: Any
+    text: str
+
+    @staticmethod
+    def of(position: str, value: Any) -> "Record":
+        """Raises Unusable when the value is nested too deeply to be written again."""
+        try:
+            text = exact_json(value)
+        except RecursionError as error:
+            raise Unusable("is nested too deeply to be stored; flatten it") from error
+        # In JSON text a lone surrogate and its escape are the same character.
+        return Record(position, readable(value), text.encode("utf-8", "backslashreplace").decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to read, and what the caller says about it."""
+
+    path: Path
+    alias: str = "agent"
+    base: str | None = None
+    """The base model by the caller's word; it goes before the file's."""
+    advance: Callable[[int], None] = lambda _: None
+    """Told how many bytes were read since the last call."""
+
+    def rejection(self, position: str, reason: str) -> Rejection:
+        return Rejection(str(self.path), position, reason)
+
+    def attempt(
+        self, found: Found | Damage, parse: Callable[[Record], ImportedRollout]
+    ) -> ImportedRollout | Rejection:
+        """The boundary where whatever is wrong with a record becomes its rejection."""
+        if isinstance(found, Damage):
+            return self.rejection(found.position, found.reason)
+        try:
+            return parse(Record.of(found.position, found.value))
+        except ValidationError as error:
+            return self.rejection(found.position, first_problem(error))
+        except Unusable as error:
+            return self.rejection(found.position, str(error))
+
+    def identity(self, format_name: str, record: Record, named_base: str | None) -> "Identity":
+        """Who made the rollout, and its id."""
+        base = self.base or named_base or "unknown"
+        return Identity(
+            derived_id("import", format_name, self.alias, base, record.text), self.alias, base
+        )
+
+    def rollout(
+        self,
+        record: Record,
+        data: RolloutEnded,
+        time: datetime | None,
+        warnings: tuple[str, ...],
+    ) -> ImportedRollout:
+        """The finished event; raises Unusable where it could not be read back."""
+        for message in data.content.messages if data.content else ():
+            _check_storable(message)
+        for action in (data.task.gold_actions or ()) if data.task else ():
+            check_storable(action.arguments, f"arguments of the gold action {action.name}")
+        envelope = Envelope(
+            id=data.rollout, type=data.TYPE, version=data.VERSION, subject=data.key(), time=time
+        )
+        return ImportedRollout(
+            str(self.path), record.position, envelope, data, record.text, warnings
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose rollout it is."""
+
+    id: str
+    alias: str
+    base: str
+
+
+def readable(value: Any) -> Any:
+    """`value` with U+FFFD in the place of each half of a surrogate pair."""
+    text = exact_json(value)
+    if _HALF_PAIR.search(text) is None:
+        return value
+    return json.loads(_HALF_PAIR.sub("\ufffd", text))
+
+
+def check_storable(value: Any, what: str) -> None:
+    """Raise Unusable for what JSON cannot hold, or what no reader would take back."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            raise Unusable(f"{what} hold a number that is not finite; JSON has none, use null")
+        if not level:
+            return
+    raise Unusable(f"{what} are nested deeper than {MAX_DEPTH} levels; flatten them")
+
+
+def parse_time(text: str) -> datetime:
+    """An ISO 8601 time; one without an offset is taken for UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def is_success(reward: float | None) -> bool | None:
+    """The verdict of a reward that is 1 for success; None where nobody gave one."""
+    return None if reward is None else abs(reward - 1) <= 1e-6
+
+
+def task_id(environment: str | None, source_id: str) -> str:
+    """The source's id, under its environment: two of them under one alias must not collide."""
+    return f"{environment}/{source_id}" if environment else source_id
+
+
+def _check_storable(message: Message) -> None:
+    if isinstance(message.content, list):
+        check_storable(message.content, f"content parts of a {message.role} message")
+    for call in message.tool_calls:
+        if isinstance(call.arguments, dict):
+            check_storable(call.arguments, f"arguments of a call of {call.name}")
