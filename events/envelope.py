@@ -61,6 +61,11 @@ class Envelope:
     """Headers of others (a proxy's, a later version's), carried through unread."""
 
 
+def utc_now() -> datetime:
+    """The wall clock, for whoever records a fact; folds never ask it."""
+    return datetime.now(UTC)
+
+
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC with microseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

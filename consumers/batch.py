@@ -1,0 +1,134 @@
+"""A batch: what one transaction will write, merged in memory first.
+
+Folds stage rows of one event; `keep` takes them over, `drop` forgets them (the event was poison).
+`flush` writes one multi-row upsert per table, by the table's merge rule (tables.py). A reader in
+the same transaction calls `flush` first and then sees its own rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Boolean, Connection, Float, Table
+
+from consumers.tables import Merge, Projected
+
+Row = dict[str, Any]
+
+_POSTGRES_TYPES: Final = ((Boolean, "boolean"), (BigInteger, "bigint"), (Float, "double precision"))
+
+
+class Batch:
+    """Rows to write, per table and key."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._staged: list[tuple[type[Projected], Row]] = []
+        self._rows: dict[type[Projected], dict[tuple[Any, ...], Row]] = {}
+
+    def stage(self, table: type[Projected], row: Row) -> None:
+        """Add a row of the event being folded."""
+        self._staged.append((table, row))
+
+    def drop(self) -> None:
+        """Forget the rows of the event being folded."""
+        self._staged.clear()
+
+    def keep(self) -> None:
+        """Take over the rows of the event that was folded."""
+        for table, row in self._staged:
+            rows = self._rows.setdefault(table, {})
+            key = tuple([row[column] for column in shape(table).keys])
+            older = rows.get(key)
+            rows[key] = row if older is None else _merged(table.MERGE, older, row)
+        self._staged.clear()
+
+    def flush(self) -> None:
+        """Write everything kept so far."""
+        for table, rows in self._rows.items():
+            upsert(self.connection, table, list(rows.values()))
+        self._rows.clear()
+
+
+def _merged(merge: Merge, older: Row, newer: Row) -> Row:
+    if merge is Merge.FIRST:
+        return older
+    if merge is Merge.LAST:
+        return newer
+    if merge is Merge.LEAST:
+        return newer if newer["order_key"] < older["order_key"] else older
+    return {**newer, **{name: value for name, value in older.items() if value is not None}}
+
+
+class Shape:
+    """What the upsert of one table needs to know, worked out once."""
+
+    def __init__(self, model: type[Projected]) -> None:
+        table = model.table()
+        self.name = table.name
+        self.columns = [column.name for column in table.columns]
+        self.keys = [column.name for column in table.primary_key.columns]
+        self.casts = [_postgres_type(table, name) for name in self.columns]
+        self.merge = model.MERGE
+
+    def statement(self, dialect: str) -> str:
+        """`INSERT ... ON CONFLICT` with the table's merge rule."""
+        columns = ", ".join(f'"{name}"' for name in self.columns)
+        keys = ", ".join(f'"{name}"' for name in self.keys)
+        if dialect == "postgresql":
+            # One array per column: one short statement, whatever the number of rows.
+            values = ", ".join(f"%s::{cast}[]" for cast in self.casts)
+            source = f"SELECT * FROM unnest({values})"
+        else:
+            source = f"VALUES ({', '.join('?' * len(self.columns))})"
+        target = f'INSERT INTO "{self.name}" AS old ({columns}) {source}'
+        return f"{target} ON CONFLICT ({keys}) {self._on_conflict()}"
+
+    def _on_conflict(self) -> str:
+        others = [f'"{name}"' for name in self.columns if name not in self.keys]
+        if self.merge is Merge.FIRST:
+            return "DO NOTHING"
+        if self.merge is Merge.FILL:
+            filled = ", ".join(f"{name} = COALESCE(old.{name}, excluded.{name})" for name in others)
+            return f"DO UPDATE SET {filled}"
+        replaced = ", ".join(f"{name} = excluded.{name}" for name in others)
+        if self.merge is Merge.LEAST:
+            return f"DO UPDATE SET {replaced} WHERE excluded.order_key < old.order_key"
+        return f"DO UPDATE SET {replaced}"
+
+
+@cache
+def shape(model: type[Projected]) -> Shape:
+    """The shape of a table."""
+    return Shape(model)
+
+
+@cache
+def _statement(model: type[Projected], dialect: str) -> str:
+    return shape(model).statement(dialect)
+
+
+def upsert(
+    connection: Connection, model: type[Projected], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write rows by the table's merge rule; a column that a row leaves out is null."""
+    columns = shape(model).columns
+    dialect = connection.dialect.name
+    tuples = [tuple([_storable(row.get(name)) for name in columns]) for row in rows]
+    if dialect == "postgresql":
+        arrays = tuple(list(column) for column in zip(*tuples, strict=True))
+        connection.exec_driver_sql(_statement(model, dialect), arrays)
+    else:
+        connection.exec_driver_sql(_statement(model, dialect), tuples)
+
+
+def _postgres_type(table: Table, column: str) -> str:
+    kind = table.columns[column].type
+    return next((name for cls, name in _POSTGRES_TYPES if isinstance(kind, cls)), "text")
+
+
+def _storable(value: Any) -> Any:
+    # PostgreSQL has no NUL in text; both databases must hold the same row, so both get the mark.
+    if type(value) is str and "\x00" in value:
+        return value.replace("\x00", "\ufffd")
+    return value

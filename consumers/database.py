@@ -1,0 +1,150 @@
+"""The projection database: SQLite embedded, PostgreSQL in production.
+
+A connection that will write asks for it (`writing`), because SQLite must take its write lock at the
+start of a transaction: a lock taken later can fail in the middle. Reads never wait for writers (WAL
+there, MVCC here). SQLite runs with synchronous=NORMAL: a power cut may lose the newest commits, and
+since rows and positions are lost together the fold simply reads on from there.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    ProgrammingError,
+)
+
+from events.errors import KintsugiError
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 5
+"""How long SQLite waits for another process's write lock before it reports it as held."""
+
+_POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_timeout=10s"
+"""A runner that is paused in the middle of a transaction loses it, so another can take over."""
+
+
+class DatabaseError(KintsugiError):
+    """The projection database cannot be used."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """Transient: down, restarting, locked for too long, or out of space."""
+
+
+class DatabaseOutdated(DatabaseError):
+    """The tables are not those of this code."""
+
+
+def open_database(url: str, schema: str | None = None) -> Engine:
+    """An engine for `url`; nothing is connected yet. `schema` (PostgreSQL only) is where it finds
+    its tables instead of the default."""
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(url)
+        if parsed.get_backend_name() != "postgresql":
+            raise DatabaseError(
+                f"database {parsed.get_backend_name()!r} is not supported; use sqlite:///PATH or "
+                "postgresql://USER@HOST/NAME"
+            )
+        options = _POSTGRES_OPTIONS + (f" -c search_path={schema}" if schema else "")
+        # psycopg 3 is the driver we ship; a bare postgresql:// would look for psycopg2.
+        return create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": 5, "options": options},
+        )
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise DatabaseError(f"database URL cannot be used: {error}") from error
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+
+    @event.listens_for(engine, "connect")
+    def configure(dbapi_connection: Any, _record: Any) -> None:
+        # SQLAlchemy's own BEGIN below decides; the driver must not open transactions by itself.
+        dbapi_connection.isolation_level = None
+        cursor = dbapi_connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute("PRAGMA temp_store=MEMORY")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("kintsugi_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that will write."""
+    with (
+        engine.connect().execution_options(kintsugi_writes=True) as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads: one consistent view."""
+    with engine.connect() as connection, connection.begin():
+        yield connection
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
+    return isinstance(error, OperationalError | InterfaceError) and not _missing_table(error)
+
+
+def _missing_table(error: BaseException) -> bool:
+    # SQLite reports a missing table as an operational error, PostgreSQL as a programming error.
+    text = str(error)
+    return "no such table" in text or "no such column" in text
+
+
+def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
+    """The error of a driver as one sentence of ours."""
+    where = engine.url.render_as_string(hide_password=True)
+    cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    if isinstance(error, ProgrammingError) or _missing_table(error):
+        return DatabaseOutdated(
+            f"database {where} lacks what this version needs ({cause}); run kintsugi db upgrade"
+        )
+    return DatabaseUnavailable(
+        f"database {where} cannot be used now ({cause}); check that it runs, is writable and has "
+        "free space"
+    )
+
+
+def retrying(
+    work: Callable[[], T], engine: Engine, patience_seconds: float, sleep: Callable[[float], None]
+) -> T:
+    """The result of `work`, tried again with backoff while the database is transiently unusable.
+
+    Raises DatabaseUnavailable when it still is after `patience_seconds`, DatabaseOutdated at once.
+    """
+    deadline = time.monotonic() + patience_seconds
+    pause = 0.05
+    while True:
+        try:
+            return work()
+        except DBAPIError as error:
+            if not is_transient(error) or time.monotonic() + pause > deadline:
+                raise explain(error, engine) from error
+            sleep(pause)
+            pause = min(2 * pause, 2.0)

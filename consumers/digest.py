@@ -1,0 +1,152 @@
+"""One hash over everything that was folded, and the first difference between two foldings.
+
+The hash covers every projection table in canonical order, without positions, broker offsets,
+(source, sequence), minted event ids, and times of importing or deciding: it is the same for SQLite
+and PostgreSQL, for a live fold and a rebuild, for Kafka and the embedded log, and for the same
+files imported in the same order into two empty homes. A comparison is stricter: it covers every
+column except the broker's offset.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from sqlalchemy import Column, Connection, Select, func, select
+
+from consumers.tables import PROJECTED, Projected
+
+_ROWS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two foldings of one log are not the same."""
+
+    table: str
+    key: dict[str, Any]
+    column: str | None
+    """None when one of the two has no such row."""
+    live: Any
+    rebuilt: Any
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name}={value}" for name, value in self.key.items())
+        if self.column is None:
+            missing = "the live tables" if self.live is None else "the rebuild"
+            return f"{self.table} ({key}): {missing} have no such row"
+        return (
+            f"{self.table} ({key}): {self.column} is {self.live!r} in the live tables and "
+            f"{self.rebuilt!r} in the rebuild"
+        )
+
+
+def digest(connection: Connection) -> str:
+    """The hash, hex; reads every row once and holds one page of them."""
+    running = hashlib.sha256()
+    for model in PROJECTED:
+        columns = [column for column in model.table().columns if column.info.get("hashed", True)]
+        running.update(model.table().name.encode())
+        for row in _rows(connection, select(*columns).order_by(*_hash_order(model))):
+            running.update(json.dumps(list(row), ensure_ascii=False).encode())
+            running.update(b"\n")
+    return running.hexdigest()
+
+
+def first_difference(live: Connection, rebuilt: Connection) -> Difference | None:
+    """Where two sets of tables differ first; None when they are equal."""
+    for model in PROJECTED:
+        difference = _first_difference(model, live, rebuilt)
+        if difference is not None:
+            return difference
+    return None
+
+
+def row_counts(connection: Connection) -> dict[str, int]:
+    """Rows per projection table."""
+    return {
+        model.table().name: connection.execute(
+            select(func.count()).select_from(model.table())
+        ).scalar_one()
+        for model in PROJECTED
+    }
+
+
+def changed_rows(live: Connection, rebuilt: Connection) -> dict[str, int]:
+    """How many rows of each table differ between two foldings, tables without a change left out."""
+    counts = {model.table().name: _changed(model, live, rebuilt) for model in PROJECTED}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _changed(model: type[Projected], live: Connection, rebuilt: Connection) -> int:
+    width = len(model.table().primary_key.columns)
+    query = _comparison(model)
+    left, right = _rows(live, query), _rows(rebuilt, query)
+    changed, a, b = 0, next(left, None), next(right, None)
+    while a is not None or b is not None:
+        if a is not None and b is not None and tuple(a[:width]) == tuple(b[:width]):
+            changed += tuple(a) != tuple(b)
+            a, b = next(left, None), next(right, None)
+        elif b is None or (a is not None and _before(a[:width], b[:width])):
+            changed, a = changed + 1, next(left, None)
+        else:
+            changed, b = changed + 1, next(right, None)
+    return changed
+
+
+def _before(left: Any, right: Any) -> bool:
+    # Both databases order text by bytes, Python by code points: the same order in UTF-8.
+    return tuple(left) < tuple(right)
+
+
+def _first_difference(
+    model: type[Projected], live: Connection, rebuilt: Connection
+) -> Difference | None:
+    query = _comparison(model)
+    names = [column.name for column in query.selected_columns]
+    keys = [column.name for column in model.table().primary_key.columns]
+    for a, b in zip_longest(_rows(live, query), _rows(rebuilt, query)):
+        if a is not None and b is not None and tuple(a) == tuple(b):
+            continue
+        if a is None or b is None or tuple(a[: len(keys)]) != tuple(b[: len(keys)]):
+            lacking_live = a is None or (b is not None and _before(b[: len(keys)], a[: len(keys)]))
+            row = b if lacking_live else a
+            assert row is not None, "zip_longest yields at least one row"
+            key = dict(zip(keys, row, strict=False))
+            present = "present"
+            return Difference(
+                model.table().name, key, None,
+                None if lacking_live else present, present if lacking_live else None,
+            )  # fmt: skip
+        place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+        key = dict(zip(keys, a, strict=False))
+        return Difference(model.table().name, key, names[place], a[place], b[place])
+    return None
+
+
+def _comparison(model: type[Projected]) -> Select[Any]:
+    table = model.table()
+    keys = list(table.primary_key.columns)
+    others = [
+        column
+        for column in table.columns
+        if not column.primary_key and column.info.get("compared", True)
+    ]
+    return select(*keys, *others).order_by(*keys)
+
+
+def _hash_order(model: type[Projected]) -> list[Column[Any]]:
+    """The primary key; where a part of it is not hashed, every hashed column."""
+    table = model.table()
+    keys = list(table.primary_key.columns)
+    if all(column.info.get("hashed", True) for column in keys):
+        return keys
+    return [column for column in table.columns if column.info.get("hashed", True)]
+
+
+def _rows(connection: Connection, query: Select[Any]) -> Iterator[Any]:
+    # Server-side cursors on PostgreSQL, so that a million rows are never in memory at once.
+    result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+    yield from result

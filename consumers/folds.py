@@ -1,0 +1,214 @@
+"""The folds: one short function per event type, from an event to rows.
+
+A fold reads nothing but its event and the tables, no clock and no randomness (a test reads this
+module's imports), so the same log gives the same rows on every machine. Folds of `rollouts` write
+facts that merge in any order of partitions; what needs an order across partitions happens at an
+event of `learning` (rounds.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from consumers.batch import Batch, Row
+from consumers.detectors import dedup_key, diagnose
+from consumers.rounds import close_round
+from consumers.tables import Call, Feedback, Rollout, Task, TaskPattern
+from envs.catalog import catalog
+from events.canonical import exact_json
+from events.codec import Event
+from events.envelope import timestamp
+from events.learning import PatternsDiagnosed, TaskProposed
+from events.log import Record
+from events.messages import executed_calls
+from events.rollouts import CallEnded, CallStarted, EventData, FeedbackReceived, RolloutEnded
+from events.rollouts import Task as TaskData
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """An event together with the record that names it."""
+
+    event: Event
+    record: Record
+
+    @property
+    def time(self) -> str | None:
+        """When it happened, RFC 3339."""
+        moment = self.event.envelope.time
+        return None if moment is None else timestamp(moment)
+
+    def pointer(self, prefix: str = "") -> Row:
+        """The columns that name the event."""
+        return {
+            "partition": self.record.partition,
+            "event_source": self.record.source,
+            f"{prefix}sequence": self.record.sequence,
+            f"{prefix}offset": self.record.offset,
+        }
+
+
+Fold = Callable[[Folding, Any, Batch], None]
+
+
+def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
+    """A rollout, labelled; and the task it attempted."""
+    task = data.task
+    diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
+    messages = data.content.messages if data.content else ()
+    calls = [call for call in executed_calls(messages) if call.requestor == "assistant"]
+    batch.stage(
+        Rollout,
+        {
+            "rollout": data.rollout,
+            "alias": data.alias,
+            "base": data.base,
+            "policy": data.policy,
+            "source": data.source,
+            "purpose": data.purpose,
+            "session": data.session,
+            "task": task.id if task else None,
+            "task_key": task.id if task else f"rollout:{data.rollout}",
+            "environment": task.environment if task else None,
+            "capability": task.capability if task else None,
+            "trial": data.trial,
+            "seed": data.seed,
+            "success": data.success,
+            "reward": data.reward,
+            "termination": data.termination,
+            "time": folding.time,
+            "messages": len(messages),
+            "tool_calls": len(calls),
+            "tool_errors": sum(call.failed for call in calls),
+            "category": diagnosis.category,
+            "categories": exact_json(diagnosis.categories),
+            "pivot": diagnosis.pivot if diagnosis.category else None,
+            "evidence": exact_json(diagnosis.evidence) if diagnosis.category else None,
+            "trace_key": dedup_key(data),
+            "round": None,
+            **folding.pointer(),
+        },
+    )
+    if task is not None:
+        # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
+        order = f"1|{folding.time or ''}|{data.rollout}"
+        batch.stage(Task, _task_row(data.alias, task, "rollout", order))
+
+
+def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
+    """The first half of a call."""
+    batch.stage(
+        Call,
+        {
+            "call": data.call,
+            "session": data.session,
+            "alias": data.alias,
+            "base": data.base,
+            "policy": data.policy,
+            "task": data.task,
+            "parent": data.parent,
+            "parent_messages": data.parent_messages,
+            "stream": data.stream,
+            "sampling": exact_json(data.sampling),
+            "started": folding.time,
+            **folding.pointer("started_"),
+        },
+    )
+
+
+def call_ended(folding: Folding, data: CallEnded, batch: Batch) -> None:
+    """The second half of a call."""
+    batch.stage(
+        Call,
+        {
+            "call": data.call,
+            "session": data.session,
+            "outcome": data.outcome,
+            "finish_reason": data.finish_reason,
+            "prompt_tokens": data.prompt_tokens,
+            "completion_tokens": data.completion_tokens,
+            "duration_ms": data.duration_ms,
+            "trainable": data.trainable,
+            "untrainable_because": data.untrainable_because,
+            "invalid_tool_calls": data.invalid_tool_calls,
+            "error": data.error,
+            "ended": folding.time,
+            **folding.pointer("ended_"),
+        },
+    )
+
+
+def feedback_received(folding: Folding, data: FeedbackReceived, batch: Batch) -> None:
+    """A verdict or remark; the sender's idempotency key makes its id."""
+    batch.stage(
+        Feedback,
+        {
+            "feedback": folding.event.envelope.id,
+            "session": data.session,
+            "call": data.call,
+            "score": data.score,
+            "success": data.success,
+            "tags": exact_json(data.tags),
+            "verified": data.verified,
+            "time": folding.time,
+            **folding.pointer(),
+        },
+    )
+
+
+def task_proposed(_folding: Folding, data: TaskProposed, batch: Batch) -> None:
+    """A task written for a pattern: from now on its rollouts count for that pattern."""
+    batch.stage(
+        Task,
+        {
+            **_task_row(data.alias, data.task, "proposed", f"0|{data.task.id}"),
+            "pattern": data.pattern,
+            "source_rollout": data.source_rollout,
+        },
+    )
+    batch.stage(
+        TaskPattern,
+        {
+            "alias": data.alias,
+            "base": data.base,
+            "task_key": data.task.id,
+            "pattern": data.pattern,
+        },
+    )
+
+
+def patterns_diagnosed(folding: Folding, data: PatternsDiagnosed, batch: Batch) -> None:
+    """A round closes: priorities move."""
+    close_round(data, folding.time, folding.pointer(), batch)
+
+
+def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
+    gold = task.gold_actions
+    return {
+        "alias": alias,
+        "task": task.id,
+        "environment": task.environment,
+        "capability": task.capability,
+        "instruction": task.instruction,
+        "gold_actions": None
+        if gold is None
+        else exact_json([action.model_dump(mode="json", exclude_defaults=True) for action in gold]),
+        "outputs": exact_json(task.outputs),
+        "reward_basis": exact_json(task.reward_basis),
+        "definition": task.definition,
+        "origin": origin,
+        "pattern": None,
+        "source_rollout": None,
+        "order_key": order_key,
+    }
+
+
+FOLDS: Final[Mapping[type[EventData], Fold]] = {
+    RolloutEnded: rollout_ended,
+    CallStarted: call_started,
+    CallEnded: call_ended,
+    FeedbackReceived: feedback_received,
+    TaskProposed: task_proposed,
+    PatternsDiagnosed: patterns_diagnosed,
+}
+"""Every event type has its fold: a type nobody reads is not written."""

@@ -1,0 +1,285 @@
+"""Typed reads of the projection: what the command line and the daemon ask.
+
+Shapes follow INTERFACE: a field may be added, none may be dropped or change its meaning.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, func, select
+
+from consumers.tables import Cycle, DeadLetter, Pattern, PatternRound, Rollout, Task
+from events.position import Position
+
+Selection = Literal["all", "failed", "passed", "diagnosed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLine:
+    """A rollout in a list."""
+
+    rollout: str
+    task: str | None
+    trial: int | None
+    success: bool | None
+    reward: float | None
+    category: str | None
+    categories: list[str]
+    policy: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """Everything that was folded of one rollout, and where its event lies."""
+
+    line: RolloutLine
+    alias: str
+    base: str
+    environment: str | None
+    termination: str | None
+    time: str | None
+    pivot: str | None
+    evidence: Any
+    round: int | None
+    partition: int
+    offset: int
+    gold_actions: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PatternLine:
+    """A failure pattern as of the last round of its (alias, base)."""
+
+    alias: str
+    base: str
+    pattern: str
+    category: str
+    pivot: str
+    failures: int
+    """Deduplicated failures that the round attributed to it."""
+    attempts: int
+    """Judged rollouts of the round on tasks tagged with it."""
+    passes: int
+    pass_rate: float
+    """(passes + 1) / (attempts + 2)."""
+    priority: float
+    status: str
+    examples: list[str]
+    round: int
+    trend: list[float]
+    """Priority of its last rounds, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLine:
+    """A closed round."""
+
+    round: int
+    trigger: str
+    rollouts: int
+    judged: int
+    unjudged: int
+    failed: int
+    patterns: int
+    other: int
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterLine:
+    """An event that could not be folded."""
+
+    stream: str
+    partition: int
+    offset: int
+    type: str | None
+    reason: str
+
+
+TREND_ROUNDS = 8
+
+
+def rollout_lines(
+    connection: Connection, selection: Selection = "all", limit: int | None = None
+) -> list[RolloutLine]:
+    """Rollouts in order of their time, then of their id; those without a time first."""
+    rollouts = Rollout.table().c
+    query = select(Rollout.table()).order_by(
+        rollouts.time.asc().nulls_first(), rollouts.task, rollouts.trial, rollouts.rollout
+    )
+    if selection == "failed":
+        query = query.where(rollouts.success.is_(False))
+    elif selection == "passed":
+        query = query.where(rollouts.success.is_(True))
+    elif selection == "diagnosed":
+        query = query.where(rollouts.category.is_not(None))
+    return [_line(row) for row in connection.execute(query.limit(limit))]
+
+
+def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
+    """One rollout by its id; None when there is none."""
+    rollouts, tasks = Rollout.table().c, Task.table().c
+    row = connection.execute(
+        select(Rollout.table(), tasks.gold_actions)
+        .join_from(
+            Rollout.table(),
+            Task.table(),
+            (tasks.alias == rollouts.alias) & (tasks.task == rollouts.task),
+            isouter=True,
+        )
+        .where(rollouts.rollout == rollout)
+    ).first()
+    if row is None:
+        return None
+    return RolloutRow(
+        line=_line(row),
+        alias=row.alias,
+        base=row.base,
+        environment=row.environment,
+        termination=row.termination,
+        time=row.time,
+        pivot=row.pivot,
+        evidence=json.loads(row.evidence) if row.evidence else None,
+        round=row.round,
+        partition=row.partition,
+        offset=row.offset,
+        gold_actions=json.loads(row.gold_actions) if row.gold_actions else None,
+    )
+
+
+def rollouts_starting_with(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
+    """Ids that start with `prefix`, so that a person need not type a whole one."""
+    rollouts = Rollout.table().c
+    return list(
+        connection.execute(
+            select(rollouts.rollout)
+            .where(rollouts.rollout.startswith(prefix, autoescape=True))
+            .order_by(rollouts.rollout)
+            .limit(limit)
+        ).scalars()
+    )
+
+
+def known_rollouts(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Which of `ids` have been folded."""
+    rollouts = Rollout.table().c
+    query = select(rollouts.rollout).where(rollouts.rollout.in_(ids))
+    return set(connection.execute(query).scalars())
+
+
+def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:
+    """Failure patterns, highest priority first."""
+    patterns = Pattern.table().c
+    query = select(Pattern.table()).order_by(
+        patterns.priority.desc(), patterns.streak.desc(), patterns.pattern,
+        patterns.alias, patterns.base,
+    )  # fmt: skip
+    if alias is not None:
+        query = query.where(patterns.alias == alias)
+    trends = _trends(connection)
+    return [
+        PatternLine(
+            alias=row.alias,
+            base=row.base,
+            pattern=row.pattern,
+            category=row.category,
+            pivot=row.pivot,
+            failures=row.failures,
+            attempts=row.attempts,
+            passes=row.passes,
+            pass_rate=row.pass_rate,
+            priority=row.priority,
+            status=row.status,
+            examples=json.loads(row.examples),
+            round=row.round,
+            trend=trends.get((row.alias, row.base, row.pattern), []),
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
+    history = PatternRound.table().c
+    place = func.row_number().over(
+        partition_by=(history.alias, history.base, history.pattern), order_by=history.round.desc()
+    )
+    newest = select(PatternRound.table(), place.label("place")).subquery()
+    trends: dict[tuple[str, str, str], list[float]] = {}
+    for row in connection.execute(
+        select(newest).where(newest.c.place <= TREND_ROUNDS).order_by(newest.c.round)
+    ):
+        trends.setdefault((row.alias, row.base, row.pattern), []).append(row.priority)
+    return trends
+
+
+def last_round(connection: Connection) -> RoundLine | None:
+    """The round that was closed last."""
+    cycles = Cycle.table().c
+    row = connection.execute(select(Cycle.table()).order_by(cycles.round.desc()).limit(1)).first()
+    if row is None:
+        return None
+    return RoundLine(
+        row.round, row.trigger, row.rollouts, row.judged, row.unjudged, row.failed, row.patterns,
+        row.other, row.time,
+    )  # fmt: skip
+
+
+def last_position(connection: Connection) -> Position:
+    """The position of the round that was closed last; empty before the first."""
+    cycles = Cycle.table().c
+    stored = connection.execute(
+        select(cycles.position).order_by(cycles.round.desc()).limit(1)
+    ).scalar()
+    return {} if stored is None else json.loads(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the next round would count, and who nobody judged."""
+
+    undiagnosed: int
+    unjudged: int
+    rollouts: int
+
+
+def waiting(connection: Connection) -> Waiting:
+    """Rollouts that no round has counted, rollouts without a verdict, and all rollouts."""
+    rollouts = Rollout.table().c
+    row = connection.execute(
+        select(
+            func.count().label("rollouts"),
+            (func.count() - func.count(rollouts.round)).label("undiagnosed"),
+            (func.count() - func.count(rollouts.success)).label("unjudged"),
+        ).select_from(Rollout.table())
+    ).one()
+    return Waiting(row.undiagnosed, row.unjudged, row.rollouts)
+
+
+def dead_letters(connection: Connection) -> list[DeadLetterLine]:
+    """Events that could not be folded, in log order."""
+    letters = DeadLetter.table().c
+    return [
+        DeadLetterLine(row.stream, row.partition, row.offset, row.type, row.reason)
+        for row in connection.execute(
+            select(DeadLetter.table()).order_by(
+                letters.stream.desc(), letters.partition, letters.offset
+            )
+        )
+    ]
+
+
+def _line(row: Any) -> RolloutLine:
+    return RolloutLine(
+        rollout=row.rollout,
+        task=row.task,
+        trial=row.trial,
+        success=row.success,
+        reward=row.reward,
+        category=row.category,
+        categories=json.loads(row.categories),
+        policy=row.policy,
+        source=row.source,
+    )

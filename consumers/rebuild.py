@@ -1,0 +1,186 @@
+"""Rebuild: fold the log again from the start, beside the live tables, compare, and swap.
+
+    fold      into fresh tables beside the live ones, up to the live position
+    lock      the live position: no fold moves it from here on
+    finish    the few events that came meanwhile
+    compare   every row, every column except the broker's offset
+    swap      in the transaction that holds the lock
+
+The same fold version must give equal tables: if it does not, nothing is swapped and the first
+difference is named. A new fold version reports what changed, and swaps when that was confirmed.
+Equal tables need no swap. The fresh tables stand in a file of their own (SQLite) or in a schema of
+their own (PostgreSQL).
+"""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, delete, select, text
+
+from consumers import database
+from consumers.batch import upsert
+from consumers.digest import Difference, changed_rows, digest, first_difference
+from consumers.position import OFFSETS, offsets
+from consumers.runner import Runner
+from consumers.tables import (
+    BOOKKEEPING,
+    FOLD_VERSION,
+    METADATA,
+    PROJECTED,
+    PROJECTION,
+    Projected,
+    Projection,
+)
+from events.log import EventLog
+
+SCHEMA: Final = "kintsugi_rebuild"
+"""PostgreSQL schema of the fresh tables while they are filled."""
+
+_ROWS_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild found."""
+
+    events: int
+    seconds: float
+    hash: str
+    """Of the fresh tables."""
+    equal: bool | None
+    """None when the fold version is new: then `changed` says what it makes of the same log."""
+    swapped: bool
+    difference: Difference | None = None
+    changed: dict[str, int] = field(default_factory=dict)
+    """Rows that differ, per table."""
+
+
+def rebuild(
+    log: EventLog,
+    engine: Engine,
+    *,
+    confirmed: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> Rebuilt:
+    """Fold again, compare and swap; with `confirmed` a difference is swapped in as well."""
+    started = time.monotonic()
+    with _fresh_tables(engine) as fresh:
+        runner = Runner(log, fresh, on_progress=on_progress)
+        with database.reading(engine) as connection:
+            target = offsets(connection)
+        runner.catch_up(until=target)
+        with _locked(engine) as live:
+            runner.catch_up(until=offsets(live))
+            with database.reading(fresh) as rebuilt:
+                return _finish(live, rebuilt, runner, started, confirmed)
+
+
+def _finish(
+    live: Connection, rebuilt: Connection, runner: Runner, started: float, confirmed: bool
+) -> Rebuilt:
+    difference = first_difference(live, rebuilt)
+    same_version = _fold_version(live) in (None, FOLD_VERSION)
+    changed = changed_rows(live, rebuilt) if difference else {}
+    swap = confirmed and (difference is not None or not same_version)
+    if swap:
+        for model in (*PROJECTED, *BOOKKEEPING):
+            _replace(live, rebuilt, model)
+    return Rebuilt(
+        events=runner.counters.folded,
+        seconds=time.monotonic() - started,
+        hash=digest(rebuilt),
+        equal=difference is None if same_version else None,
+        swapped=swap,
+        difference=difference,
+        changed=changed,
+    )
+
+
+def _fold_version(connection: Connection) -> int | None:
+    columns = Projection.table().c
+    return connection.execute(
+        select(columns.fold_version).where(columns.name == PROJECTION)
+    ).scalar()
+
+
+def _replace(live: Connection, rebuilt: Connection, model: type[Projected]) -> None:
+    live.execute(delete(model.table()))
+    query = select(model.table())
+    rows = rebuilt.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).mappings()
+    for page in rows.partitions(_ROWS_AT_ONCE):
+        upsert(live, model, [dict(row) for row in page])
+
+
+@contextmanager
+def _locked(engine: Engine) -> Iterator[Connection]:
+    """A transaction on the live tables in which no fold moves their position."""
+    with database.writing(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(OFFSETS).with_for_update())
+        yield connection
+
+
+@contextmanager
+def _fresh_tables(engine: Engine) -> Iterator[Engine]:
+    """Empty tables beside the live ones, gone afterwards; one rebuild at a time."""
+    build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
+    with build(engine) as fresh:
+        METADATA.create_all(fresh)
+        try:
+            yield fresh
+        finally:
+            fresh.dispose()
+
+
+@contextmanager
+def _fresh_schema(engine: Engine) -> Iterator[Engine]:
+    url = engine.url.render_as_string(hide_password=False)
+    with engine.connect() as holder:
+        if not holder.execute(
+            text("SELECT pg_try_advisory_lock(hashtext(:s))"), {"s": SCHEMA}
+        ).scalar():
+            raise database.DatabaseUnavailable(
+                f"another rebuild is filling schema {SCHEMA}; wait until it has finished"
+            )
+        holder.commit()
+        try:
+            _drop_schema(engine)
+            with engine.begin() as connection:
+                connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+            yield database.open_database(url, schema=SCHEMA)
+        finally:
+            _drop_schema(engine)
+            holder.execute(text("SELECT pg_advisory_unlock(hashtext(:s))"), {"s": SCHEMA})
+
+
+def _drop_schema(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+
+
+@contextmanager
+def _fresh_file(engine: Engine) -> Iterator[Engine]:
+    live = Path(str(engine.url.database))
+    path = live.with_name(f"{live.name}.rebuild")
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise database.DatabaseUnavailable(
+                f"another rebuild is filling {path}; wait until it has finished"
+            ) from error
+        _remove(path)
+        try:
+            yield database.open_database(f"sqlite:///{path}")
+        finally:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,333 @@
+"""The runner: reads the log, folds it, and moves the positions in the same transaction.
+
+Guarantees. Rows and positions are committed together, and a position only moves from where this
+runner believed it to be (compare-and-set), so two runners on the same partitions, killed at any
+instant, leave the same tables as one. Of each source only the next sequence is accepted: what is
+repeated changes nothing, what comes too early is left for the shipper to bring again.
+
+Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
+wiped halts it with LogTruncated or AheadOfLog. Malformed bytes and broken invariants become dead
+letters, and the partition goes on. A database that is down is waited for, never a dead letter.
+
+Not covered: effects. A fold changes tables, nothing else.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from consumers import database
+from consumers.batch import Batch, upsert
+from consumers.folds import FOLDS, Folding
+from consumers.position import (
+    Unread,
+    advance,
+    covered,
+    last_sequences,
+    next_offset,
+    store_sequences,
+)
+from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
+from events.codec import decode_value
+from events.envelope import from_headers
+from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
+from events.learning import PatternsDiagnosed
+from events.log import Cursor, EventLog, Record
+from events.registry import REGISTRY, Registry, UnknownType
+from events.streams import LEARNING, ROLLOUTS, STREAMS
+
+BATCH_EVENTS: Final = 500
+"""Events per transaction: beyond it throughput no longer grows."""
+
+REASON_CHARACTERS: Final = 500
+
+IDLE_SECONDS: Final = 0.5
+
+ORDER: Final = tuple(
+    (stream.name, partition)
+    for stream in (ROLLOUTS, LEARNING)
+    for partition in range(stream.partitions)
+)
+"""Rollouts first: then a round rarely has to wait for them."""
+
+
+class Fenced(KintsugiError):
+    """Another runner moved the position first; its rows stand, ours were rolled back."""
+
+
+class FoldVersionChanged(KintsugiError):
+    """The tables were folded by another version of the folds."""
+
+
+class PositionMissing(KintsugiError):
+    """A round's position names rollouts that this log does not hold (yet)."""
+
+
+@dataclass
+class Counters:
+    """What a runner did since it was made."""
+
+    folded: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    skipped: int = 0
+    """Events of a type that this projection does not know."""
+    dead_letters: int = 0
+    fenced: int = 0
+    retries: int = 0
+
+
+class Runner:
+    """Folds a log into the tables of one database."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        engine: Engine,
+        *,
+        registry: Registry = REGISTRY,
+        batch_events: int = BATCH_EVENTS,
+        patience_seconds: float = 30.0,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.log = log
+        self.engine = engine
+        self.counters = Counters()
+        self._registry = registry
+        self._batch_events = batch_events
+        self._patience_seconds = patience_seconds
+        self._on_progress = on_progress
+        self._stopped = threading.Event()
+        self._offsets: dict[tuple[str, int], int] = {}
+
+    def catch_up(self, until: Cursor | None = None) -> None:
+        """Fold up to the log's end as it is now (or up to the offsets of `until`).
+
+        Raises PositionMissing when a round waits for rollouts that the log does not hold.
+        """
+        self._check_version()
+        goal = dict(until) if until is not None else self.ends()
+        for stream, partition in ORDER:
+            self._catch_up(stream, partition, goal.get((stream, partition), 0))
+
+    def run(self, stop: threading.Event) -> None:
+        """Fold whatever comes until `stop` is set; waits as long as the database is down."""
+        self._stopped = stop
+        self._patience_seconds = math.inf
+        self._check_version()
+        while not stop.is_set():
+            try:
+                folded = sum(self.step(stream, partition) for stream, partition in ORDER)
+                if not folded:
+                    self.log.wait(self._cursor(), IDLE_SECONDS)
+            except LogUnavailable:
+                self._pause(IDLE_SECONDS)
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """The log's end offsets."""
+        return {
+            (stream.name, partition): offset
+            for stream in STREAMS.values()
+            for partition, offset in enumerate(self.log.end(stream.name))
+        }
+
+    def step(self, stream: str, partition: int, limit: int | None = None) -> int:
+        """Fold at most one batch of one partition; returns how many records were passed."""
+        return database.retrying(
+            lambda: self._step(stream, partition, limit or self._batch_events),
+            self.engine,
+            self._patience_seconds,
+            self._pause,
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.counters.retries += 1
+        self._stopped.wait(seconds)
+
+    def _catch_up(self, stream: str, partition: int, goal: int) -> None:
+        while self._offset(stream, partition) < goal:
+            if self.step(stream, partition) == 0 and self._offset(stream, partition) < goal:
+                if stream == LEARNING.name:
+                    raise PositionMissing(
+                        f"a round at {stream}/{partition}@{self._offset(stream, partition)} names "
+                        "rollouts that this log does not hold; ship the spools that recorded them"
+                    )
+                return  # a broker's end counts records that it does not hand out
+
+    def _cursor(self) -> dict[tuple[str, int], int]:
+        return {at: self._offset(*at) for at in ORDER}
+
+    def _offset(self, stream: str, partition: int) -> int:
+        at = (stream, partition)
+        if at not in self._offsets:
+            self._offsets[at] = database.retrying(
+                lambda: self._stored_offset(stream, partition),
+                self.engine,
+                self._patience_seconds,
+                self._pause,
+            )
+        return self._offsets[at]
+
+    def _stored_offset(self, stream: str, partition: int) -> int:
+        with database.reading(self.engine) as connection:
+            return next_offset(connection, stream, partition)
+
+    def _step(self, stream: str, partition: int, limit: int) -> int:
+        offset = self._offset(stream, partition)
+        records = self.log.read(stream, partition, offset, limit)
+        if not records:
+            return 0
+        if stream == LEARNING.name:
+            records = self._ready(records)
+            if not records:
+                return 0
+        try:
+            with database.writing(self.engine) as connection:
+                reached = self._fold(connection, records, offset)
+        except Fenced:
+            self.counters.fenced += 1
+            self._offsets.pop((stream, partition), None)
+            return len(records)
+        except SQLAlchemyError:
+            # Committed or not: the database knows, this object does not.
+            self._offsets.pop((stream, partition), None)
+            raise
+        self._offsets[stream, partition] = reached.next_offset
+        if self._on_progress is not None:
+            self._on_progress(reached.passed)
+        if reached.halted is not None:
+            raise reached.halted
+        return reached.passed
+
+    def _ready(self, records: list[Record]) -> list[Record]:
+        """The leading decisions that can be folded now: up to a round, or one round alone.
+
+        Before a round, rollouts are advanced at least to its position.
+        """
+        for place, record in enumerate(records):
+            if dict(record.headers).get("ce_type") == PatternsDiagnosed.TYPE.encode():
+                if place:
+                    return records[:place]
+                return records[:1] if self._advance_to(record) else []
+        return records
+
+    def _advance_to(self, record: Record) -> bool:
+        """Whether the rollouts that a round names are folded, folding them if need be."""
+        try:
+            data = decode_value(record, from_headers(record.headers), self._registry).data
+        except (BadRecord, SchemaAhead):
+            return True  # the fold itself will say what is wrong with it
+        if not isinstance(data, PatternsDiagnosed):
+            return True
+        while True:
+            with database.reading(self.engine) as connection:
+                if covered(connection, data.position, ROLLOUTS.name):
+                    return True
+            moved = [self.step(ROLLOUTS.name, p) for p in range(ROLLOUTS.partitions)]
+            if not any(moved):
+                return False
+
+    def _fold(self, connection: Connection, records: Sequence[Record], offset: int) -> "_Reached":
+        stream, partition = records[0].stream, records[0].partition
+        if next_offset(connection, stream, partition, lock=True) != offset:
+            raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
+        batch = Batch(connection)
+        unread = Unread(last_sequences(connection, stream, partition))
+        halted: SchemaAhead | None = None
+        passed = 0
+        for record in records:
+            try:
+                if unread.accepts(record):
+                    self._fold_one(batch, record)
+            except SchemaAhead as error:
+                unread.refuse(record)
+                halted = error
+                break
+            passed += 1
+        following = records[passed - 1].offset + 1 if passed else offset
+        if not advance(connection, stream, partition, offset, following):
+            raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
+        batch.flush()
+        store_sequences(connection, stream, partition, unread.changed)
+        self._count(unread, passed)
+        return _Reached(following, passed, halted)
+
+    def _fold_one(self, batch: Batch, record: Record) -> None:
+        type_name: str | None = None
+        try:
+            envelope = from_headers(record.headers)
+            type_name = envelope.type
+            event = decode_value(record, envelope, self._registry)
+            fold = FOLDS[type(event.data)]
+            if record.stream == LEARNING.name:
+                # A round writes while it reads; if it breaks, nothing of it may stay.
+                with batch.connection.begin_nested():
+                    fold(Folding(event, record), event.data, batch)
+                    batch.keep()
+                    batch.flush()
+            else:
+                fold(Folding(event, record), event.data, batch)
+                batch.keep()
+        except UnknownType:
+            self.counters.skipped += 1
+        except (SQLAlchemyError, SchemaAhead, MemoryError):
+            raise
+        except Exception as error:  # a fold is deterministic: what it raises, every replay raises
+            batch.drop()
+            self.counters.dead_letters += 1
+            batch.stage(DeadLetter, _dead_letter(record, type_name, error))
+            batch.keep()
+
+    def _count(self, unread: Unread, passed: int) -> None:
+        self.counters.duplicates += unread.duplicates
+        self.counters.gaps += unread.gaps
+        self.counters.folded += passed - unread.duplicates - unread.gaps
+
+    def _check_version(self) -> None:
+        database.retrying(
+            lambda: ensure_version(self.engine),
+            self.engine,
+            self._patience_seconds,
+            self._pause,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    next_offset: int
+    passed: int
+    halted: SchemaAhead | None
+
+
+def ensure_version(engine: Engine) -> None:
+    """Write down which fold version fills these tables, or refuse to mix two."""
+    with database.writing(engine) as connection:
+        columns = Projection.table().c
+        stored = connection.execute(
+            select(columns.fold_version).where(columns.name == PROJECTION)
+        ).scalar()
+        if stored is None:
+            upsert(connection, Projection, [{"name": PROJECTION, "fold_version": FOLD_VERSION}])
+        elif stored != FOLD_VERSION:
+            raise FoldVersionChanged(
+                f"the tables were folded by version {stored} of the folds, this is version "
+                f"{FOLD_VERSION}; run kintsugi rebuild"
+            )
+
+
+def _dead_letter(record: Record, type_name: str | None, error: Exception) -> dict[str, object]:
+    text = str(error) if isinstance(error, KintsugiError) else f"{type(error).__name__}: {error}"
+    return {
+        "stream": record.stream,
+        "partition": record.partition,
+        "event_source": record.source,
+        "sequence": record.sequence,
+        "type": type_name,
+        "reason": text[:REASON_CHARACTERS],
+        "offset": record.offset,
+    }

@@ -1,0 +1,69 @@
+"""Bring a database to this version's tables, or say that it is not there.
+
+An embedded SQLite database migrates itself on first use; any other is migrated by the operator with
+`kintsugi db upgrade`, under a lock, so that two of them at once do the work once.
+"""
+
+import io
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, text
+
+from consumers.database import DatabaseOutdated, reading, writing
+from consumers.tables import METADATA
+
+_LOCK: Final = 0x6B696E74
+"""PostgreSQL's advisory lock of a migration."""
+
+
+def upgrade(engine: Engine) -> str:
+    """Apply the missing revisions; returns the revision reached."""
+    config = _config()
+    with writing(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    return head()
+
+
+def head() -> str:
+    """The newest revision of this code."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None, "migrations/versions holds at least one revision"
+    return revision
+
+
+def current(engine: Engine) -> str | None:
+    """The revision of the database; None for an empty one."""
+    with reading(engine) as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def require_head(engine: Engine) -> None:
+    """Raise DatabaseOutdated unless the database is at this code's revision."""
+    found = current(engine)
+    if found != head():
+        raise DatabaseOutdated(
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision {found}, "
+            f"this version needs {head()}; run kintsugi db upgrade"
+        )
+
+
+def differences(engine: Engine) -> list[str]:
+    """Where the database's tables differ from the code's: empty when they are the same."""
+    with reading(engine) as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return [repr(difference) for difference in compare_metadata(context, METADATA)]
+
+
+def _config() -> Config:
+    config = Config(stdout=io.StringIO(), output_buffer=io.StringIO())
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    return config
