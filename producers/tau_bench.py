@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
@@ -40,7 +40,7 @@ class WireAction(Wire):
     """A call that the task expects."""
 
     name: str
-    arguments: dict[str, Any] = Field(default={}, alias="kwargs")
+    arguments: dict[str, Any] = Field(default={}, validation_alias=AliasChoices("kwargs"))
 
 
 class WireTask(Wire):

@@ -1,0 +1,207 @@
+"""Results of tau2-bench: {timestamp, info, tasks, simulations} in one file, or as a folder.
+
+A folder holds the same without simulations as `results.json`, and `simulations/<id>.json`. A
+simulation is read with the task embedded in its results, never with today's: tasks are edited
+upstream. Its canonical record is both. Mapping: docs/formats.md; what a simulation looks like, and
+how it becomes a rollout: tau2_simulation.py.
+
+Half a file gives its leading simulations. Where a task cannot be read, the simulations of that task
+are rejected.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from events.registry import first_problem
+from producers.documents import (
+    Damage,
+    Found,
+    Shape,
+    decode_at,
+    items,
+    members,
+    read_text,
+    skip_blank,
+)
+from producers.records import ImportedRollout, Rejection, Source, Wire
+from producers.tau2_simulation import NAME as NAME
+from producers.tau2_simulation import WireInfo, parse_simulation
+
+RESULTS: Final = "results.json"
+SIMULATIONS: Final = "simulations"
+
+_SIMULATIONS_MEMBER: Final = re.compile(rf'"{SIMULATIONS}"\s*:\s*(?=\[)')
+_SINGLE: Final = frozenset({"task_id", "messages", "termination_reason"})
+
+
+class _Indexed(Wire):
+    id: str
+
+
+@dataclass(slots=True)
+class _Results:
+    """What a results file says about all of its simulations."""
+
+    info: WireInfo = field(default_factory=WireInfo)
+    tasks: dict[str, Any] = field(default_factory=dict)
+    simulations_at: int | None = None
+    indexed: tuple[str, ...] = ()
+
+
+def recognises(shape: Shape, keys: frozenset[str]) -> bool:
+    """Whether the document's keys are this format's: a whole file's, half a file's, or those of
+    one simulation that was taken out of its folder."""
+    whole = SIMULATIONS in keys or {"info", "tasks"} <= keys
+    return shape != "array" and (whole or {"timestamp", "info"} <= keys or keys >= _SINGLE)
+
+
+def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
+    """Every simulation of the file, and of the folder beside it."""
+    text = read_text(source.path)
+    results = _Results()
+    yield from _read_head(source, text, results)
+    if results.simulations_at is not None:
+        yield from _read_list(source, text, results)
+    if source.path.name == RESULTS:
+        yield from _read_folder(source, results)
+
+
+def is_simulation(value: Any) -> bool:
+    return isinstance(value, dict) and "task_id" in value and "messages" in value
+
+
+def is_task(value: Any) -> bool:
+    return isinstance(value, dict) and "id" in value and "user_scenario" in value
+
+
+def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejection]:
+    """Fill `results` from the members; damage among them does not hide the simulations."""
+    start = skip_blank(text, 0)
+    places: dict[str, int] = {}
+    if text[start : start + 1] == "{":
+        for key, at in members(text, start):
+            places[key] = at
+            if key == SIMULATIONS and {"info", "tasks"} <= places.keys():
+                break
+    if not places:
+        yield source.rejection("file", f"holds no tau2 results, it begins {text[:40]!r}")
+        return
+    if SIMULATIONS not in places:
+        hidden = _SIMULATIONS_MEMBER.search(text, max(places.values()))
+        if hidden is not None:
+            places[SIMULATIONS] = hidden.end()
+    if places.keys() >= _SINGLE:
+        folder = source.path.parent.parent
+        reason = f"is one simulation without its task; import {folder}, which holds {RESULTS}"
+        yield source.rejection("file", reason)
+        return
+    yield from _read_info(source, text, places, results)
+    yield from _read_tasks(source, text, places, results)
+    yield from _read_index(source, text, places, results)
+    results.simulations_at = places.get(SIMULATIONS)
+    if results.simulations_at is None and source.path.name != RESULTS:
+        yield source.rejection(SIMULATIONS, "is missing: the file ends before the simulations")
+
+
+def _read_info(
+    source: Source, text: str, places: dict[str, int], results: _Results
+) -> Iterator[Rejection]:
+    if "info" not in places:
+        yield source.rejection("info", "is missing; the base model and the domain are not known")
+        return
+    found = decode_at(text, places["info"], "info")
+    if isinstance(found, Damage):
+        yield source.rejection("info", found.reason)
+        return
+    try:
+        results.info = WireInfo.model_validate(found.value)
+    except ValidationError as error:
+        yield source.rejection("info", first_problem(error))
+
+
+def _read_tasks(
+    source: Source, text: str, places: dict[str, int], results: _Results
+) -> Iterator[Rejection]:
+    at = places.get("tasks")
+    if at is None or text[at : at + 1] != "[":
+        yield source.rejection("tasks", "is missing or no list; simulations need their tasks")
+        return
+    following = places.get(SIMULATIONS, -1)
+    for found in items(text, at, "tasks", is_task, following if following > at else None):
+        if isinstance(found, Damage):
+            yield source.rejection(found.position, found.reason)
+        elif not isinstance(found.value, dict) or "id" not in found.value:
+            yield source.rejection(found.position, "is no task: it has no `id`")
+        else:
+            results.tasks[str(found.value["id"])] = found.value
+
+
+def _read_index(
+    source: Source, text: str, places: dict[str, int], results: _Results
+) -> Iterator[Rejection]:
+    """The ids that the folder must hold."""
+    found = (
+        decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
+    )
+    if not isinstance(found, Found) or not isinstance(found.value, list):
+        return
+    try:
+        results.indexed = tuple(_Indexed.model_validate(entry).id for entry in found.value)
+    except ValidationError as error:
+        yield source.rejection("simulation_index", first_problem(error))
+
+
+def _read_list(
+    source: Source, text: str, results: _Results
+) -> Iterator[ImportedRollout | Rejection]:
+    assert results.simulations_at is not None
+    at, done = results.simulations_at, 0
+    if text[at : at + 1] != "[":
+        if text[at : at + 4] != "null":
+            yield source.rejection(SIMULATIONS, f"is no list: {text[at : at + 40]!r}")
+        return
+    for found in items(text, at, SIMULATIONS, is_simulation):
+        yield _attempt(source, found, results)
+        source.advance(found.end - done)
+        done = found.end
+
+
+def _read_folder(source: Source, results: _Results) -> Iterator[ImportedRollout | Rejection]:
+    folder = source.path.parent / SIMULATIONS
+    paths = sorted(folder.glob("*.json"))
+    for path in paths:
+        one = Source(path, source.alias, source.base, source.advance)
+        text = read_text(path)
+        yield _attempt(one, decode_at(text, skip_blank(text, 0), "file"), results)
+        source.advance(path.stat().st_size)
+    present = {path.stem for path in paths}
+    for number, name in enumerate(results.indexed):
+        if name not in present:
+            reason = f"{SIMULATIONS}/{name}.json is missing; copy the whole folder"
+            yield source.rejection(f"simulation_index[{number}]", reason)
+
+
+def _attempt(
+    source: Source, found: Found | Damage, results: _Results
+) -> ImportedRollout | Rejection:
+    if isinstance(found, Found):
+        joined = _with_task(found, results)
+        if isinstance(joined, str):
+            return source.rejection(found.position, joined)
+        found = joined
+    return source.attempt(found, lambda record: parse_simulation(source, record, results.info))
+
+
+def _with_task(found: Found, results: _Results) -> Found | str:
+    """The simulation and its task as one record, or why there is none."""
+    if not isinstance(found.value, dict) or "task_id" not in found.value:
+        return "is no simulation: it has no `task_id`"
+    name = str(found.value["task_id"])
+    if name not in results.tasks:
+        return f"its task {name[:80]!r} is not among the file's readable tasks"
+    value = {"simulation": found.value, "task": results.tasks[name]}
+    return Found(found.position, value, found.end)
