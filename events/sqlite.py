@@ -1,0 +1,385 @@
+"""The embedded log: one SQLite file in WAL mode. On a laptop it is the log, elsewhere the spool
+that a shipper copies to Kafka.
+
+Guarantees: what `append` returned for survives `kill -9` of any process, and with durability
+"power" a power cut (one fsync per group of appends); a batch is in the log whole or not at all;
+offsets are dense per partition however many processes append at once; every record carries a
+checksum that reads verify. Not covered: network file systems (SQLite's locks fail on them), and use
+across `fork`: a log opened before it refuses to work in the child, which opens its own.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from events.errors import AheadOfLog, LogCorrupt, LogError, LogReadOnly
+from events.log import Cursor, Entry, Place, Record, check_bounds, check_size
+from events.sqlite_file import (
+    Durability,
+    add_partitions,
+    create,
+    explained,
+    identity,
+    pack_headers,
+    readable,
+    unpack_headers,
+    writable,
+)
+from events.sqlite_writer import GroupWriter
+from events.streams import STREAMS
+
+_POLL_SECONDS: Final = 0.01
+"""How often `wait` looks for commits of other processes: 7 microseconds each."""
+
+_TRIM_RECORDS: Final = 500
+"""Dropped per transaction, so that trimming holds up appends only briefly."""
+
+_Row = tuple[str, int, int, int, str, bytes, bytes]
+"""Of an entry: stream, partition, recorded_ms, crc, key, packed headers, value."""
+
+
+class SqliteLog:
+    """The log in the file `path`; it is created unless `read_only`.
+
+    Raises LogReadOnly where it may not be written to, LogCorrupt when the file is damaged or no
+    database, LogFull, LogUnavailable, and LogError when its folder is missing, it is no log, or a
+    later kintsugi wrote it.
+    """
+
+    def __init__(
+        self, path: Path, *, durability: Durability = "power", read_only: bool = False
+    ) -> None:
+        self.path = path
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+        self._writer: GroupWriter | None = None
+        if not read_only:
+            create(path)
+        elif not path.exists():
+            raise LogError(f"{path} does not exist; name the file of a log")
+        with self._snapshot() as connection:
+            self.source = identity(connection, path)
+            """The log's id: minted when the file was made, and never used again."""
+        if not read_only:
+            self._writer = self._opened_writer(durability)
+
+    def _opened_writer(self, durability: Durability) -> GroupWriter:
+        try:
+            with closing(writable(self.path, durability)) as connection:
+                add_partitions(connection)
+            return GroupWriter(self.path, durability, self._notify)
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+
+    @property
+    def waiting(self) -> int:
+        """Batches that arrived and are in no transaction yet."""
+        return self._writer.waiting if self._writer else 0
+
+    def append(self, entries: Sequence[Entry]) -> list[Place]:
+        writer = self._write()
+        # All that depends on the entries alone is checked here: a bad one fails its own batch
+        # before the batch can share a transaction with others.
+        rows = [_row(entry) for entry in entries]
+        if not rows:
+            return []
+        return writer.submit(lambda c: _insert(c, rows), sum(len(row[-1]) for row in rows))
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        with self._snapshot() as connection:
+            check_bounds(stream, partition, offset, *_bounds(connection, stream, partition))
+            rows = connection.execute(
+                'SELECT "offset", recorded_ms, crc, key, headers, value FROM record '
+                'WHERE stream = ? AND partition = ? AND "offset" >= ? ORDER BY "offset" LIMIT ?',
+                (stream, partition, offset, limit),
+            )
+            with closing(rows):
+                return self._within(stream, partition, rows, max_bytes)
+
+    def _within(
+        self, stream: str, partition: int, rows: sqlite3.Cursor, max_bytes: int
+    ) -> list[Record]:
+        """The leading records whose values fit, but at least one; the rest is not even loaded."""
+        records: list[Record] = []
+        total = 0
+        for offset, recorded_ms, crc, key, headers, value in rows:
+            total += len(value)
+            if records and total > max_bytes:
+                break
+            if _crc(key, headers, value) != crc:
+                raise LogCorrupt(
+                    f"{stream}/{partition} offset {offset} in {self.path} does not match its "
+                    "checksum; restore the file from a copy"
+                )
+            unpacked = unpack_headers(headers)
+            records.append(
+                Record(
+                    stream, partition, offset, self.source, offset, key, unpacked, value,
+                    recorded_ms,
+                )
+            )  # fmt: skip
+        return records
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        return self._per_partition("start", stream)
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        return self._per_partition("next", stream)
+
+    def shipped(self, stream: str) -> tuple[int, ...]:
+        """Per partition, the offset after the last record that `mark_shipped` named."""
+        return self._per_partition("shipped", stream)
+
+    def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:
+        with self._snapshot() as connection:
+            rows = connection.execute(
+                f"SELECT partition, {column} FROM (SELECT p.*, ifnull(next_offset, 0) AS shipped "
+                "FROM partition AS p LEFT JOIN shipped USING (stream, partition)) "
+                "WHERE stream = ?",
+                (stream,),
+            )
+            found = dict(rows.fetchall())
+        return tuple(found.get(p, 0) for p in range(STREAMS[stream].partitions))
+
+    def mark_shipped(self, stream: str, partition: int, next_offset: int) -> None:
+        """Remember that everything below `next_offset` was copied; never moves back.
+
+        Raises AheadOfLog when `next_offset` lies beyond the end.
+        """
+
+        def move(connection: sqlite3.Connection) -> None:
+            _, end = _bounds(connection, stream, partition)
+            if next_offset > end:
+                raise AheadOfLog(
+                    f"{stream}/{partition} ends at offset {end}, so {next_offset} cannot have been "
+                    "shipped; this is another log or it was wiped"
+                )
+            connection.execute(
+                "INSERT INTO shipped VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
+                "SET next_offset = max(next_offset, excluded.next_offset)",
+                (stream, partition, next_offset),
+            )
+
+        self._write().submit(move)
+
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        seen = None
+        with self._connection() as connection:
+            while True:
+                # Changes with every commit of another connection, whatever its process.
+                version = connection.execute("PRAGMA data_version").fetchone()
+                if version != seen and _reached(connection, cursor):
+                    return True
+                seen = version
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                with self._changed:
+                    self._changed.wait(min(remaining, _POLL_SECONDS))
+
+    def trim(self, stream: str, partition: int, before: int) -> None:
+        writer = self._write()
+        while writer.submit(lambda c: _trim(c, stream, partition, before)):
+            pass
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Per stream: `events` that can be read, and the `bytes` of their values."""
+        with self._snapshot() as connection:
+            rows = connection.execute(
+                "SELECT stream, sum(next - start), sum(bytes) FROM partition GROUP BY stream"
+            )
+            found = {stream: {"events": events, "bytes": held} for stream, events, held in rows}
+        return {name: found.get(name, {"events": 0, "bytes": 0}) for name in STREAMS}
+
+    def check(self) -> list[str]:
+        """What is wrong with the file, as sentences; empty when nothing is. Reads all of it."""
+        try:
+            with self._snapshot() as connection:
+                return [*_damage(connection), *_gaps(connection), *_altered(connection)]
+        except LogCorrupt as error:
+            return [str(error)]
+
+    def close(self) -> None:
+        """Finishes accepted appends. A second call does nothing, nor does one after a fork."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        self._notify()
+        self._close_idle()
+        # Last, because only a connection that may write leaves a file without a -wal beside it.
+        if self._writer is not None:
+            self._writer.close()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _write(self) -> GroupWriter:
+        self._check_usable()
+        if self._writer is None:
+            raise LogReadOnly(f"{self.path} was opened to read only; open it to append as well")
+        return self._writer
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise LogError(f"{self.path} was closed; open it again")
+        if os.getpid() != self._process:
+            raise LogError(f"{self.path} was opened before a fork; open it again in the child")
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A reading connection for this thread alone, kept for the next one afterwards."""
+        self._check_usable()
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = readable(self.path)
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._idle.append(connection)
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+        if self._closed:
+            self._close_idle()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection on which all reads see one state of the log."""
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            yield connection
+
+
+def _row(entry: Entry) -> _Row:
+    check_size(entry)
+    count = STREAMS[entry.stream].partitions
+    if not 0 <= entry.partition < count:
+        raise ValueError(f"{entry.stream} has {count} partitions, none is {entry.partition}")
+    if abs(entry.recorded_ms) >= 2**63:
+        raise ValueError(f"recorded_ms {entry.recorded_ms} is no time in Unix milliseconds")
+    headers = pack_headers(entry.headers)
+    crc = _crc(entry.key, headers, entry.value)
+    return (
+        entry.stream, entry.partition, entry.recorded_ms, crc, entry.key, headers, entry.value,
+    )  # fmt: skip
+
+
+def _crc(key: str, headers: bytes, value: bytes) -> int:
+    return crc32(value, crc32(headers, crc32(key.encode())))
+
+
+def _insert(connection: sqlite3.Connection, rows: list[_Row]) -> list[Place]:
+    """Append in a transaction; offsets are taken where every other process has to wait."""
+    following: dict[tuple[str, int], int] = {}
+    sizes: Counter[tuple[str, int]] = Counter()
+    counts = Counter((row[0], row[1]) for row in rows)
+    for row in rows:
+        sizes[row[0], row[1]] += len(row[-1])
+    for at, count in counts.items():
+        (end,) = connection.execute(
+            "UPDATE partition SET next = next + ?, bytes = bytes + ? "
+            "WHERE stream = ? AND partition = ? RETURNING next",
+            (count, sizes[at], *at),
+        ).fetchone()
+        following[at] = end - count
+    places: list[Place] = []
+    for row in rows:
+        at = (row[0], row[1])
+        places.append(Place(*at, following[at]))
+        following[at] += 1
+    connection.executemany(
+        "INSERT INTO record (stream, partition, recorded_ms, crc, key, headers, value, "
+        '"offset") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+        [(*row, place.offset) for row, place in zip(rows, places, strict=True)],
+    )
+    return places
+
+
+def _bounds(connection: sqlite3.Connection, stream: str, partition: int) -> tuple[int, int]:
+    row = connection.execute(
+        "SELECT start, next FROM partition WHERE stream = ? AND partition = ?",
+        (stream, partition),
+    ).fetchone()
+    if row is None:
+        raise LogError(f"the log has no partition {stream}/{partition}; see events/streams.py")
+    return int(row[0]), int(row[1])
+
+
+def _reached(connection: sqlite3.Connection, cursor: Cursor) -> bool:
+    ends = connection.execute("SELECT stream, partition, next FROM partition").fetchall()
+    return any(end > cursor.get((stream, p), end) for stream, p, end in ends)
+
+
+def _trim(connection: sqlite3.Connection, stream: str, partition: int, before: int) -> bool:
+    """Drop a portion; whether there is more to drop."""
+    start, end = _bounds(connection, stream, partition)
+    target = min(before, end)
+    reached = min(target, start + _TRIM_RECORDS)
+    if reached <= start:
+        return False
+    (dropped,) = connection.execute(
+        'SELECT sum(length(value)) FROM record WHERE stream = ? AND partition = ? AND "offset" < ?',
+        (stream, partition, reached),
+    ).fetchone()
+    connection.execute(
+        'DELETE FROM record WHERE stream = ? AND partition = ? AND "offset" < ?',
+        (stream, partition, reached),
+    )
+    connection.execute(
+        "UPDATE partition SET start = ?, bytes = bytes - ? WHERE stream = ? AND partition = ?",
+        (reached, dropped, stream, partition),
+    )
+    return reached < target
+
+
+def _damage(connection: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in connection.execute("PRAGMA integrity_check"):
+        if line != "ok":
+            yield f"SQLite finds the file damaged: {line}."
+
+
+def _gaps(connection: sqlite3.Connection) -> Iterator[str]:
+    counted = connection.execute(
+        'SELECT stream, partition, count(*), min("offset"), max("offset"), sum(length(value)) '
+        "FROM record GROUP BY stream, partition"
+    ).fetchall()
+    found: dict[tuple[str, int], tuple[Any, ...]] = {(row[0], row[1]): row[2:] for row in counted}
+    for stream, p, start, end, held in connection.execute("SELECT * FROM partition").fetchall():
+        expected = (end - start, start, end - 1, held) if end > start else None
+        actual = found.pop((stream, p), None)
+        if actual != expected:
+            yield (
+                f"{stream}/{p} should hold offsets {start} to {end} (exclusive) and {held} bytes; "
+                f"its records say (count, first, last, bytes) {actual}."
+            )
+    for stream, p in found:
+        yield f"{stream}/{p} has records and is not in the list of partitions."
+
+
+def _altered(connection: sqlite3.Connection) -> Iterator[str]:
+    rows = connection.execute(
+        'SELECT stream, partition, "offset", crc, key, headers, value FROM record ORDER BY place'
+    )
+    for stream, partition, offset, crc, *stored in rows:
+        if _crc(*stored) != crc:
+            yield f"{stream}/{partition} offset {offset} does not match its checksum."

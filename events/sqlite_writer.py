@@ -1,0 +1,192 @@
+"""Group commit: one thread and one transaction for everything that waits to be written.
+
+Whatever arrives while a commit is on its way to the disk goes into the next one, so writers share
+an fsync without waiting for each other. A second thread moves the write-ahead log into the
+database, from a connection of its own, so that no append pays for it.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from events.errors import KintsugiError, LogError
+from events.sqlite_file import Durability, explained, writable
+
+T = TypeVar("T")
+
+Job = Callable[[sqlite3.Connection], Any]
+"""Runs inside a transaction. It validates before it writes: when it raises a KintsugiError, the
+rest of its transaction is committed without it."""
+
+GROUP_BYTES: Final = 8 << 20
+"""Largest group, unless one batch alone is larger: bounds how long the last of it waits."""
+
+CHECKPOINT_BYTES: Final = 4 << 20
+"""Written between two checkpoints, about: SQLite's own default of 1,000 pages."""
+
+_PAGE_BYTES: Final = 4096
+
+WAL_BYTES: Final = 64 << 20
+"""Above this size the write-ahead log starts again from its beginning, which holds up appends for
+as long as the rest of it takes to be moved."""
+
+_CHECKPOINT_BUSY_SECONDS: Final = 1.0
+"""Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    job: Job
+    size: int
+    done: Future[Any] = field(default_factory=Future)
+
+    def fail(self, error: Exception, path: Path) -> None:
+        """One exception object per caller: each of them raises it in a thread of its own."""
+        if not isinstance(error, sqlite3.Error):
+            self.done.set_exception(error)
+            return
+        failure = explained(error, path)
+        failure.__cause__ = error
+        self.done.set_exception(failure)
+
+
+class GroupWriter:
+    """The one writer of a process."""
+
+    def __init__(
+        self, path: Path, durability: Durability, after_commit: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._after_commit = after_commit
+        self._connection = writable(path, durability)
+        self._checkpointer = Checkpointer(path, durability)
+        self._arrived = threading.Condition()
+        self._waiting: deque[_Waiting] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"append {path}", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that arrived and are in no transaction yet."""
+        return len(self._waiting)
+
+    def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
+        """The result of `job`, once it is committed; `size` is what it writes, in bytes."""
+        item = _Waiting(job, size)
+        with self._arrived:
+            if self._closed:
+                raise LogError(f"{self._path} was closed; open it again to append")
+            self._waiting.append(item)
+            self._arrived.notify()
+        result: T = item.done.result()
+        return result
+
+    def close(self) -> None:
+        """Finish what was submitted, then release the file."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify()
+        self._thread.join()
+        self._checkpointer.close()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            self._commit(group)
+            pages = len(group) + 1  # about one page of the index each, and the list of partitions
+            self._checkpointer.wrote(sum(item.size for item in group) + pages * _PAGE_BYTES)
+
+    def _next_group(self) -> list[_Waiting]:
+        """Everything that waits, up to GROUP_BYTES; empty when closed and finished."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._waiting or self._closed)
+            group: list[_Waiting] = []
+            size = 0
+            while self._waiting and (not group or size + self._waiting[0].size <= GROUP_BYTES):
+                item = self._waiting.popleft()
+                size += item.size
+                group.append(item)
+            return group
+
+    def _commit(self, group: list[_Waiting]) -> None:
+        try:
+            results = self._transaction(group)
+        except Exception as error:  # raised again, in each waiting caller
+            for item in group:
+                item.fail(error, self._path)
+            return
+        self._after_commit()
+        for item, result in zip(group, results, strict=True):
+            if isinstance(result, KintsugiError):
+                item.done.set_exception(result)
+            else:
+                item.done.set_result(result)
+
+    def _transaction(self, group: list[_Waiting]) -> list[Any]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            results = [self._result(item.job) for item in group]
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        return results
+
+    def _result(self, job: Job) -> Any:
+        try:
+            return job(self._connection)
+        except KintsugiError as error:
+            return error
+
+
+class Checkpointer:
+    """Moves committed pages from the write-ahead log into the database, beside the appends."""
+
+    def __init__(self, path: Path, durability: Durability) -> None:
+        self._path = path
+        self._connection = writable(path, durability, _CHECKPOINT_BUSY_SECONDS)
+        self._written = 0
+        self._due = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"checkpoint {path}", daemon=True)
+        self._thread.start()
+
+    def wrote(self, size: int) -> None:
+        """Count what the writer committed."""
+        self._written += size
+        if self._written >= CHECKPOINT_BYTES:
+            self._written = 0
+            self._due.set()
+
+    def close(self) -> None:
+        """Finish the checkpoint that runs."""
+        self._closed = True
+        self._due.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while self._due.wait() and not self._closed:
+            self._due.clear()
+            try:
+                self._checkpoint()
+            except sqlite3.Error as error:
+                # Nothing is lost: every page is still in the write-ahead log, and the next
+                # checkpoint starts where this one stopped.
+                _logger.warning(
+                    "%s", explained(error, self._path), extra={"action": "checkpoint_failed"}
+                )
+
+    def _checkpoint(self) -> None:
+        _, pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if pages * _PAGE_BYTES > WAL_BYTES:
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
