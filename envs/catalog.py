@@ -20,7 +20,7 @@ The tool's name counts without its namespace (`crm.create_ticket`, `crm__create_
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -50,6 +50,22 @@ class ToolCatalog:
     """Arguments that name the record a write works on, the most specific first."""
     selection_arguments: frozenset[str]
     """Arguments that choose among what is offered: flights, cabins, items, places."""
+    unordered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a tool: lists whose order means nothing. Several of them are paired, place by place."""
+
+    def settled(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments with unordered lists in one order; paired lists keep their pairs."""
+        names = self.unordered.get(tool)
+        if names is None:
+            return arguments
+        columns = [arguments.get(name) for name in names]
+        if not all(isinstance(column, list) for column in columns):
+            return arguments
+        lists: list[list[Any]] = [column for column in columns if column is not None]
+        if len({len(column) for column in lists}) != 1 or not lists[0]:
+            return arguments
+        rows = sorted(zip(*lists, strict=True), key=repr)
+        return {**arguments, **dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))}
 
     def record(self, arguments: Mapping[str, Any]) -> Record | None:
         """The record that a call with these arguments works on; None if they name none."""
@@ -146,6 +162,12 @@ _RETAIL: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human_agents"}),
     record_arguments=("order_id", "user_id"),
     selection_arguments=SELECTIONS,
+    # Both store sorted ids. modify_pending_order_items is no such tool: in tau2 the last item of
+    # its list sets price and options of all.
+    unordered={
+        "return_delivered_order_items": ("item_ids",),
+        "exchange_delivered_order_items": ("item_ids", "new_item_ids"),
+    },
 )
 
 _TELECOM_AUTHENTICATION: Final = frozenset(

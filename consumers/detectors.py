@@ -1,0 +1,101 @@
+"""Why a rollout failed, told by rules from its calls: no model, no clock, no I/O.
+
+Where it sits: the fold of `RolloutEnded` calls `diagnose` and `dedup_key` once per rollout and
+stores what they return; patterns are counted per (category, pivot).
+
+Guarantee: the same rollout gives the same diagnosis. All rules that hold are reported, and the
+first of them in this order is the category:
+
+    rule                  holds if                                                 without gold
+    context_overflow      it ended because the context was full                    same
+    tool_loop             a call 3 times in a row or 4 times in all (name and      same
+                          canonical arguments), or 4 errors from one tool
+    user_id_failure       no tool that reaches the user's record succeeded         same
+    policy_violation      a successful write stands for no gold write; or the      success only
+                          rollout succeeded with a shaped reward below `KAPPA`
+    wrong_tool            a write stands for another on the same record; or gold   -
+                          only transfers and the agent did not, or wrote
+    wrong_entity          a write stands for the same tool's on another record     -
+    wrong_item_selection  a write stands for gold's with other flights, items, ..  -
+    incorrect_arguments   a write stands for gold's with other arguments, or gold  malformed calls,
+                          was tried and only failed                                a tool that only
+                                                                                   failed
+    over_cautious         a gold write was not tried; the agent transferred        -
+                          instead, or refused
+    premature_termination a limit or an error ended it, or it broke off, or the    same
+                          agent's last question stayed open
+    missing_write_action  a gold write was neither made, replaced nor tried        -
+    information_error     the state is right and a required output was not said    -
+    other                 none of these
+
+What stands for what is decided in matching.py. Where the grader says that the state is right (part
+`DB` or `r_actions` is 1) no write was wrong, whatever the calls look like, and the rules from
+policy_violation to over_cautious and missing_write_action do not hold.
+
+Not covered: mistakes of the user's simulator (they count as the agent's), gold actions of the
+user's side (telecom; such failures are `other`), wrong gold (policy_violation, as a rule).
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumers.facts import Facts, Finding
+from consumers.rules import RULES
+from envs.catalog import ToolCatalog
+from events.canonical import canonical_json, sha256
+from events.messages import executed_calls, trace
+from events.rollouts import RolloutEnded
+
+CATEGORIES: Final = (*RULES, "other")
+"""In the order of the primary label."""
+
+KAPPA: Final = 0.6
+"""Failure threshold of the shaped reward: ALGORITHMS.md 1.10, our own choice. A success without
+authentication earns at most 0.5, a clean one at least 0.7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a rollout failed. `category` is None where it did not, or nobody judged."""
+
+    category: str | None
+    """The primary one: first of `categories`."""
+    categories: tuple[str, ...]
+    pivot: str
+    evidence: dict[str, list[Finding]] = field(default_factory=dict)
+    """Category -> what shows it. Quotes arguments of calls, so it is content of the rollout."""
+
+
+def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
+    """The diagnosis of a failed rollout, or of a success that was shaped below `KAPPA`."""
+    if rollout.success is None:
+        return Diagnosis(None, (), "*")
+    if rollout.success:
+        if rollout.reward is None or rollout.reward >= KAPPA:
+            return Diagnosis(None, (), "*")
+        shaped = {"policy_violation": _shaped(rollout)}
+        return Diagnosis("policy_violation", tuple(shaped), Facts(rollout, catalog).pivot, shaped)
+    facts = Facts(rollout, catalog)
+    evidence: dict[str, list[Finding]] = {
+        name: found for name, rule in RULES.items() if (found := rule(facts))
+    }
+    if not evidence:
+        evidence = {"other": []}
+    categories = tuple(evidence)
+    return Diagnosis(categories[0], categories, facts.pivot, evidence)
+
+
+def dedup_key(rollout: RolloutEnded) -> str:
+    """Equal for the same task with the same calls of the agent (ALGORITHMS.md 1.3).
+
+    A rollout without task takes its own id for the task's: unknown tasks are never the same.
+    """
+    messages = rollout.content.messages if rollout.content else ()
+    task = rollout.task.id if rollout.task else rollout.rollout
+    return sha256(task + canonical_json(trace(executed_calls(messages))))
+
+
+def _shaped(rollout: RolloutEnded) -> list[Finding]:
+    """What a success was shaped down for, as far as its parts say."""
+    parts = {name: part for name, part in rollout.reward_parts.items() if part}
+    return [{"reward": rollout.reward, "parts": parts}]

@@ -1,0 +1,162 @@
+"""A failed rollout as the rules see it: its calls, its gold, and what became of both.
+
+Where it sits: detectors.py makes the facts once per rollout, rules.py reads them. What only few
+rules need is computed when it is first asked for. A tool's error counts as one where the message
+says so, else by how the tool's text begins.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from consumers.matching import GoldWrite, Matching, executed_write, gold_writes, match
+from envs.catalog import ToolCatalog, undeclared
+from events.messages import ExecutedCall, Message, executed_calls
+from events.rollouts import RolloutEnded
+
+Finding = dict[str, Any]
+"""One piece of evidence, as JSON: which turn, call or gold action shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the agent, and whether it failed."""
+
+    item: ExecutedCall
+    failed: bool
+
+    @property
+    def name(self) -> str:
+        return self.item.call.name
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.failed and self.item.result is not None
+
+    def finding(self) -> Finding:
+        return {
+            "turn": self.item.turn,
+            "tool": self.name,
+            "arguments": self.item.call.arguments,
+        }
+
+
+class Facts:
+    """A rollout, read with the catalog of its environment."""
+
+    def __init__(self, rollout: RolloutEnded, catalog: ToolCatalog | None) -> None:
+        self.rollout = rollout
+        self.task = rollout.task
+        self.gold = rollout.task.gold_actions if rollout.task else None
+        self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
+        self.calls = [
+            Call(item, _has_failed(item))
+            for item in executed_calls(self.messages)
+            if item.requestor == "assistant"
+        ]
+        self.catalog = catalog if catalog is not None else self._undeclared()
+
+    def _undeclared(self) -> ToolCatalog:
+        """A catalog by rule, of the tools that were offered, called or expected."""
+        gold = self.gold or ()
+        names = {call.name for call in self.calls} | {action.name for action in gold}
+        arguments = {name for action in gold for name in action.arguments}
+        return undeclared(
+            names.union(self.rollout.known_tools or ()), self.rollout.write_tools, arguments
+        )
+
+    @cached_property
+    def matching(self) -> Matching | None:
+        """None without gold."""
+        if self.gold is None:
+            return None
+        writes = self.catalog.writes
+        return match(
+            gold_writes(self.gold, self.catalog),
+            [
+                executed_write(call.item, self.catalog)
+                for call in self.calls
+                if call.name in writes and call.succeeded
+            ],
+        )
+
+    @property
+    def pivot(self) -> str:
+        return self.matching.pivot if self.matching else "*"
+
+    @cached_property
+    def wrong_writes(self) -> Matching | None:
+        """The matching, where its writes can be what is wrong."""
+        return None if self.state_verdict == 1.0 else self.matching
+
+    @cached_property
+    def tried(self) -> dict[int, list[Call]]:
+        """Place of a missing gold write -> the failed calls that tried it."""
+        if self.wrong_writes is None or not self.wrong_writes.missing:
+            return {}
+        failed = [call for call in self.calls if call.failed and call.name in self.catalog.writes]
+        if not failed:
+            return {}
+        records = {
+            (write.action.name, write.record)
+            for write in gold_writes(self.gold or (), self.catalog)
+        }
+        tried: dict[int, list[Call]] = {}
+        for write in self.wrong_writes.missing:
+            calls = [call for call in failed if self._tries(call, write, records)]
+            if calls:
+                tried[write.place] = calls
+        return tried
+
+    def _tries(
+        self, call: Call, write: GoldWrite, records: set[tuple[str, tuple[str, str] | None]]
+    ) -> bool:
+        """Whether a failed call was meant as this gold write, and not as another of the tool."""
+        if call.name != write.action.name:
+            return False
+        record = executed_write(call.item, self.catalog).record
+        return record == write.record or (call.name, record) not in records
+
+    @cached_property
+    def omitted(self) -> list[GoldWrite]:
+        """Gold writes that were neither made, replaced nor tried."""
+        if self.wrong_writes is None:
+            return []
+        return [write for write in self.wrong_writes.missing if write.place not in self.tried]
+
+    @cached_property
+    def transfer(self) -> Call | None:
+        """The call that handed the user over; it may end the conversation unanswered."""
+        transfers = self.catalog.transfer
+        return next((c for c in self.calls if c.name in transfers and not c.failed), None)
+
+    @cached_property
+    def gold_transfers(self) -> bool:
+        transfers = self.catalog.transfer
+        return any(
+            action.requestor == "assistant" and action.name in transfers
+            for action in self.gold or ()
+        )
+
+    @property
+    def state_verdict(self) -> float | None:
+        """What the grader said of the final state."""
+        parts = self.rollout.reward_parts
+        return parts["DB"] if "DB" in parts else parts.get("r_actions")
+
+    @property
+    def said(self) -> list[tuple[int, str]]:
+        """(turn, text) of what the agent itself said."""
+        return [
+            (turn, message.text)
+            for turn, message in enumerate(self.messages)
+            if message.role == "assistant" and message.content and message.sampled is not False
+        ]
+
+
+def _has_failed(item: ExecutedCall) -> bool:
+    """Whether the tool answered with an error; by its text where the source has no flag."""
+    if item.result is None or item.result.error is not None:
+        return item.failed
+    return item.result.text.startswith(("Error", "ERROR", "error:", '{"error"'))

@@ -1,0 +1,313 @@
+"""The rules of diagnosis, one function each: what shows that it holds, or nothing.
+
+Where it sits: detectors.py runs them in the order of `RULES`, which is that of the primary label
+(BENCHMARKS.md section 3; what each means with and without gold is the table in detectors.py).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from consumers.facts import Call, Facts, Finding
+from consumers.matching import ExecutedWrite, GoldWrite, Relation, same_value
+from consumers.wording import asks, overflows, refuses
+from events.messages import Message
+
+
+def _context_overflow(facts: Facts) -> list[Finding]:
+    termination = facts.rollout.termination
+    if termination and overflows(termination):
+        return [{"termination": termination}]
+    last = facts.messages[-1] if facts.messages else None
+    if last is not None and last.role == "tool" and last.error and overflows(last.text):
+        return [{"turn": len(facts.messages) - 1}]
+    return []
+
+
+def _tool_loop(facts: Facts) -> list[Finding]:
+    calls = facts.calls
+    if len(calls) < _IN_A_ROW:
+        return []
+    counts = Counter(call.name for call in calls)
+    often = {name for name, count in counts.items() if count >= _IN_A_ROW}
+    if not often:
+        return []
+    errors = Counter(call.name for call in calls if call.failed)
+    return [
+        *_rows(calls, often),
+        *(found for name in sorted(often) for found in _repeats(calls, name)),
+        *(
+            {"kind": "errors", "tool": name, "count": count}
+            for name, count in sorted(errors.items())
+            if count >= _ERRORS
+        ),
+    ]
+
+
+_IN_A_ROW: Final = 3
+_IN_ALL: Final = 4
+_ERRORS: Final = 4
+
+
+def _rows(calls: Sequence[Call], often: set[str]) -> list[Finding]:
+    """Runs of the same call without another call in between."""
+    found: list[Finding] = []
+    start = 0
+    for place in range(1, len(calls) + 1):
+        if place < len(calls) and calls[place].name in often and _same(calls[start], calls[place]):
+            continue
+        if place - start >= _IN_A_ROW:
+            found.append(_repeated("in a row", calls[start:place]))
+        start = place
+    return found
+
+
+def _repeats(calls: Sequence[Call], name: str) -> list[Finding]:
+    """The same call over and over, wherever it stands."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        if call.name != name:
+            continue
+        for group in groups:
+            if _same(group[0], call):
+                group.append(call)
+                break
+        else:
+            groups.append([call])
+    return [_repeated("in all", group) for group in groups if len(group) >= _IN_ALL]
+
+
+def _same(left: Call, right: Call) -> bool:
+    return left.name == right.name and same_value(
+        left.item.call.arguments, right.item.call.arguments
+    )
+
+
+def _repeated(kind: str, calls: Sequence[Call]) -> Finding:
+    return {
+        "kind": kind,
+        "tool": calls[0].name,
+        "arguments": calls[0].item.call.arguments,
+        "turns": [call.item.turn for call in calls],
+    }
+
+
+def _user_id_failure(facts: Facts) -> list[Finding]:
+    reaching = facts.catalog.user_record
+    if not reaching or not (facts.said or facts.calls):
+        return []
+    tried = [call for call in facts.calls if call.name in reaching]
+    if any(call.succeeded for call in tried):
+        return []
+    return [{"needed": sorted(reaching), "tried": [call.finding() for call in tried]}]
+
+
+def _policy_violation(facts: Facts) -> list[Finding]:
+    if facts.wrong_writes is None:
+        return []
+    return [_write(write) for write in facts.wrong_writes.surplus]
+
+
+def _wrong_tool(facts: Facts) -> list[Finding]:
+    return _stand_ins(facts, Relation.TOOL) or _no_transfer(facts)
+
+
+def _no_transfer(facts: Facts) -> list[Finding]:
+    """Gold hands the user over and does nothing else; the agent did something else."""
+    if facts.wrong_writes is None or not facts.gold_transfers or _expects_writes(facts):
+        return []
+    made = facts.wrong_writes.surplus
+    if facts.transfer is not None and not made:
+        return []
+    return [
+        {"gold": "only transfers", "transferred": facts.transfer is not None},
+        *(_write(write) for write in made),
+    ]
+
+
+def _expects_writes(facts: Facts) -> bool:
+    writes = facts.catalog.writes
+    return any(a.requestor == "assistant" and a.name in writes for a in facts.gold or ())
+
+
+def _wrong_entity(facts: Facts) -> list[Finding]:
+    return _stand_ins(facts, Relation.ENTITY)
+
+
+def _wrong_item_selection(facts: Facts) -> list[Finding]:
+    selections = facts.catalog.selection_arguments
+    return _stand_ins(facts, Relation.ARGUMENTS, lambda name: name in selections)
+
+
+def _incorrect_arguments(facts: Facts) -> list[Finding]:
+    if facts.gold is None:
+        return _broken_calls(facts)
+    selections = facts.catalog.selection_arguments
+    found = _stand_ins(facts, Relation.ARGUMENTS, lambda name: name not in selections)
+    for place, calls in facts.tried.items():
+        found.append({"gold": place, "only_failed": [call.finding() for call in calls]})
+    return found
+
+
+def _broken_calls(facts: Facts) -> list[Finding]:
+    """What can be told without gold: malformed calls, made-up tools, tools that only failed."""
+    known = facts.rollout.known_tools
+    found = [
+        {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
+        | call.finding()
+        for call in facts.calls
+        if isinstance(call.item.call.arguments, str) or (known and call.name not in known)
+    ]
+    helped = {call.name for call in facts.calls if not call.failed}
+    only_failed = [call for call in facts.calls if call.name not in helped]
+    return found + [{"kind": "only failed"} | call.finding() for call in only_failed]
+
+
+def _over_cautious(facts: Facts) -> list[Finding]:
+    if not facts.omitted:
+        return []
+    omitted = [_gold(write) for write in facts.omitted]
+    if facts.transfer is not None and not facts.gold_transfers:
+        return [{"transferred": facts.transfer.item.turn}, *omitted]
+    refusals = [turn for turn, text in facts.said if refuses(text)]
+    return [{"refused": refusals}, *omitted] if refusals else []
+
+
+def _premature_termination(facts: Facts) -> list[Finding]:
+    termination = facts.rollout.termination
+    if termination and any(word in termination.lower() for word in _CUT):
+        return [{"termination": termination}]
+    if not facts.messages:
+        return []
+    last = len(facts.messages) - 1
+    if facts.transfer is None and not termination and _breaks_off(facts.messages[last]):
+        return [{"turn": last, "kind": "broke off"}]
+    asked = _open_question(facts.messages)
+    return [] if asked is None else [{"turn": asked, "kind": "open question"}]
+
+
+_CUT: Final = (
+    "max_",
+    "limit",
+    "timeout",
+    "timed_out",
+    "error",
+    "abort",
+    "cancel",
+    "length",
+    "exceed",
+    "fail",
+    "crash",
+    "kill",
+    "interrupt",
+    "truncat",
+)
+"""Parts of the words for an end that neither side chose. tau2's are max_steps, timeout,
+too_many_errors, agent_error, user_error, infrastructure_error and unexpected_error."""
+
+
+def _breaks_off(last: Message) -> bool:
+    """Whether it was the agent's turn, or a tool's, when the record ends.
+
+    The simulated user of tau-bench and tau2 says goodbye with a token such as ###STOP###.
+    """
+    if last.role == "user":
+        return "###" not in last.text
+    return last.role == "tool" or (last.role == "assistant" and bool(last.tool_calls))
+
+
+def _open_question(messages: Sequence[Message]) -> int | None:
+    """The turn of the agent's last message if it asks something and nothing but the user's own
+    goodbye follows."""
+    for turn in range(len(messages) - 1, -1, -1):
+        message = messages[turn]
+        if message.role == "user":
+            continue
+        waits = (
+            message.role == "assistant" and not message.tool_calls and message.sampled is not False
+        )
+        return turn if waits and asks(message.text) else None
+    return None
+
+
+def _missing_write_action(facts: Facts) -> list[Finding]:
+    return [_gold(write) for write in facts.omitted]
+
+
+def _information_error(facts: Facts) -> list[Finding]:
+    task = facts.task
+    if task is None or not task.outputs or not _state_is_right(facts):
+        return []
+    said = "\n".join(text for _, text in facts.said).lower().replace(",", "")
+    unsaid = [output for output in task.outputs if output.lower() not in said]
+    return [{"unsaid": unsaid}] if unsaid else []
+
+
+def _state_is_right(facts: Facts) -> bool:
+    verdict = facts.state_verdict
+    if verdict is not None:
+        return verdict == 1.0
+    return facts.matching is not None and facts.matching.exact
+
+
+def _stand_ins(
+    facts: Facts, relation: Relation, counts: Callable[[str], bool] | None = None
+) -> list[Finding]:
+    """Writes that stand for gold ones in this relation; `counts` says which arguments matter."""
+    if facts.wrong_writes is None:
+        return []
+    found: list[Finding] = []
+    for pair in facts.wrong_writes.pairs:
+        if pair.relation is not relation:
+            continue
+        differing = [name for name in pair.differing if counts is None or counts(name)]
+        if counts is not None and not differing:
+            continue
+        wanted, given = pair.gold.arguments, pair.executed.arguments
+        found.append(
+            {
+                "gold": pair.gold.place,
+                "expected": pair.gold.action.name,
+                "turn": pair.executed.turn,
+                "tool": pair.executed.tool,
+                "record": _record(pair.executed.record),
+                "differs": {
+                    name: {"gold": wanted.get(name), "executed": given.get(name)}
+                    for name in differing
+                },
+            }
+        )
+    return found
+
+
+def _write(write: ExecutedWrite) -> Finding:
+    return {"turn": write.turn, "tool": write.tool, "arguments": dict(write.arguments)}
+
+
+def _gold(write: GoldWrite) -> Finding:
+    return {
+        "gold": write.place,
+        "expected": write.action.name,
+        "arguments": dict(write.arguments),
+    }
+
+
+def _record(record: tuple[str, str] | None) -> dict[str, str] | None:
+    return None if record is None else {record[0]: record[1]}
+
+
+RULES: Final[Mapping[str, Callable[[Facts], list[Finding]]]] = {
+    "context_overflow": _context_overflow,
+    "tool_loop": _tool_loop,
+    "user_id_failure": _user_id_failure,
+    "policy_violation": _policy_violation,
+    "wrong_tool": _wrong_tool,
+    "wrong_entity": _wrong_entity,
+    "wrong_item_selection": _wrong_item_selection,
+    "incorrect_arguments": _incorrect_arguments,
+    "over_cautious": _over_cautious,
+    "premature_termination": _premature_termination,
+    "missing_write_action": _missing_write_action,
+    "information_error": _information_error,
+}
+"""In the order of the primary label."""

@@ -1,0 +1,92 @@
+"""What a sentence of the agent amounts to: a refusal, an open question, an overflowing context.
+
+English only, and rules of thumb: they are asked when the calls alone leave a question open. Each
+reads single sentences, so that a word in one does not colour the next.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside")
+"""One of these is in every refusal: most texts hold none and are not read any further."""
+
+_SENTENCE: Final = re.compile(r"[^.!?\n]+(?:[.!?](?=\w)[^.!?\n]+)*[.!?]*")
+"""A full stop inside a word (`$23.50`) ends nothing."""
+
+_ACTS: Final = (
+    r"add|adjust|allow|alter|amend|apply|approve|arrange|book|cancel|change|combine|compensate|"
+    r"complete|do|exchange|fulfil?l?|grant|honou?r|issue|make|modify|offer|override|perform|"
+    r"proceed|process|provide|refund|remove|reschedule|resume|return|send|separate|split|switch|"
+    r"undo|update|upgrade|waive"
+)
+_DONE: Final = (
+    r"added|adjusted|altered|amended|approved|booked|cancell?ed|changed|compensated|done|"
+    r"exchanged|fulfilled|issued|made|modified|processed|provided|refunded|removed|rescheduled|"
+    r"resumed|returned|separated|split|switched|undone|updated|upgraded|waived"
+)
+_UNABLE: Final = (
+    r"(?:can ?not|can['’]t|could(?: not|n['’]t)|unable to|(?:not|n['’]t)(?: be)? able to)"
+)
+
+_REFUSALS: Final = re.compile(
+    rf"\b(?:i|we)\b[^,;]{{0,30}}?{_UNABLE}(?: \w+ly)? (?:{_ACTS})\b"
+    rf"|\b(?:i|we) (?:do not|don['’]t) (?:offer|provide|allow|have the ability)\b"
+    rf"|\b(?:can ?not|can['’]t|may not) (?:\w+ly )?be (?:\w+ly )?(?:{_DONE})\b"
+    r"|\b(?:not|n['’]t)(?: be)?(?: \w+ly| currently)? (?:eligible|allowed|permitted|possible|"
+    r"permit|allow|qualify|entitled)\b"
+    r"|\b(?:ineligible|against (?:our|the|airline|company) policy|outside (?:of )?(?:our|the) "
+    r"policy)\b"
+)
+_NO_REFUSAL: Final = re.compile(
+    # A condition, a warning of what follows, or a request for what is lacking.
+    r"^\s*(?:[-*\d.]+\s*)?(?:if|once|whether|unless)\b|\bonce\b|\bafterwards?\b|\blater on\b"
+    r"|\b(?:without|until) (?:your|you|this|that|these|the)\b|\b(?:more|again) after\b"
+)
+
+_COURTESY: Final = re.compile(
+    r"\b(?:any|some)thing else\b|\b(?:what|how) else\b|\bany (?:other|more|further|additional)\b"
+    r"|\bfurther (?:assistance|help|questions?)\b|\b(?:assist|help) you (?:further|today)\b"
+    r"|\bother (?:questions?|concerns?|requests?)\b|\bis there more\b"
+)
+_PROPOSAL: Final = re.compile(
+    r"\b(?:proceed|confirm|would you like me to|do you want me to|shall i|should i)\b"
+)
+
+_OVERFLOW: Final = re.compile(
+    r"context[ _-]?(?:window|length|limit|size)|max(?:imum)?[ _-](?:context|model[ _-]len)"
+    r"|(?:prompt|input|request|conversation) (?:is )?too (?:long|large)|too many tokens"
+    r"|token limit|exceed\w* .{0,40}\btokens\b",
+    re.IGNORECASE,
+)
+
+
+def refuses(text: str) -> bool:
+    """Whether the agent says that it will not or must not do something."""
+    low = text.lower()
+    if not any(word in low for word in _NEGATIONS):
+        return False
+    return any(
+        _REFUSALS.search(sentence) is not None and _NO_REFUSAL.search(sentence) is None
+        for sentence in _sentences(low)
+    )
+
+
+def asks(text: str) -> bool:
+    """Whether the agent waits for an answer; asking what else to do is courtesy, no question."""
+    if "?" not in text:
+        return False
+    return any(
+        sentence.endswith("?")
+        and (_COURTESY.search(sentence) is None or _PROPOSAL.search(sentence) is not None)
+        for sentence in _sentences(text.lower())
+    )
+
+
+def overflows(text: str) -> bool:
+    """Whether an error says that the conversation no longer fits the model's context."""
+    return _OVERFLOW.search(text) is not None
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (found.group().rstrip() for found in _SENTENCE.finditer(text))
