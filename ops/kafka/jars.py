@@ -3,12 +3,15 @@
 The folder's name carries the hash of pom.xml, so another version is another folder. Maven writes
 into a temporary folder that is renamed when whole: an interrupted download leaves nothing behind,
 and several processes may start at once (one resolves, the others wait for its lock).
+
+    python -m ops.kafka.jars        prints the folder
 """
 
 import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -76,3 +79,17 @@ def _resolve(maven: str, folder: Path) -> None:
                 f"its settings.xml, or set {CACHE_VARIABLE} to a folder that has the jars:\n{said}"
             )
         libs.rename(folder)
+
+
+def main() -> int:
+    """The command line: 0 and the folder, or 1 and the remedy."""
+    try:
+        print(jars())
+    except BrokerMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

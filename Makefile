@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# The rest: setup, check (the quick round before a commit), faults, bench, constraints, clean.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+FAST := not kafka and not postgres and not benchmarks and not faults
+
+.PHONY: help setup components lint check test demo faults bench constraints clean
+
+help: ## This list.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: $(READY) ## A virtual environment in .venv with kintsugi and its tools; no root.
+
+# The stamp is newer than what it was made from, so an up-to-date environment costs nothing.
+$(READY): pyproject.toml constraints.txt
+	@ops/install/environment "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+components: $(READY) ## A PostgreSQL server, Java, Maven and the jars of Apache Kafka, where missing.
+	@ops/install/components "$(BIN)/python"
+
+lint: $(READY) ## Format, rules, types, and which package may import which.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint ## Lint and the tests that need no service: under a minute.
+	$(BIN)/python -m pytest -q -m "$(FAST)"
+
+test: components ## Every test, against a real Kafka broker and a real PostgreSQL server.
+	$(BIN)/python -m pytest $(PYTEST)
+
+demo: $(READY) ## Rollouts, folded through killed processes into failure patterns. Needs no service.
+	@$(BIN)/python -m ops.demo
+
+faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
+	$(BIN)/python -m ops.faults.run $(FAULTS)
+
+bench: $(READY) ## Throughput of the log and of the folds on this machine.
+	$(BIN)/python -m ops.bench $(BENCH)
+
+constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
+	    --no-header --group dev --output-file constraints.txt pyproject.toml
+
+clean: ## Remove what make and the tools left, the virtual environment included.
+	rm -rf $(VENV) .local dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	    .import_linter_cache demo-report.json demo-report.html
