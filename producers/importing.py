@@ -21,7 +21,7 @@ from events.blobs import BlobStore
 from events.codec import Encoded, encode
 from events.errors import TooLarge
 from events.log import EventLog, now_ms
-from producers import tau2, tau_bench
+from producers import bfcl, openai_chat, tau2, tau_bench
 from producers.documents import (
     Damage,
     Found,
@@ -63,7 +63,7 @@ class Format(Protocol):
     def read(self, source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]: ...
 
 
-_MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2)
+_MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2, openai_chat, bfcl)
 """Asked in this order."""
 
 FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}

@@ -80,8 +80,11 @@ class Record:
             text = exact_json(value)
         except RecursionError as error:
             raise Unusable("is nested too deeply to be stored; flatten it") from error
-        # In JSON text a lone surrogate and its escape are the same character.
-        return Record(position, readable(value), text.encode("utf-8", "backslashreplace").decode())
+        if _HALF_PAIR.search(text) is not None:
+            value = readable(value)
+            # In JSON text a lone surrogate and its escape are the same character.
+            text = text.encode("utf-8", "backslashreplace").decode()
+        return Record(position, value, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from producers.tau2_simulation import WireInfo, parse_simulation
 RESULTS: Final = "results.json"
 SIMULATIONS: Final = "simulations"
 
-_SIMULATIONS_MEMBER: Final = re.compile(rf'"{SIMULATIONS}"\s*:\s*(?=\[)')
+_HIDDEN: Final = {name: re.compile(rf'"{name}"\s*:\s*(?=\[)') for name in ("tasks", SIMULATIONS)}
 _SINGLE: Final = frozenset({"task_id", "messages", "termination_reason"})
 
 
@@ -90,10 +90,9 @@ def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejecti
     if not places:
         yield source.rejection("file", f"holds no tau2 results, it begins {text[:40]!r}")
         return
-    if SIMULATIONS not in places:
-        hidden = _SIMULATIONS_MEMBER.search(text, max(places.values()))
-        if hidden is not None:
-            places[SIMULATIONS] = hidden.end()
+    for name, pattern in _HIDDEN.items():
+        if name not in places and (hidden := pattern.search(text, max(places.values()))):
+            places[name] = hidden.end()
     if places.keys() >= _SINGLE:
         folder = source.path.parent.parent
         reason = f"is one simulation without its task; import {folder}, which holds {RESULTS}"
