@@ -1,7 +1,7 @@
 """Group commit: one thread and one transaction for everything that waits to be written.
 
 Whatever arrives while a commit is on its way to the disk goes into the next one, so writers share
-an fsync without waiting for each other. A second thread moves the write-ahead log into the
+an fsync. A second thread moves the write-ahead log into the
 database, from a connection of its own, so that no append pays for it.
 """
 
@@ -26,6 +26,10 @@ rest of its transaction is committed without it."""
 
 GROUP_BYTES: Final = 8 << 20
 """Largest group, unless one batch alone is larger: bounds how long the last of it waits."""
+
+_GATHER_SECONDS: Final = 0.0005
+"""How long a group waits for the callers whose last append was just answered. Without it 32 busy
+writers fall into two halves that take turns: twice the fsyncs, and 30 % fewer appends of 1.3 KB."""
 
 CHECKPOINT_BYTES: Final = 4 << 20
 """Written between two checkpoints, about: SQLite's own default of 1,000 pages."""
@@ -70,6 +74,8 @@ class GroupWriter:
         self._checkpointer = Checkpointer(path, durability)
         self._arrived = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
+        self._callers = 1
+        """About how many append at the same time; a lone one never waits for others."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"append {path}", daemon=True)
         self._thread.start()
@@ -109,13 +115,18 @@ class GroupWriter:
         """Everything that waits, up to GROUP_BYTES; empty when closed and finished."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._waiting or self._closed)
+            self._arrived.wait_for(self._gathered, _GATHER_SECONDS)
             group: list[_Waiting] = []
             size = 0
             while self._waiting and (not group or size + self._waiting[0].size <= GROUP_BYTES):
                 item = self._waiting.popleft()
                 size += item.size
                 group.append(item)
+            self._callers = max(len(group), self._callers * 9 // 10)
             return group
+
+    def _gathered(self) -> bool:
+        return self._closed or len(self._waiting) >= self._callers
 
     def _commit(self, group: list[_Waiting]) -> None:
         try:
