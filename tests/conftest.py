@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pytest
 
-from events.log import EventLog
 from events.streams import STREAMS
 from ops.postgres.server import Postgres, PostgresMissing
 
@@ -22,6 +21,7 @@ with warnings.catch_warnings():
     # kafka-python reads its schemas with a deprecated function while it is imported, and our tests
     # turn warnings into errors.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    from events.kafka import KafkaLog
     from ops.kafka.broker import Broker
     from ops.kafka.jars import BrokerMissing
 
@@ -57,10 +57,8 @@ def kafka_topics() -> dict[str, str]:
 
 
 @pytest.fixture
-def kafka_log(broker: Broker, kafka_topics: dict[str, str]) -> Iterator[EventLog]:
+def kafka_log(broker: Broker, kafka_topics: dict[str, str]) -> Iterator[KafkaLog]:
     """A log on fresh topics of the session's broker."""
-    from events.kafka import KafkaLog
-
     broker.start()
     log = KafkaLog(broker.bootstrap, topics=kafka_topics, replication=1)
     log.ensure_topics()
@@ -97,6 +95,11 @@ def benchmarks() -> Path:
     if not Path(folder).is_dir():
         pytest.fail(f"{BENCHMARKS}={folder} is no folder", pytrace=False)
     return Path(folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # kafka-python leaves the sockets of refused connections to the garbage collector.
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 DESELECTED = pytest.StashKey[int]()

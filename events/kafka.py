@@ -1,0 +1,160 @@
+"""The log on Apache Kafka: `assign` and `seek`, no consumer group, no transactions.
+
+Guarantees: an append that returned was acknowledged by `min.insync.replicas` replicas; reads never
+skip, and say LogTruncated, AheadOfLog or LogCorrupt instead; offsets grow but may have holes.
+Clients are built at the first use, so a broker that is down is LogUnavailable of that use and not
+of the start; each method may simply be called again.
+
+An appending process that must lose nothing writes to its own SQLite log and ships it
+(producers/shipper.py). `append` here is for those that have no disk of their own. Its records carry
+a source minted by this object, each partition numbered from 0 without a gap; one append runs at a
+time, because a later one that is acknowledged behind an earlier one that failed would leave a gap
+that no fold crosses. After an append that failed it is unknown what of it arrived, so a new source
+is minted: numbers go on from 0 there, and a caller that appends again may leave the same event id
+twice in the log. Derived ids make that a duplicate that folds drop.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from events.envelope import minted_id
+from events.kafka_client import Connection, Watchdog, require_crc32c
+from events.kafka_reader import Reader
+from events.kafka_sender import Outgoing, Sender, checked_size
+from events.kafka_topics import ensure_topics, trim
+from events.log import Cursor, Entry, Place, Record, check_size
+
+REPLICATION: Final = 3
+
+
+class KafkaLog:
+    """An EventLog on a broker. Safe to use from several threads, not across a fork."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        security: Mapping[str, str] | None = None,
+        topics: Mapping[str, str] | None = None,
+        replication: int = REPLICATION,
+        min_insync: int | None = None,
+        timeout_seconds: float = 10.0,
+        delivery_seconds: float = 120.0,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        require_crc32c()
+        self.connection = Connection(
+            bootstrap_servers, dict(security or {}), dict(topics or {}), timeout_seconds
+        )
+        self.source = minted_id()
+        self._replication = replication
+        # One replica may be away and writes go on; a lone node has none to spare.
+        self._min_insync = min_insync or max(1, replication - 1)
+        self._delivery_seconds = delivery_seconds
+        self._watchdog = watchdog or Watchdog()
+        self._reader = Reader(self.connection, self._watchdog)
+        self._appending = threading.Lock()
+        self._sender: Sender | None = None
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def ensure_topics(self) -> None:
+        """Create the topics that are missing; LogError when one has other partitions."""
+        ensure_topics(self.connection, self._replication, self._min_insync)
+
+    def sender(self, *, idempotent: bool = True, linger_ms: int = 10) -> Sender:
+        """A producer with a bounded window, for who numbers the records (the shipper)."""
+        return Sender(
+            self.connection,
+            idempotent=idempotent,
+            delivery_seconds=self._delivery_seconds,
+            linger_ms=linger_ms,
+        )
+
+    def append(self, entries: Sequence[Entry]) -> list[Place]:
+        """As EventLog.append; after a failure, part of the batch may be in the log unacknowledged.
+
+        Waits up to `delivery_seconds` for the acknowledgement: a broker may restart meanwhile.
+        """
+        for entry in entries:
+            check_size(entry)
+        with self._appending:
+            numbered = self._number(entries)
+            for record in numbered:
+                checked_size(record)
+            if self._sender is None:
+                self._sender = self.sender(linger_ms=0)
+            try:
+                offsets = self._send(self._sender, numbered)
+            except BaseException:
+                self._begin_anew()
+                raise
+            for record in numbered:
+                self._sequences[record.stream, record.partition] = record.sequence + 1
+        return [
+            Place(record.stream, record.partition, offset)
+            for record, offset in zip(numbered, offsets, strict=True)
+        ]
+
+    def _number(self, entries: Sequence[Entry]) -> list[Outgoing]:
+        following = dict(self._sequences)
+        numbered: list[Outgoing] = []
+        for entry in entries:
+            at = (entry.stream, entry.partition)
+            sequence = following.get(at, 0)
+            following[at] = sequence + 1
+            numbered.append(
+                Outgoing(
+                    entry.stream,
+                    entry.partition,
+                    self.source,
+                    sequence,
+                    entry.key,
+                    entry.headers,
+                    entry.value,
+                    entry.recorded_ms,
+                )
+            )
+        return numbered
+
+    def _send(self, sender: Sender, records: list[Outgoing]) -> list[int]:
+        pending = [sender.send(record) for record in records]
+        # The producer gives each record up by itself in time; the margin is for its thread.
+        return [item.offset(self._delivery_seconds + 10) for item in pending]
+
+    def _begin_anew(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+        self._sender = None
+        self.source = minted_id()
+        self._sequences = {}
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        return self._reader.read((stream, partition), offset, limit, max_bytes)
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        return self._reader.bounds(stream)[0]
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        return self._reader.bounds(stream)[1]
+
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
+        return self._reader.wait(cursor, timeout_seconds)
+
+    def trim(self, stream: str, partition: int, before: int) -> None:
+        starts, ends = self._reader.bounds(stream)
+        before = min(before, ends[partition])
+        if before <= starts[partition]:
+            return
+        trim(self.connection, stream, partition, before)
+        self._reader.forget((stream, partition))
+
+    def close(self) -> None:
+        with self._appending:
+            if self._sender is not None:
+                self._sender.close()
+                self._sender = None
+        self._reader.close()
+        self._watchdog.close()

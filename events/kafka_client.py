@@ -1,0 +1,216 @@
+"""Clients of kafka-python, built and closed safely, and its errors in our words.
+
+kafka-python 3.0 has traps that everything beside this file relies on being handled here:
+
+- A constructor bootstraps at once and, when that fails, leaves its I/O thread running. `build` asks
+  the port first and closes what a failed constructor left.
+- `KafkaProducer.close` gives up on its own flush while the broker is down and then closes nothing.
+- A call may never return: a fetched batch that cannot be decoded makes the next `poll` spin, and
+  the blocking calls wait on an event without a deadline. `Watchdog` ends the process then. Nothing
+  in Python can end the thread instead, and a process that is gone is restarted by its supervisor
+  from positions that are stored.
+- Without the C extension crc32c it is 10 to 30 times slower: `require_crc32c` refuses to start.
+"""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import kafka.errors as theirs
+from kafka.net.compat import KafkaNetClient
+from kafka.record import util as record_util
+
+from events.errors import (
+    AheadOfLog,
+    KintsugiError,
+    LogCorrupt,
+    LogError,
+    LogReadOnly,
+    LogUnavailable,
+    TooLarge,
+)
+from events.streams import STREAMS
+
+EXIT_STUCK: Final = 70
+"""Exit status when a call of kafka-python did not return (EX_SOFTWARE)."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the broker is, and what the topics are called there."""
+
+    bootstrap_servers: str
+    security: Mapping[str, str] = field(default_factory=dict)
+    """kafka-python's own settings: security_protocol, sasl_*, ssl_*."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Stream -> topic, where it is not the one of streams.py."""
+    timeout_seconds: float = 10.0
+    """For one request, and for one bootstrap."""
+
+    def topic(self, stream: str) -> str:
+        """The topic of a stream."""
+        return self.topics.get(stream, STREAMS[stream].topic)
+
+    @property
+    def timeout_ms(self) -> int:
+        """The same in kafka-python's unit."""
+        return int(self.timeout_seconds * 1000)
+
+    def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        """A client of this kind; LogUnavailable, and nothing left behind, when nobody answers."""
+        self._probe()
+        made: list[Any] = []
+
+        def network(**inner: Any) -> Any:
+            made.append(KafkaNetClient(**inner))
+            return made[-1]
+
+        try:
+            return kind(
+                bootstrap_servers=self.bootstrap_servers,
+                bootstrap_timeout_ms=self.timeout_ms,
+                request_timeout_ms=self.timeout_ms,
+                kafka_client=network,
+                **self.security,
+                **settings,
+            )
+        except BaseException as error:
+            for client in made:
+                client.close()
+            if isinstance(error, theirs.KafkaError):
+                raise classified(error, f"connecting to {self.bootstrap_servers}") from error
+            raise
+
+    def _probe(self) -> None:
+        """Whether anybody listens: far cheaper than a client that finds out by itself."""
+        last: OSError | None = None
+        for server in self.bootstrap_servers.split(","):
+            host, _, port = server.strip().rpartition(":")
+            if not host or not port.isdigit():
+                raise LogError(f"bootstrap server {server!r} must be written host:port")
+            try:
+                socket.create_connection(
+                    (host.strip("[]"), int(port)), self.timeout_seconds
+                ).close()
+            except OSError as error:
+                last = error
+            else:
+                return
+        raise LogUnavailable(
+            f"no broker listens at {self.bootstrap_servers} ({last}); it is tried again"
+        )
+
+
+def require_crc32c() -> None:
+    """Refuse to run on the checksum in pure Python."""
+    if record_util.crc32c_c is None:
+        raise LogError(
+            "crc32c is not installed and kafka-python would be 10 to 30 times slower; install "
+            "kafka-python[crc32c]"
+        )
+
+
+def classified(error: BaseException, doing: str) -> KintsugiError:
+    """The error of ours that says what to do; by type, never by text.
+
+    LogUnavailable means that trying again may help: time-outs, connections, whatever the client
+    calls retriable, and anything unheard of while producing. The others mean that it will not.
+    """
+    text = f"{doing}: {error}"
+    match error:
+        case KintsugiError():
+            return error
+        case theirs.MessageSizeTooLargeError() | theirs.RecordListTooLargeError():
+            return TooLarge(f"{text}; raise the topic's max.message.bytes to its default")
+        case theirs.LogTruncationError():
+            return AheadOfLog(f"{text}; the broker lost its newest records: restore them")
+        case theirs.CorruptRecordError():
+            return LogCorrupt(f"{text}; restore the segment from a replica or an export")
+        case theirs.AuthorizationError() | theirs.SaslAuthenticationFailedError():
+            return LogReadOnly(f"{text}; give these credentials the permission")
+        case theirs.UnsupportedVersionError() | theirs.KafkaConfigurationError():
+            return LogError(f"{text}; use a broker and settings that kafka-python 3.0 knows")
+        case _:
+            return LogUnavailable(f"{text}; it is tried again")
+
+
+def close_quietly(client: Any, **how: Any) -> None:
+    """Close a client that may be broken already; its complaint is logged, nothing depends on it."""
+    try:
+        client.close(**how)
+    except Exception as error:
+        log.warning("closing a %s failed: %r", type(client).__name__, error)
+
+
+def abandon_producer(producer: Any) -> None:
+    """Close a producer at once: what it had not sent fails, whether a broker is there or not.
+
+    Its own `close` waits for a flush first and, on a time-out, leaves thread and buffers behind.
+    """
+    producer._sender.force_close()
+    close_quietly(producer, timeout=5)
+
+
+class Watchdog:
+    """Ends the process when a watched call has not returned after `limit_seconds`.
+
+    Counted in its own ticks of a second, not on a clock: a process that was stopped for a minute
+    and then continued was not stuck.
+    """
+
+    def __init__(
+        self, limit_seconds: int = 60, on_stuck: Callable[[str], None] | None = None
+    ) -> None:
+        self.limit_seconds = limit_seconds
+        self._on_stuck = on_stuck or _exit
+        self._watched: dict[int, list[Any]] = {}
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def watch(self, what: str) -> Iterator[None]:
+        """Watch the calls inside."""
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                self._thread.start()
+            self._watched[threading.get_ident()] = [what, 0]
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._watched.pop(threading.get_ident(), None)
+
+    def close(self) -> None:
+        """End the watching thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(1.0):
+            with self._guard:
+                for watched in self._watched.values():
+                    watched[1] += 1
+                stuck = [w for w, ticks in self._watched.values() if ticks >= self.limit_seconds]
+            if stuck:
+                self._on_stuck(f"{stuck[0]} has not returned for {self.limit_seconds} s")
+                return
+
+
+def _exit(why: str) -> None:
+    print(f"kintsugi: {why}; this process ends, its positions are stored", file=sys.stderr)
+    for identity, frame in sys._current_frames().items():
+        print(f"thread {identity}:\n{''.join(traceback.format_stack(frame)[-6:])}", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(EXIT_STUCK)

@@ -1,0 +1,199 @@
+"""A producer with a bounded window.
+
+kafka-python's producer buffers without limit. Here at most `window_records` records and
+`window_bytes` bytes are on their way; `send` waits for room. Records of one sender to one
+partition arrive in the order in which they were sent, or the failure of one shows: after any
+error a sender is finished, its owner abandons it and starts a new one from the last record that
+was acknowledged without a gap (go-back-N).
+
+`idempotent=False` is for brokers that refuse it: then a failed request may arrive behind its
+successors, and because nothing is retried inside, that failure always shows.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import kafka.errors as theirs
+from kafka import KafkaProducer
+
+from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
+from events.errors import KintsugiError, LogCorrupt, LogUnavailable, TooLarge
+from events.kafka_client import Connection, abandon_producer, classified
+from events.log import Headers
+
+WINDOW_RECORDS: Final = 200
+WINDOW_BYTES: Final = 32 << 20
+
+MAX_RECORD_BYTES: Final = 1_048_000
+"""Key, headers, value and framing of one record, below a topic's default of 1,048,588."""
+
+_FRAMING: Final = 256
+"""More than the batch header (61) and a record's own lengths and deltas take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A record on its way into a topic."""
+
+    stream: str
+    partition: int
+    source: str
+    sequence: int
+    key: str
+    headers: Headers
+    value: bytes
+    recorded_ms: int
+
+    def all_headers(self) -> list[tuple[str, bytes]]:
+        """The event's headers, and where it was recorded first."""
+        return [
+            *(pair for pair in self.headers if pair[0] not in (HEADER_SOURCE, HEADER_SEQUENCE)),
+            (HEADER_SOURCE, self.source.encode()),
+            (HEADER_SEQUENCE, str(self.sequence).encode()),
+        ]
+
+    def size(self) -> int:
+        """At least the bytes that it takes in a batch of its own."""
+        headers = sum(len(name) * 4 + len(value) + 10 for name, value in self.headers)
+        return len(self.value) + len(self.key) * 4 + len(self.source) + headers + _FRAMING
+
+
+def checked_size(record: Outgoing) -> int:
+    """Its size; TooLarge, before anything was sent, when no batch may hold it."""
+    size = record.size()
+    if size > MAX_RECORD_BYTES:
+        raise TooLarge(
+            f"record {record.source}/{record.sequence} takes {size:,} bytes with key and headers, "
+            f"a batch holds at most {MAX_RECORD_BYTES:,}; shorten its headers"
+        )
+    return size
+
+
+class Pending:
+    """One record that was sent and whose outcome was not looked at yet."""
+
+    def __init__(self, record: Outgoing, future: Any, changed: threading.Condition) -> None:
+        self.record = record
+        self._future = future
+        self._changed = changed
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether the outcome is known, waiting for it at most so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._future.is_done), timeout_seconds)
+
+    def offset(self, timeout_seconds: float = 0) -> int:
+        """The broker's offset; raises when it failed, LogUnavailable when it is not known yet."""
+        if not self.wait(timeout_seconds):
+            raise LogUnavailable(
+                f"record {self.record.source}/{self.record.sequence} was not acknowledged in "
+                f"{timeout_seconds:g} s; whether it arrived is unknown"
+            )
+        try:
+            return int(self._future.get(timeout=0).offset)
+        except Exception as error:  # whatever the producer's own thread ran into
+            raise producing_failed(error, self.record) from error
+
+
+def producing_failed(error: Exception, record: Outgoing) -> KintsugiError:
+    """As `classified`; a batch that arrived damaged is only sent again."""
+    at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
+    found = classified(error, at)
+    return LogUnavailable(str(found)) if isinstance(found, LogCorrupt) else found
+
+
+class Sender:
+    """One producer and its window; for one thread. Built at once: LogUnavailable without broker."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        idempotent: bool = True,
+        delivery_seconds: float = 120.0,
+        linger_ms: int = 10,
+        window_records: int = WINDOW_RECORDS,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self._connection = connection
+        self._delivery_seconds = delivery_seconds
+        self._window_records = window_records
+        self._window_bytes = window_bytes
+        self._records = 0
+        self._bytes = 0
+        self._room = threading.Condition()
+        # Without idempotence a retry inside the producer would reorder and nobody would notice.
+        retries: dict[str, Any] = {} if idempotent else {"retries": 0}
+        self._producer: Any = connection.build(
+            KafkaProducer,
+            acks="all",
+            enable_idempotence=idempotent,
+            max_in_flight_requests_per_connection=5,
+            compression_type=None,  # values are compressed already
+            batch_size=512 << 10,
+            linger_ms=linger_ms,
+            max_request_size=MAX_RECORD_BYTES,
+            delivery_timeout_ms=int(delivery_seconds * 1000),
+            max_block_ms=connection.timeout_ms,
+            reconnect_backoff_max_ms=1_000,
+            allow_auto_create_topics=False,
+            **retries,
+        )
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that were sent and not acknowledged."""
+        return self._bytes
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Records and bytes that may be sent without waiting."""
+        return self._window_records - self._records, self._window_bytes - self._bytes
+
+    def send(self, record: Outgoing) -> Pending:
+        """Start sending; waits for room in the window, LogUnavailable when none appears."""
+        size = checked_size(record)
+        self._take(size)
+        try:
+            future = self._producer.send(
+                self._connection.topic(record.stream),
+                key=record.key.encode(),
+                value=record.value,
+                headers=record.all_headers(),
+                partition=record.partition,
+                timestamp_ms=record.recorded_ms,
+            )
+        except BaseException as error:
+            self._give_back(size)
+            if isinstance(error, theirs.KafkaError):
+                raise producing_failed(error, record) from error
+            raise
+        future.add_both(lambda _: self._give_back(size))
+        return Pending(record, future, self._room)
+
+    def close(self) -> None:
+        """End it at once; what was not acknowledged yet has an unknown outcome."""
+        abandon_producer(self._producer)
+
+    def _take(self, size: int) -> None:
+        def fits() -> bool:
+            # One record always fits, however small the window was made.
+            return self._records == 0 or (
+                self._records < self._window_records and self._bytes + size <= self._window_bytes
+            )
+
+        with self._room:
+            if not self._room.wait_for(fits, self._delivery_seconds):
+                raise LogUnavailable(
+                    f"{self._records} records ({self._bytes:,} bytes) wait for an acknowledgement "
+                    f"for {self._delivery_seconds:g} s; it is tried again"
+                )
+            self._records += 1
+            self._bytes += size
+
+    def _give_back(self, size: int) -> None:
+        with self._room:
+            self._records -= 1
+            self._bytes -= size
+            self._room.notify_all()

@@ -1,0 +1,106 @@
+"""The topics of the streams: made, checked, trimmed.
+
+A topic with another number of partitions than streams.py says is refused, never changed: keys
+would move, order and replays would break.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import kafka.errors as theirs
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from events.errors import AheadOfLog, LogError, LogUnavailable
+from events.kafka_client import Connection, classified, close_quietly
+from events.streams import LEARNING, STREAMS
+
+_ALREADY_THERE: Final = 36
+_UNKNOWN_TOPIC: Final = 3
+
+
+@contextmanager
+def administration(connection: Connection, doing: str) -> Iterator[Any]:
+    """An admin client for a few calls, its errors in our words."""
+    admin = connection.build(KafkaAdminClient)
+    try:
+        yield admin
+    except theirs.KafkaError as error:
+        raise classified(error, doing) from error
+    finally:
+        close_quietly(admin)
+
+
+def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, str]:
+    """What a topic is made with: kept for ever, as written, acknowledged by enough replicas."""
+    settings = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "min.insync.replicas": str(min_insync),
+        "message.timestamp.type": "CreateTime",
+        "compression.type": "producer",
+        "unclean.leader.election.enable": "false",
+    }
+    if replication == 1 and stream == LEARNING.name:
+        # No replica survives a power cut for us; decisions are few enough to be synced one by one.
+        settings["flush.messages"] = "1"
+    return settings
+
+
+def ensure_topics(connection: Connection, replication: int, min_insync: int) -> None:
+    """Create the topics that are missing, and refuse those that do not fit."""
+    wanted = {connection.topic(stream.name): stream for stream in STREAMS.values()}
+    with administration(connection, "creating the topics") as admin:
+        new = {
+            topic: {
+                "num_partitions": stream.partitions,
+                "replication_factor": replication,
+                "configs": topic_settings(stream.name, replication, min_insync),
+            }
+            for topic, stream in wanted.items()
+        }
+        answer = admin.create_topics(new, timeout_ms=connection.timeout_ms, raise_errors=False)
+        for topic in answer["topics"]:
+            if topic["error_code"] not in (0, _ALREADY_THERE):
+                raise theirs.for_code(topic["error_code"])(
+                    f"{topic['name']}: {topic.get('error_message')}"
+                )
+        admin.wait_for_topics(list(wanted), timeout_ms=connection.timeout_ms)
+        found = {
+            topic["name"]: topic["partitions"] for topic in admin.describe_topics(list(wanted))
+        }
+    for topic, stream in wanted.items():
+        if len(found[topic]) != stream.partitions:
+            raise LogError(
+                f"topic {topic} has {len(found[topic])} partitions, stream {stream.name} has "
+                f"{stream.partitions}; name another topic, keys would move between partitions"
+            )
+
+
+def missing_topic(connection: Connection, stream: str, offset: int) -> None:
+    """Returns when the topic exists; raises when it does not, AheadOfLog when something was read
+    from it before: then the broker was wiped or is another one."""
+    topic = connection.topic(stream)
+    with administration(connection, f"looking for topic {topic}") as admin:
+        (found,) = admin.describe_topics([topic])
+    if found["error_code"] != _UNKNOWN_TOPIC:
+        return
+    if offset > 0:
+        raise AheadOfLog(
+            f"topic {topic} does not exist at {connection.bootstrap_servers}, offset {offset} of "
+            "it was asked for; this is another broker or it was wiped: connect to the right one "
+            "or restore it"
+        )
+    raise LogUnavailable(
+        f"topic {topic} does not exist at {connection.bootstrap_servers}; create it with "
+        "ensure_topics"
+    )
+
+
+def trim(connection: Connection, stream: str, partition: int, before: int) -> None:
+    """Delete the records below an offset that the partition has."""
+    at = TopicPartition(connection.topic(stream), partition)
+    with administration(connection, f"trimming {stream}/{partition} to {before}") as admin:
+        admin.delete_records({at: before}, timeout_ms=connection.timeout_ms)

@@ -1,0 +1,246 @@
+"""The shipper copies a process's own log (its spool) to Kafka, go-back-N.
+
+    spool.read -> Sender (at most 200 records or 32 MB on their way) -> spool.mark_shipped
+
+Outcomes are looked at in the order of sending, so the stored cursor moves over acknowledged records
+without a gap only. After any error the producer is closed, everything on its way is forgotten, and
+shipping starts again at the cursor, after a pause that doubles up to `MAX_PAUSE_SECONDS`. Records
+keep their source, sequence and recorded time; what arrives twice has the same source and sequence,
+and folds accept the next sequence only.
+
+Guarantees: per partition, the sequences that a fold accepts from Kafka are the spool's; memory is
+bounded by the window whether the broker is there or not; one shipper per spool (a lock beside its
+file). Not covered: trimming the spool, and the loss of its disk.
+"""
+
+import fcntl
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from events.errors import KintsugiError, LogError, LogFull, LogUnavailable
+from events.kafka_sender import Outgoing, Pending, Sender
+from events.log import Cursor, Record
+from events.streams import STREAMS
+
+MIN_PAUSE_SECONDS: Final = 0.1
+MAX_PAUSE_SECONDS: Final = 10.0
+MARK_SECONDS: Final = 0.2
+"""Between two stored cursors: each costs an fsync, and a crash only sends this much again."""
+LOOK_SECONDS: Final = 0.1
+"""Longest wait before `stop` is looked at."""
+
+At = tuple[str, int]
+
+_TRANSIENT: Final = (LogUnavailable, LogFull)
+"""A full disk refuses the cursor; shipping goes on when there is room again."""
+
+log = logging.getLogger(__name__)
+
+
+class Spool(Protocol):
+    """What the shipper needs of the embedded log."""
+
+    @property
+    def path(self) -> Path: ...
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]: ...
+    def end(self, stream: str) -> tuple[int, ...]: ...
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool: ...
+    def shipped(self, stream: str) -> tuple[int, ...]: ...
+    def mark_shipped(self, stream: str, partition: int, next_offset: int) -> None: ...
+
+
+@dataclass
+class Shipped:
+    """Counters of one shipper, for its metrics."""
+
+    records: int = 0
+    """Acknowledged, duplicates after going back included."""
+    go_backs: Counter[str] = field(default_factory=Counter)
+    """By the class of the error."""
+    in_flight_bytes: int = 0
+
+
+class Shipper:
+    """Copies one spool; `new_sender` is `KafkaLog.sender` of the target."""
+
+    def __init__(self, spool: Spool, new_sender: Callable[[], Sender]) -> None:
+        self._spool = spool
+        self._new_sender = new_sender
+        self.counters = Shipped()
+
+    def run(self, stop: threading.Event) -> None:
+        """Ship until `stop` is set; a broker that is away is waited for.
+
+        Raises what waiting cannot heal: no permission, a record that no batch holds, a spool that
+        is damaged, and LogUnavailable when another process ships this spool.
+        """
+        with self._alone():
+            pause = MIN_PAUSE_SECONDS
+            while not stop.is_set():
+                before = self.counters.records
+                try:
+                    self._session(stop, until_caught_up=False)
+                except _TRANSIENT as error:
+                    pause = MIN_PAUSE_SECONDS if self.counters.records > before else pause
+                    self._went_back(error, pause)
+                    # Jitter: many shippers lose the same broker at the same moment.
+                    stop.wait(pause * random.uniform(0.5, 1.0))
+                    pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    def ship_once(self, timeout_seconds: float = 60.0) -> int:
+        """Ship all that is there now and return its number; for commands that end.
+
+        Raises LogUnavailable when that was not done in time, and as `run`.
+        """
+        before = self.counters.records
+        deadline = time.monotonic() + timeout_seconds
+        with self._alone():
+            pause = MIN_PAUSE_SECONDS
+            while True:
+                try:
+                    self._session(_Deadline(deadline), until_caught_up=True)
+                    return self.counters.records - before
+                except _TRANSIENT as error:
+                    self._went_back(error, pause)
+                    if time.monotonic() + pause >= deadline:
+                        raise
+                    time.sleep(pause)
+                    pause = min(pause * 2, MAX_PAUSE_SECONDS)
+
+    def _session(self, stop: "threading.Event | _Deadline", until_caught_up: bool) -> None:
+        """One producer's life."""
+        session = _Session(self._spool, self._new_sender(), self.counters)
+        try:
+            while not stop.is_set():
+                behind = session.send()
+                session.settle()
+                if behind or session.in_flight:
+                    continue
+                session.mark()
+                if until_caught_up:
+                    return
+                self._spool.wait(session.cursor, LOOK_SECONDS)
+        finally:
+            session.close()
+            self.counters.in_flight_bytes = 0
+        if until_caught_up:
+            raise LogUnavailable(
+                f"{len(session.in_flight)} records of {self._spool.path} were not acknowledged in "
+                "time; run it again, it goes on where it stopped"
+            )
+
+    def _went_back(self, error: KintsugiError, pause: float) -> None:
+        cause = error.__cause__ or error
+        self.counters.go_backs[type(cause).__name__] += 1
+        log.warning("going back, again in %.1f s: %s", pause, error)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the spool's lock; the kernel lets it go with the process."""
+        path = self._spool.path.with_name(self._spool.path.name + ".shipper")
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise LogError(
+                    f"another shipper works on {self._spool.path}; run one per spool"
+                ) from error
+            yield
+
+
+class _Session:
+    """The window of one producer: what was sent, in order, and how far it was acknowledged."""
+
+    def __init__(self, spool: Spool, sender: Sender, counters: Shipped) -> None:
+        self._spool = spool
+        self._sender = sender
+        self._counters = counters
+        self.in_flight: deque[tuple[At, int, Pending]] = deque()
+        self.cursor: dict[At, int] = {
+            (stream, partition): offset
+            for stream in STREAMS
+            for partition, offset in enumerate(spool.shipped(stream))
+        }
+        """Next to send."""
+        self._acknowledged: dict[At, int] = {}
+        """Next to ship, where it is not stored yet."""
+        self._marked = time.monotonic()
+        self._turn = 0
+
+    def send(self) -> bool:
+        """Fill the window from the partitions in turn; False when there was nothing to send."""
+        ends = {stream: self._spool.end(stream) for stream in STREAMS}
+        behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
+        for number in range(len(behind)):
+            at = behind[(self._turn + number) % len(behind)]
+            room_records, room_bytes = self._sender.room
+            if room_records <= 0 or room_bytes <= 0:
+                break
+            for record in self._spool.read(*at, self.cursor[at], room_records, room_bytes):
+                pending = self._sender.send(_outgoing(record))
+                self.cursor[at] = record.offset + 1
+                self.in_flight.append((at, record.offset + 1, pending))
+        self._turn += 1
+        self._counters.in_flight_bytes = self._sender.in_flight_bytes
+        return bool(behind)
+
+    def settle(self) -> None:
+        """Wait a moment for the oldest and take all that are acknowledged in order."""
+        deadline = time.monotonic() + LOOK_SECONDS
+        while self.in_flight:
+            at, following, pending = self.in_flight[0]
+            if not pending.wait(deadline - time.monotonic()):
+                break
+            pending.offset()
+            self.in_flight.popleft()
+            self._acknowledged[at] = following
+            self._counters.records += 1
+            deadline = min(deadline, time.monotonic())
+        self._counters.in_flight_bytes = self._sender.in_flight_bytes
+        if time.monotonic() - self._marked >= MARK_SECONDS:
+            self.mark()
+
+    def close(self) -> None:
+        """End the producer; what was acknowledged before an error is stored all the same."""
+        self._sender.close()
+        self.mark()
+
+    def mark(self) -> None:
+        """Store how far each partition was acknowledged without a gap."""
+        for (stream, partition), following in self._acknowledged.items():
+            self._spool.mark_shipped(stream, partition, following)
+        self._acknowledged.clear()
+        self._marked = time.monotonic()
+
+
+class _Deadline:
+    """An event that sets itself."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+
+    def is_set(self) -> bool:
+        return time.monotonic() >= self._at
+
+
+def _outgoing(record: Record) -> Outgoing:
+    return Outgoing(
+        record.stream,
+        record.partition,
+        record.source,
+        record.sequence,
+        record.key,
+        record.headers,
+        record.value,
+        record.recorded_ms,
+    )
