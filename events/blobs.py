@@ -4,11 +4,23 @@ Written before the event that names them: temporary file, fsync, rename, fsync o
 crash in between leaves a blob that nobody names, never a name without a blob.
 """
 
+import errno
 import os
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
-from events.errors import BlobError, LogFull
+from events.envelope import minted_id
+from events.errors import BlobError, LogError, LogFull, LogReadOnly, LogUnavailable
+
+_REFUSALS: Final[dict[int, tuple[type[LogError], str]]] = {
+    errno.ENOSPC: (LogFull, "free space there"),
+    errno.EDQUOT: (LogFull, "free space there or raise its quota"),
+    errno.EFBIG: (LogFull, "raise the limit on file sizes"),
+    errno.EROFS: (LogReadOnly, "mount it writable or name another folder"),
+    errno.EACCES: (LogReadOnly, "make it writable or name another folder"),
+    errno.EPERM: (LogReadOnly, "make it writable or name another folder"),
+}
 
 
 class BlobStore:
@@ -18,26 +30,39 @@ class BlobStore:
         self.folder = folder
 
     def put(self, body: bytes) -> str:
-        """Store durably; returns the sha256. Storing the same bytes again changes nothing."""
+        """Store durably; returns the sha256. Storing the same bytes again changes nothing.
+
+        Raises LogFull, LogReadOnly or LogUnavailable; then nothing was stored.
+        """
         digest = sha256(body).hexdigest()
         path = self._path(digest)
-        if path.exists():
-            return digest
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{digest}.{os.getpid()}")
+            if not path.exists():
+                self._write(path, body)
+            # Also for a blob that was there: its writer may have been killed just before.
+            for folder in (path.parent, self.folder, self.folder.parent):
+                _sync_folder(folder)
+        except OSError as error:
+            kind, remedy = _REFUSALS.get(error.errno or 0, (LogUnavailable, "check its disk"))
+            raise kind(
+                f"blob of {len(body):,} bytes cannot be written to {self.folder}: "
+                f"{error.strerror}; {remedy}"
+            ) from error
+        return digest
+
+    def _write(self, path: Path, body: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{minted_id()}")
+        try:
             with temporary.open("wb") as file:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _sync_folder(path.parent)
-        except OSError as error:
-            raise LogFull(
-                f"blob of {len(body):,} bytes cannot be written to {self.folder}: "
-                f"{error.strerror}; free space or make the folder writable"
-            ) from error
-        return digest
+        except OSError:
+            # What was written of it would keep a full disk full.
+            temporary.unlink(missing_ok=True)
+            raise
 
     def get(self, digest: str) -> bytes:
         """The bytes; raises BlobError when they are missing or are others."""

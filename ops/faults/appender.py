@@ -1,0 +1,142 @@
+"""A plain process that appends events until it is killed, and the audit of what it left behind.
+
+The process writes the ids of a batch to its file of acknowledgements after `append` returned, in
+one write: the file is what a caller was told. The audit compares it with the log.
+
+    python -m ops.faults.appender LOG ACKNOWLEDGED [--seed N] [--batches N]
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from events.codec import encode
+from events.envelope import Envelope, minted_id
+from events.log import Entry, now_ms
+from events.rollouts import CallEnded
+from events.sqlite import SqliteLog
+from events.sqlite_file import Durability
+from events.streams import STREAMS
+
+_BATCH = "x-batch"
+"""Header: id of the batch and how many events it has."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the acknowledgements and the log say about each other; only counts, all but the first
+    two of which have to be 0."""
+
+    acknowledged: int
+    stored: int
+    lost: int
+    """Acknowledged and not in the log."""
+    duplicates: int
+    torn_batches: int
+    """Batches of which the log holds some events only."""
+    problems: int
+    """Sentences of `SqliteLog.check`: damage, gaps between offsets, wrong checksums."""
+
+    @property
+    def sound(self) -> bool:
+        return not (self.lost or self.duplicates or self.torn_batches or self.problems)
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def batch(source: random.Random) -> list[Entry]:
+    """One to five events of one session each, the batch's name in a header of theirs."""
+    size = source.randint(1, 5)
+    name = minted_id()
+    return [_entry(source, f"{name}/{size}".encode()) for _ in range(size)]
+
+
+def _entry(source: random.Random, name: bytes) -> Entry:
+    session = f"session-{source.randrange(100)}"
+    event = CallEnded(
+        call=minted_id(), session=session, outcome="completed", error=source.randbytes(5000).hex()
+    )
+    envelope = Envelope(
+        minted_id(), event.TYPE, event.VERSION, session, extra={_BATCH: name}
+    )  # fmt: skip
+    return encode(envelope, event, now_ms()).entry
+
+
+def ids_of(entries: Iterable[Entry]) -> list[str]:
+    """The ids of events, in order."""
+    return [dict(entry.headers)["ce_id"].decode() for entry in entries]
+
+
+def start(
+    log: Path, acknowledged: Path, *options: str, env: dict[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """The process itself."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ops.faults.appender", str(log), str(acknowledged), *options],
+        env={**os.environ, **(env or {})},
+    )
+
+
+def acknowledged_ids(files: Iterable[Path]) -> set[str]:
+    """Ids that were acknowledged: whole lines only."""
+    found: set[str] = set()
+    for file in files:
+        found.update(file.read_text().rpartition("\n")[0].split())
+    return found
+
+
+def audit(log: SqliteLog, acknowledged: set[str]) -> Audit:
+    """Read the whole log and compare."""
+    ids: Counter[str] = Counter()
+    batches: Counter[bytes] = Counter()
+    for stream in STREAMS.values():
+        for partition in range(stream.partitions):
+            at = log.start(stream.name)[partition]
+            while records := log.read(stream.name, partition, at):
+                at = records[-1].offset + 1
+                for record in records:
+                    headers = dict(record.headers)
+                    ids[headers["ce_id"].decode()] += 1
+                    batches[headers[_BATCH]] += 1
+    return Audit(
+        acknowledged=len(acknowledged),
+        stored=ids.total(),
+        lost=len(acknowledged - ids.keys()),
+        duplicates=ids.total() - len(ids),
+        torn_batches=sum(count != int(name.split(b"/")[1]) for name, count in batches.items()),
+        problems=len(log.check()),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("log", type=Path)
+    parser.add_argument("acknowledged", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, help="then exit without closing the log")
+    parser.add_argument("--durability", choices=get_args(Durability), default="power")
+    options = parser.parse_args(arguments)
+    source = random.Random(options.seed)
+    log = SqliteLog(options.log, durability=options.durability)
+    told = os.open(options.acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    done = 0
+    while options.batches is None or done < options.batches:
+        entries = batch(source)
+        log.append(entries)
+        os.write(told, "".join(f"{event_id}\n" for event_id in ids_of(entries)).encode())
+        done += 1
+    os._exit(0)  # closing would write what a power cut leaves unwritten
+
+
+if __name__ == "__main__":
+    main()

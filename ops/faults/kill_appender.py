@@ -1,0 +1,71 @@
+"""Row 1: kill -9 processes that append to one log, at random, again and again.
+
+    python -m ops.faults.kill_appender --count 100
+
+Passes when every acknowledged event is in the log, no event twice, no batch in part, and offsets
+are dense. Several processes append at once, each killed by itself while the others go on.
+"""
+
+import random
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from events.sqlite import SqliteLog
+from ops.faults.appender import acknowledged_ids, audit, start
+from ops.faults.command import command
+
+START_SECONDS: Final = 60.0
+"""Deadline for a process to have its first append acknowledged."""
+
+LIFE_SECONDS: Final = 0.3
+"""A process lives for a random time up to this after its first acknowledgement."""
+
+
+def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str, Any]:
+    """Kill `count` processes, `processes` at a time; what the log holds then."""
+    source = random.Random(seed)
+    log = folder / "log.db"
+    told: list[Path] = []
+    for first in range(0, count, processes):
+        round_files = [
+            folder / f"acknowledged-{n}" for n in range(first, min(first + processes, count))
+        ]
+        told += round_files
+        running = [start(log, file, f"--seed={source.randrange(1 << 30)}") for file in round_files]
+        try:
+            for process, file in zip(running, round_files, strict=True):
+                _wait_for_first(process, file)
+            for process in source.sample(running, len(running)):
+                _kill_later(process, source.uniform(0, LIFE_SECONDS))
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    opened = SqliteLog(log)
+    found = audit(opened, acknowledged_ids(told))
+    opened.close()
+    return {"fault": "kill -9 appender", "kills": count, **found.report(), "passed": found.sound}
+
+
+def _wait_for_first(process: "subprocess.Popen[bytes]", told: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not (told.exists() and told.stat().st_size):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"appender {process.pid} acknowledged nothing; see its output above")
+        time.sleep(0.005)
+
+
+def _kill_later(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return
+    raise RuntimeError(f"appender {process.pid} ended by itself with {code}")
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
