@@ -24,11 +24,8 @@ class Call:
     """A call of the agent, and whether it failed."""
 
     item: ExecutedCall
+    name: str
     failed: bool
-
-    @property
-    def name(self) -> str:
-        return self.item.call.name
 
     @property
     def succeeded(self) -> bool:
@@ -51,7 +48,7 @@ class Facts:
         self.gold = rollout.task.gold_actions if rollout.task else None
         self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
         self.calls = [
-            Call(item, _has_failed(item))
+            Call(item, item.call.name, _has_failed(item))
             for item in executed_calls(self.messages)
             if item.requestor == "assistant"
         ]
@@ -145,7 +142,7 @@ class Facts:
         parts = self.rollout.reward_parts
         return parts["DB"] if "DB" in parts else parts.get("r_actions")
 
-    @property
+    @cached_property
     def said(self) -> list[tuple[int, str]]:
         """(turn, text) of what the agent itself said."""
         return [

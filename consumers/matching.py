@@ -89,19 +89,22 @@ class Matching:
 def same_value(left: Any, right: Any) -> bool:
     """Whether two JSON values have the same canonical JSON."""
     if isinstance(left, str):
-        return isinstance(right, str) and (left == right or canonical(left) == canonical(right))
+        if left == right or not isinstance(right, str):
+            return left == right
+        if left.isascii() and right.isascii():
+            return left.strip() == right.strip()
+        return bool(canonical(left) == canonical(right))
     if isinstance(left, dict):
-        return (
-            isinstance(right, dict)
-            and len(left) == len(right)
-            and all(key in right and same_value(item, right[key]) for key, item in left.items())
-        )
+        if not isinstance(right, dict) or len(left) != len(right):
+            return False
+        for key, item in left.items():
+            if key not in right or not same_value(item, right[key]):
+                return False
+        return True
     if isinstance(left, list | tuple):
-        return (
-            isinstance(right, list | tuple)
-            and len(left) == len(right)
-            and all(map(same_value, left, right))
-        )
+        if not isinstance(right, list | tuple) or len(left) != len(right):
+            return False
+        return all(map(same_value, left, right))
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return bool(left == right)

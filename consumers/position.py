@@ -58,20 +58,23 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
 
 def advance(connection: Connection, stream: str, partition: int, old: int, new: int) -> bool:
     """Move the offset from `old` to `new`; False when somebody else has moved it."""
+    # RETURNING rather than the driver's row count, which not every statement reports.
     moved = connection.execute(
         update(OFFSETS)
         .where(*_at(stream, partition), OFFSETS.c.next_offset == old)
         .values(next_offset=new)
-    ).rowcount
-    if moved == 0 and old == 0:
+        .returning(OFFSETS.c.next_offset)
+    ).first()
+    if moved is None and old == 0:
         # The very first move: of two runners that try, one inserts and the other is fenced.
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         moved = connection.execute(
             dialect.insert(OFFSETS)
             .values(stream=stream, partition=partition, next_offset=new)
             .on_conflict_do_nothing()
-        ).rowcount
-    return moved == 1
+            .returning(OFFSETS.c.next_offset)
+        ).first()
+    return moved is not None
 
 
 def _at(stream: str, partition: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -259,12 +259,14 @@ def _states(connection: Connection, pair: Pair) -> dict[str, _Known]:
     return {
         row.pattern: _Known(
             PatternState(
-                recurrence=row.recurrence,
+                evidence=row.recurrence,
                 streak=row.streak,
                 absent=row.absent,
                 pass_rate=row.pass_rate,
+                attempts=row.attempts,
+                passes=row.passes,
                 status=Status(row.status),
-                priority=row.priority,
+                rounds=row.round - row.first_round + 1,
             ),
             row.first_round,
             row.examples,
@@ -280,7 +282,7 @@ def _stage_pattern(
     state = next_state(
         known.state if known else None,
         failures=counts.failures,
-        failed=failed,
+        failed_total=failed,
         attempts=counts.attempts,
         passes=counts.passes,
     )
@@ -294,7 +296,7 @@ def _stage_pattern(
         "attempts": counts.attempts,
         "passes": counts.passes,
         "pass_rate": state.pass_rate,
-        "recurrence": state.recurrence,
+        "recurrence": state.evidence,
         "streak": state.streak,
         "absent": state.absent,
         "priority": state.priority,

@@ -5,12 +5,12 @@ Where it sits: detectors.py runs them in the order of `RULES`, which is that of 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from consumers.facts import Call, Facts, Finding
 from consumers.matching import ExecutedWrite, GoldWrite, Relation, same_value
-from consumers.wording import asks, overflows, refuses
+from consumers.wording import asks, hands_over, overflows, refuses
 from events.messages import Message
 
 
@@ -25,17 +25,19 @@ def _context_overflow(facts: Facts) -> list[Finding]:
 
 
 def _tool_loop(facts: Facts) -> list[Finding]:
-    calls = facts.calls
-    if len(calls) < _IN_A_ROW:
-        return []
-    counts = Counter(call.name for call in calls)
-    often = {name for name, count in counts.items() if count >= _IN_A_ROW}
+    counts = Counter([call.name for call in facts.calls])
+    often = {name: count for name, count in counts.items() if count >= _IN_A_ROW}
     if not often:
         return []
-    errors = Counter(call.name for call in calls if call.failed)
+    errors = Counter([call.name for call in facts.calls if call.failed])
     return [
-        *_rows(calls, often),
-        *(found for name in sorted(often) for found in _repeats(calls, name)),
+        *_rows(facts.calls, often),
+        *(
+            found
+            for name, count in sorted(often.items())
+            if count >= _IN_ALL
+            for found in _repeats(facts.calls, name)
+        ),
         *(
             {"kind": "errors", "tool": name, "count": count}
             for name, count in sorted(errors.items())
@@ -49,7 +51,7 @@ _IN_ALL: Final = 4
 _ERRORS: Final = 4
 
 
-def _rows(calls: Sequence[Call], often: set[str]) -> list[Finding]:
+def _rows(calls: Sequence[Call], often: Collection[str]) -> list[Finding]:
     """Runs of the same call without another call in between."""
     found: list[Finding] = []
     start = 0
@@ -167,10 +169,20 @@ def _over_cautious(facts: Facts) -> list[Finding]:
     if not facts.omitted:
         return []
     omitted = [_gold(write) for write in facts.omitted]
-    if facts.transfer is not None and not facts.gold_transfers:
-        return [{"transferred": facts.transfer.item.turn}, *omitted]
+    if not facts.gold_transfers and (turn := _handed_over(facts)) is not None:
+        return [{"transferred": turn}, *omitted]
     refusals = [turn for turn, text in facts.said if refuses(text)]
     return [{"refused": refusals}, *omitted] if refusals else []
+
+
+def _handed_over(facts: Facts) -> int | None:
+    """The turn of the transfer: by its tool, by the agent's word for it, or by the token with
+    which tau2's simulated user takes the agent at its word."""
+    if facts.transfer is not None:
+        return facts.transfer.item.turn
+    if facts.messages and "###TRANSFER###" in facts.messages[-1].text:
+        return len(facts.messages) - 1
+    return next((turn for turn, text in facts.said if hands_over(text)), None)
 
 
 def _premature_termination(facts: Facts) -> list[Finding]:

@@ -108,11 +108,14 @@ class Runner:
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's end as it is now (or up to the offsets of `until`).
 
-        Raises PositionMissing when a round waits for rollouts that the log does not hold.
+        Raises AheadOfLog when the log is shorter than the position, PositionMissing when a round
+        waits for rollouts that the log does not hold.
         """
         self._check_version()
         goal = dict(until) if until is not None else self.ends()
         for stream, partition in ORDER:
+            if until is None and self._offset(stream, partition) > goal[stream, partition]:
+                self.log.read(stream, partition, self._offset(stream, partition))  # AheadOfLog
             self._catch_up(stream, partition, goal.get((stream, partition), 0))
 
     def run(self, stop: threading.Event) -> None:
@@ -263,7 +266,7 @@ class Runner:
             envelope = from_headers(record.headers)
             type_name = envelope.type
             event = decode_value(record, envelope, self._registry)
-            fold = FOLDS[type(event.data)]
+            fold = FOLDS[event.data.TYPE]
             if record.stream == LEARNING.name:
                 # A round writes while it reads; if it breaks, nothing of it may stay.
                 with batch.connection.begin_nested():

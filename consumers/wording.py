@@ -1,4 +1,4 @@
-"""What a sentence of the agent amounts to: a refusal, an open question, an overflowing context.
+"""What a sentence amounts to: a refusal, an open question, a handover, an overflowing context.
 
 English only, and rules of thumb: they are asked when the calls alone leave a question open. Each
 reads single sentences, so that a word in one does not colour the next.
@@ -53,6 +53,18 @@ _PROPOSAL: Final = re.compile(
     r"\b(?:proceed|confirm|would you like me to|do you want me to|shall i|should i)\b"
 )
 
+_REQUEST: Final = re.compile(
+    r"\bplease (?:confirm|provide|specify|choose|select|tell me|share)\b"
+    r"|\blet me know (?:which|what|how|when|whether|your)\b|\blet me know if (?:you['’]d like|you "
+    r"would like|you want) (?:me )?to\b|\bonce (?:you (?:confirm|provide)|confirmed)\b"
+)
+"""Asking without a question mark."""
+
+_HANDOVER: Final = re.compile(
+    r"\b(?:you are|you['’]re) being transferred\b|\b(?:i am|i['’]m)(?: now)? transferring you\b"
+    r"|\bi(?:['’]ll| will| am going to|['’]m going to)(?: now)? transfer (?:you|this|your)\b"
+)
+
 _OVERFLOW: Final = re.compile(
     r"context[ _-]?(?:window|length|limit|size)|max(?:imum)?[ _-](?:context|model[ _-]len)"
     r"|(?:prompt|input|request|conversation) (?:is )?too (?:long|large)|too many tokens"
@@ -74,12 +86,20 @@ def refuses(text: str) -> bool:
 
 def asks(text: str) -> bool:
     """Whether the agent waits for an answer; asking what else to do is courtesy, no question."""
-    if "?" not in text:
-        return False
     return any(
-        sentence.endswith("?")
-        and (_COURTESY.search(sentence) is None or _PROPOSAL.search(sentence) is not None)
+        _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
         for sentence in _sentences(text.lower())
+        if sentence.endswith("?") or _REQUEST.search(sentence) is not None
+    )
+
+
+def hands_over(text: str) -> bool:
+    """Whether the agent says that it hands the user to a person now; an offer is not enough."""
+    low = text.lower()
+    return "transfer" in low and any(
+        _HANDOVER.search(sentence) is not None
+        for sentence in _sentences(low)
+        if not sentence.endswith("?") and " if " not in f" {sentence.strip()} "
     )
 
 

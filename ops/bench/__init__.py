@@ -1,0 +1,1 @@
+"""Benchmarks: each prints one JSON document with ratios measured in one run."""
