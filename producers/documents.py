@@ -169,8 +169,10 @@ def decode_at(text: str, at: int, position: str) -> Found | Damage:
         value, end = _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
         end = max(error.pos, at)
-        cut = "is cut off or malformed" if end >= len(text.rstrip()) - 1 else "is malformed"
-        return Damage(position, f"{cut} at character {error.pos:,}: {error.msg}", end)
+        # A string that never ends is reported where it starts.
+        at_end = skip_blank(text, end + 1) == len(text) or error.msg.startswith("Unterminated")
+        how = "is cut off or malformed" if at_end else "is malformed"
+        return Damage(position, f"{how} at character {error.pos:,}: {error.msg}", end)
     except RecursionError:
         return Damage(position, "is nested too deeply to be read; flatten it", at + 1)
     except ValueError as error:  # an integer of more digits than Python parses

@@ -245,11 +245,11 @@ def _sources(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        is_tau2 = "results.json" in files
+        is_tau2 = tau2.RESULTS in files
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and not (is_tau2 and name == "simulations")
+            if not name.startswith(".") and not (is_tau2 and name == tau2.SIMULATIONS)
         )
         for name in sorted(files):
             if name.lower().endswith((".json", ".jsonl")) and not name.startswith("."):
@@ -258,7 +258,10 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _size(path: Path) -> int:
     """Bytes of a source; 0 where it cannot be read, which reading it will say."""
+    files = [path]
+    if path.name == tau2.RESULTS:
+        files += (path.parent / tau2.SIMULATIONS).glob("*.json")
     try:
-        return path.stat().st_size
+        return sum(file.stat().st_size for file in files)
     except OSError:
         return 0

@@ -81,11 +81,14 @@ def is_task(value: Any) -> bool:
 def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejection]:
     """Fill `results` from the members; damage among them does not hide the simulations."""
     start = skip_blank(text, 0)
+    is_folder = source.path.name == RESULTS
     places: dict[str, int] = {}
     if text[start : start + 1] == "{":
         for key, at in members(text, start):
             places[key] = at
-            if key == SIMULATIONS and {"info", "tasks"} <= places.keys():
+            # Nothing behind the simulations is needed, so they are not decoded twice; a folder's
+            # results file holds none of them.
+            if key == SIMULATIONS and {"info", "tasks"} <= places.keys() and not is_folder:
                 break
     if not places:
         yield source.rejection("file", f"holds no tau2 results, it begins {text[:40]!r}")
@@ -102,7 +105,7 @@ def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejecti
     yield from _read_tasks(source, text, places, results)
     yield from _read_index(source, text, places, results)
     results.simulations_at = places.get(SIMULATIONS)
-    if results.simulations_at is None and source.path.name != RESULTS:
+    if results.simulations_at is None and not is_folder:
         yield source.rejection(SIMULATIONS, "is missing: the file ends before the simulations")
 
 

@@ -1,0 +1,322 @@
+"""Files and folders become events: detection, damage, identity, batches, duplicates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from events.blobs import BlobStore
+from events.codec import attach, decode
+from events.log import Record
+from events.memory import MemoryLog
+from events.rollouts import RolloutEnded
+from events.streams import ROLLOUTS
+from producers import importing
+from producers.importing import (
+    ImportedRollout,
+    append_rollouts,
+    read_rollouts,
+    total_bytes,
+)
+from tests.producers.samples import (
+    bfcl_result,
+    only,
+    openai_call,
+    openai_record,
+    places,
+    read,
+    tau2_results,
+    tau2_simulation,
+    tau_bench_run,
+    write,
+)
+
+SAMPLES = {
+    "tau-bench": [tau_bench_run()],
+    "tau2": tau2_results(),
+    "openai": openai_record(),
+    "bfcl": bfcl_result(),
+}
+
+
+def stored(log: MemoryLog) -> list[Record]:
+    return [
+        record
+        for partition in range(ROLLOUTS.partitions)
+        for record in log.read("rollouts", partition, 0)
+    ]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_each_format_is_told_by_its_content(tmp_path: Path, name: str, indent: int | None) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps(SAMPLES[name], indent=indent))
+    assert only(path).data.source == name
+    assert only(path, format=name).envelope == only(path).envelope
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str) -> None:
+    plain = write(tmp_path / "plain.json", SAMPLES[name])
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert only(marked).envelope == only(plain).envelope
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_id_is_that_of_the_record_whatever_the_file(tmp_path: Path, name: str) -> None:
+    plain = only(write(tmp_path / "a.json", SAMPLES[name]))
+    turned = tmp_path / "b" / "c.json"
+    turned.parent.mkdir()
+    turned.write_text(json.dumps(SAMPLES[name], indent=4, sort_keys=True, ensure_ascii=False))
+    again = only(turned)
+    assert again.envelope == plain.envelope
+    assert again.data == plain.data
+    assert again.record == plain.record
+    assert plain.data.rollout == plain.envelope.id
+    assert plain.envelope.subject == plain.data.key()
+
+
+def test_alias_and_base_are_part_of_the_id(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", tau2_results())
+    named = only(path, alias="shop", base="model-z")
+    assert (named.data.alias, named.data.base, named.data.policy) == ("shop", "model-z", "model-z")
+    ids = {only(path).envelope.id, only(path, alias="shop").envelope.id, named.envelope.id}
+    assert len(ids) == 3
+    assert only(path, base="model-a").envelope.id == only(path).envelope.id
+
+
+def test_an_unknown_format_name_is_a_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'csv' is not one of auto, tau-bench"):
+        read(tmp_path, format="csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "none of the formats"),
+        (b"hello", "none of the formats"),
+        (b"[1, 2]", "none of the formats"),
+        (b'{"a": 1}\n{"a": 2}', "its first record has a"),
+        (b'"text"', "none of the formats"),
+        ('{"messages": []}'.encode("utf-16"), "none of the formats"),
+        (b"\x00" * 100, "none of the formats"),
+        (b'{"messages_display": "user: hi"}', "few-shot displays"),
+        (b"[" * 50_000, "none of the formats"),
+        (b'{"a":' * 50_000, "its first record has a"),
+    ],
+)
+def test_what_is_no_file_of_rollouts_is_rejected_whole(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    rollouts, (rejection,) = read(path)
+    assert not rollouts
+    assert (rejection.file, rejection.position) == (str(path), "file")
+    assert reason in rejection.reason
+
+
+def test_a_missing_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.jsonl", openai_record())
+    rollouts, (rejection,) = read(tmp_path / "none.json", good)
+    assert len(rollouts) == 1
+    assert "No such file" in rejection.reason
+
+
+def test_a_folder_is_walked_in_order_and_hidden_or_other_files_are_left(tmp_path: Path) -> None:
+    for name in ("b/2.jsonl", "a/1.JSON", "c.json", ".hidden.json", ".git/d.json", "b/read.me"):
+        write(tmp_path / name, openai_record())
+    rollouts, rejections = read(tmp_path)
+    assert not rejections
+    assert [Path(one.file).name for one in rollouts] == ["c.json", "1.JSON", "2.jsonl"]
+
+
+def test_progress_adds_up_to_the_size_of_what_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", openai_record(), openai_record(trial=1))
+    write(tmp_path / "b.json", [tau_bench_run(), tau_bench_run(trial=5)])
+    write(tmp_path / "c.json", {"x": "ü"})
+    write(tmp_path / "run" / "results.json", tau2_results(simulations=[]))
+    write(tmp_path / "run" / "simulations" / "s.json", tau2_simulation())
+    told: list[int] = []
+    list(read_rollouts([tmp_path], progress=told.append))
+    assert sum(told) == total_bytes([tmp_path])
+    assert min(told) >= 0
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_cut_in_half_gives_its_leading_records(tmp_path: Path, indent: int | None) -> None:
+    text = json.dumps([tau_bench_run(trial=trial) for trial in range(4)], indent=indent)
+    path = tmp_path / "a.json"
+    path.write_text(text[: text.index('"trial": 2') + 3])
+    rollouts, rejections = read(path)
+    assert [one.data.trial for one in rollouts] == [0, 1]
+    assert places(rejections) == ["[2]"]
+    assert "cut off" in rejections[0].reason
+
+
+def test_a_list_cut_between_records_says_that_the_rest_is_missing(tmp_path: Path) -> None:
+    text = json.dumps([tau_bench_run(), tau_bench_run(trial=1)])
+    for end in (text[:-1], text[:-1] + ", "):
+        path = tmp_path / "a.json"
+        path.write_text(end)
+        rollouts, rejections = read(path)
+        assert len(rollouts) == 2
+        assert places(rejections) == ["[2]"]
+        assert "ends before the array is closed" in rejections[0].reason
+
+
+def test_records_behind_a_damaged_one_are_found_again(tmp_path: Path) -> None:
+    text = json.dumps([tau_bench_run(trial=trial) for trial in range(4)])
+    path = tmp_path / "a.json"
+    path.write_text(text.replace('"trial": 1}', '"trial" 1}'))
+    rollouts, rejections = read(path)
+    assert [one.data.trial for one in rollouts] == [0, 2, 3]
+    assert places(rejections) == ["[1]"]
+
+
+def test_what_follows_the_list_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([tau_bench_run()]) + "[]")
+    rollouts, rejections = read(path)
+    assert len(rollouts) == 1
+    assert "is no part of the array" in rejections[0].reason
+
+
+def test_damaged_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
+    good = json.dumps(openai_record()).encode()
+    lines = [b'{"messages": [', good, b"", b"null", b'{"messages": "\xff"}', good + b"}", b"\0\0"]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\r\n".join(lines))
+    rollouts, rejections = read(path)
+    assert [one.position for one in rollouts] == ["line 2"]
+    assert places(rejections) == ["line 1", "line 4", "line 5", "line 6", "line 7"]
+    assert "0xff at byte 15" in rejections[2].reason
+
+
+def test_a_byte_that_is_not_utf8_costs_one_record_of_a_list(tmp_path: Path) -> None:
+    runs = [tau_bench_run(), tau_bench_run(trial=1), tau_bench_run(trial=3)]
+    runs[1]["traj"][1]["content"] = "caf@"
+    path = tmp_path / "a.json"
+    path.write_bytes(json.dumps(runs).encode().replace(b"caf@", b"caf\xe9"))
+    rollouts, rejections = read(path)
+    assert len(rollouts) == 2
+    assert places(rejections) == ["[1]"]
+    assert "not UTF-8: byte 0xe9" in rejections[0].reason
+
+
+def test_half_a_surrogate_pair_is_replaced_and_the_id_is_the_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "\\ud83d!"}]}')
+    half = only(path)
+    assert half.data.content is not None
+    assert half.data.content.messages[0].content == "\ufffd!"
+    path.write_text('{"messages": [{"role": "user", "content": "\\ufffd!"}]}')
+    assert only(path).envelope.id != half.envelope.id
+
+
+def test_nesting_that_cannot_be_stored_is_rejected(tmp_path: Path) -> None:
+    def record(depth: int) -> str:
+        deep = "[" * depth + "]" * depth
+        call = json.dumps(openai_call("f", {"a": 0})).replace("0", deep)
+        return f'{{"messages": [{{"role": "assistant", "tool_calls": [{call}]}}]}}'
+
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(record(depth) for depth in (90, 150, 5_000, 10)))
+    rollouts, rejections = read(path)
+    assert [one.position for one in rollouts] == ["line 1", "line 4"]
+    assert "nested deeper than 100" in rejections[0].reason
+    assert "nested too deeply" in rejections[1].reason
+    log = append(rollouts, tmp_path)[1]
+    assert len([decode(record) for record in stored(log)]) == 2
+
+
+def append(
+    items: list[Any], folder: Path, known: set[str] | None = None
+) -> tuple[importing.Appended, MemoryLog]:
+    log = MemoryLog()
+    old = known or set()
+    return append_rollouts(log, BlobStore(folder / "blobs"), items, old.intersection), log
+
+
+def test_an_import_appends_once_and_counts_the_rest(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl",
+        *[openai_record(trial=trial % 5) for trial in range(12)],
+        {"messages": 3},
+    )
+    items = list(read_rollouts([path]))
+    result, log = append(items, tmp_path)
+    assert (result.imported, result.duplicates, places(result.rejected)) == (5, 7, ["line 13"])
+    assert len(stored(log)) == 5
+    first = items[0]
+    assert isinstance(first, ImportedRollout)
+    again, log = append(items, tmp_path, known={first.envelope.id})
+    assert (again.imported, again.duplicates) == (4, 8)
+
+
+def test_stored_events_are_what_was_read(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.json", sample) for name, sample in SAMPLES.items()]
+    rollouts, _ = read(*paths)
+    _, log = append(rollouts, tmp_path)
+    events = {event.envelope.id: event for event in map(decode, stored(log))}
+    assert {one.envelope.id for one in rollouts} == events.keys()
+    for one in rollouts:
+        event = events[one.envelope.id]
+        assert event.envelope == one.envelope
+        assert event.data == one.data
+
+
+def test_more_than_a_batch_is_appended_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jsonl", *[openai_record(trial=trial) for trial in range(300)])
+    asked: list[int] = []
+
+    def known(ids: list[str]) -> set[str]:
+        asked.append(len(ids))
+        return set()
+
+    log = MemoryLog()
+    result = append_rollouts(log, BlobStore(tmp_path / "blobs"), read_rollouts([path]), known)
+    assert result.imported == 300
+    assert asked == [128, 128, 44]
+
+
+def test_a_message_of_ten_megabytes_goes_to_a_blob(tmp_path: Path) -> None:
+    # Text that does not compress, so that the body exceeds what a record holds.
+    digits = "".join(format(number * 2654435761 % 2**32, "08x") for number in range(1_300_000))
+    path = write(
+        tmp_path / "a.jsonl", openai_record(messages=[{"role": "user", "content": digits}])
+    )
+    result, log = append([only(path)], tmp_path)
+    (record,) = stored(log)
+    event = decode(record)
+    assert result.imported == 1
+    assert event.blob is not None
+    whole, _ = attach(event, BlobStore(tmp_path / "blobs").get(event.blob.sha256))
+    assert isinstance(whole.data, RolloutEnded)
+    assert whole.data.content is not None
+    assert whole.data.content.messages[0].content == digits
+
+
+def test_a_head_that_fits_no_record_is_rejected(tmp_path: Path) -> None:
+    noise = "".join(format(number * 2654435761 % 2**32, "08x") for number in range(300_000))
+    records = [openai_record(task_id=1, task={"instruction": noise}), openai_record()]
+    items = list(read_rollouts([write(tmp_path / "a.jsonl", *records)]))
+    result, log = append(items, tmp_path)
+    assert (result.imported, places(result.rejected)) == (1, ["line 1"])
+    assert "shorten its fields" in result.rejected[0].reason
+    assert len(stored(log)) == 1
+
+
+def test_warnings_are_counted_per_file(tmp_path: Path) -> None:
+    bad = openai_record(tools=[])
+    path = write(tmp_path / "a.jsonl", openai_record(), bad, bad | {"trial": 1})
+    result, _ = append(list(read_rollouts([path])), tmp_path)
+    assert [(one.warning, one.count, one.position) for one in result.warnings] == [
+        ("calls the unknown tool 'get_order_details'", 2, "line 2")
+    ]
