@@ -1,0 +1,1 @@
+"""The demo: rollouts made on the spot, folded through killed processes into failure patterns."""
