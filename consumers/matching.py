@@ -89,8 +89,10 @@ class Matching:
 def same_value(left: Any, right: Any) -> bool:
     """Whether two JSON values have the same canonical JSON."""
     if isinstance(left, str):
-        if left == right or not isinstance(right, str):
-            return left == right
+        if not isinstance(right, str):
+            return False
+        if left == right:
+            return True
         if left.isascii() and right.isascii():
             return left.strip() == right.strip()
         return bool(canonical(left) == canonical(right))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -120,7 +121,7 @@ def test_quotas_do_not_depend_on_the_order_given(
 def test_a_higher_priority_never_gets_less(given_priorities: dict[str, float], q_max: int) -> None:
     found = quotas(given_priorities, q_max)
     ranked = sorted(given_priorities, key=lambda pid: -given_priorities[pid])
-    for high, low in zip(ranked, ranked[1:], strict=False):
+    for high, low in pairwise(ranked):
         if given_priorities[high] > given_priorities[low]:
             assert found.get(high, 0) >= found.get(low, 0)
 
