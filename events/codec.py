@@ -18,6 +18,7 @@ import array
 import json
 import struct
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -174,15 +175,14 @@ def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any
 
 def _frame(data: EventData, arrays: Arrays) -> tuple[bytes, bytes | None]:
     """The framed value, and the body if it must become a blob."""
-    compressor = _compressor()
-    head = compressor.compress(data.model_dump_json().encode())
+    head = _zstd.compress(data.model_dump_json().encode())
     content_model: BaseModel | None = getattr(data, "content", None)
     content = (
-        compressor.compress(content_model.model_dump_json(exclude_defaults=True).encode())
+        _zstd.compress(content_model.model_dump_json(exclude_defaults=True).encode())
         if content_model is not None
         else b""
     )
-    packed = compressor.compress(_pack_arrays(arrays)) if arrays else b""
+    packed = _zstd.compress(_pack_arrays(arrays)) if arrays else b""
     if len(content) + len(packed) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, 0, len(head), len(content), len(packed))
         return frame + head + content + packed, None
@@ -208,14 +208,15 @@ def _split(value: bytes) -> _Sections:
     return _Sections(value[at : at + head], value[at + head : middle], value[middle:])
 
 
-@cache
-def _compressor() -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=3)
+class _Zstd(threading.local):
+    """One pair per thread: two threads in one context corrupt each other's frames."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=3).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
 
 
-@cache
-def _decompressor() -> zstandard.ZstdDecompressor:
-    return zstandard.ZstdDecompressor()
+_zstd = _Zstd()
 
 
 def _inflate(section: bytes, name: str) -> bytes:
@@ -223,7 +224,7 @@ def _inflate(section: bytes, name: str) -> bytes:
         size = zstandard.frame_content_size(section)
         if size < 0 or size > MAX_DECODED_BYTES:
             raise BadRecord(f"{name} announces {size:,} bytes, the limit is {MAX_DECODED_BYTES:,}")
-        return _decompressor().decompress(section)
+        return _zstd.decompress(section)
     except zstandard.ZstdError as error:
         raise BadRecord(f"{name} is no whole zstd frame: {error}") from error
 
