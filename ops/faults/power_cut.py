@@ -1,0 +1,183 @@
+"""Row 15: cut the power at a random moment and open what the disk kept.
+
+    python -m ops.faults.power_cut --count 100
+
+An appending process runs with `recorder.c` preloaded, which records every write, truncation and
+fsync of the log in one order, and every acknowledgement among them. A cut is a place in that
+record: each file is what its last fsync made durable, and of what was asked for afterwards any part
+may have reached the disk, in any order, down to single sectors of 512 bytes. A file whose name was
+never made durable by an fsync of its folder is gone. Passes when every event acknowledged before
+the cut is in the log, no batch in part, and the file is whole.
+
+Not covered: a disk that lies about fsync, and damage to bytes that were durable before.
+"""
+
+import random
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from events.sqlite import SqliteLog
+from events.sqlite_file import Durability
+from ops.faults.appender import Audit, acknowledged_ids, audit, start
+from ops.faults.command import command
+
+BATCHES: Final = 400
+"""Some 6 MB with their pages: the record holds checkpoints and restarts of the log's journal."""
+
+_SECTOR: Final = 512
+_ENTRY: Final = struct.Struct("<cIQQ")
+_ACKNOWLEDGED: Final = "acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the process asked of the disk: `w` write, `t` truncate to offset, `s` sync."""
+
+    kind: str
+    path: Path
+    offset: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class File:
+    """What is durable of a file, and what is on its way there."""
+
+    content: bytearray = field(default_factory=bytearray)
+    pending: list[Request] = field(default_factory=list)
+    named: bool = False
+    """Whether its folder was synced since it was made."""
+
+
+def run(
+    count: int, folder: Path, durability: Durability = "power", seed: int = 0
+) -> dict[str, Any]:
+    """Record one process, cut its record in `count` places; the sums over all cuts."""
+    source = random.Random(seed)
+    requests = _recorded(folder, durability, source.randrange(1 << 30))
+    cuts = sorted(source.sample(range(len(requests)), min(count, len(requests))))
+    audits = [_audited(files, folder / "cut", source) for files in _at(requests, cuts, folder)]
+    bad = {
+        name: sum(getattr(found, name) for found in audits)
+        for name in ("lost", "duplicates", "torn_batches", "problems")
+    }
+    syncs = sum(request.kind == "s" for request in requests)
+    return {
+        "fault": "power cut", "durability": durability, "cuts": len(audits),
+        "requests": len(requests), "syncs": syncs,
+        "acknowledged": max(found.acknowledged for found in audits), **bad,
+        "passed": not any(bad.values()),
+    }  # fmt: skip
+
+
+def _recorded(folder: Path, durability: Durability, seed: int) -> list[Request]:
+    library = folder / "recorder.so"
+    compiled = subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("recorder.c")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if compiled.returncode:
+        raise RuntimeError(f"recorder.c does not compile, is a C compiler there? {compiled.stderr}")
+    disk = folder / "disk"
+    disk.mkdir()
+    SqliteLog(disk / "log.db").close()
+    shutil.copy(disk / "log.db", folder / "first.db")
+    preload = {
+        "LD_PRELOAD": str(library),
+        "RECORD_FOLDER": str(disk.resolve()),
+        "RECORD_JOURNAL": str(folder / "journal"),
+    }
+    options = (f"--seed={seed}", f"--batches={BATCHES}", f"--durability={durability}")
+    process = start(disk / "log.db", disk / _ACKNOWLEDGED, *options, env=preload)
+    if process.wait(300):
+        raise RuntimeError(f"the recorded appender ended with {process.returncode}")
+    return list(_requests((folder / "journal").read_bytes()))
+
+
+def _requests(journal: bytes) -> Iterator[Request]:
+    at = 0
+    while at < len(journal):
+        kind, name, offset, length = _ENTRY.unpack_from(journal, at)
+        middle = at + _ENTRY.size + name
+        path = Path(journal[at + _ENTRY.size : middle].decode())
+        at = middle + length
+        yield Request(kind.decode(), path, offset, journal[middle:at])
+
+
+def _at(requests: list[Request], cuts: list[int], folder: Path) -> Iterator[dict[Path, File]]:
+    """The state of every file at each cut, in order."""
+    first = (folder / "first.db").read_bytes()
+    files = {(folder / "disk" / "log.db").resolve(): File(bytearray(first), named=True)}
+    done = 0
+    for cut in cuts:
+        for request in requests[done:cut]:
+            _follow(files, request)
+        done = cut
+        yield files
+
+
+def _follow(files: dict[Path, File], request: Request) -> None:
+    if request.kind != "s":
+        files.setdefault(request.path, File()).pending.append(request)
+    elif request.path in files:
+        file = files[request.path]
+        for pending in file.pending:
+            _apply(file.content, pending.kind, pending.offset, pending.data)
+        file.pending.clear()
+    else:
+        for path, file in files.items():
+            file.named |= path.parent == request.path
+
+
+def _apply(content: bytearray, kind: str, offset: int, data: bytes) -> None:
+    if kind == "t" and offset < len(content):
+        del content[offset:]
+        return
+    end = offset + len(data)
+    if len(content) < end:
+        content.extend(bytes(end - len(content)))
+    content[offset:end] = data
+
+
+def _kept(file: File, source: random.Random) -> bytes:
+    """One of the contents that the disk may hold now."""
+    content = bytearray(file.content)
+    share = source.choice((0.0, 0.5, 0.95, 1.0))
+    for request in file.pending:
+        if request.kind == "t":
+            if source.random() < share:
+                _apply(content, "t", request.offset, b"")
+            continue
+        for start_at in range(0, len(request.data), _SECTOR):
+            if source.random() < share:
+                sector = request.data[start_at : start_at + _SECTOR]
+                _apply(content, "w", request.offset + start_at, sector)
+    return bytes(content)
+
+
+def _audited(files: dict[Path, File], cut: Path, source: random.Random) -> Audit:
+    shutil.rmtree(cut, ignore_errors=True)
+    cut.mkdir()
+    for path, file in files.items():
+        if path.name == _ACKNOWLEDGED:
+            # What callers were told is outside of the machine: no cut takes it back.
+            told = bytearray()
+            for request in file.pending:
+                _apply(told, request.kind, request.offset, request.data)
+            (cut / _ACKNOWLEDGED).write_bytes(told)
+        elif file.named:
+            (cut / path.name).write_bytes(_kept(file, source))
+    told_file = cut / _ACKNOWLEDGED
+    log = SqliteLog(cut / "log.db")
+    found = audit(log, acknowledged_ids([told_file] if told_file.exists() else []))
+    log.close()
+    return found
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
