@@ -10,7 +10,7 @@ numbers or the names disagree.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import Field
@@ -121,6 +121,12 @@ def findings(
         unknown = sorted({item.call.name for item in executed} - set(declared))
         found.extend(f"calls the unknown tool {name[:80]!r}" for name in unknown[:_MAX_NAMED])
     return tuple(found)
+
+
+def was_told(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
+    """Whether the assistant said each of them, by the rule of tau-bench and tau2."""
+    said = [one.text.lower().replace(",", "") for one in messages if one.role == "assistant"]
+    return all(any(output.lower() in text for text in said) for output in outputs)
 
 
 _MAX_NAMED: Final = 5

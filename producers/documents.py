@@ -27,7 +27,7 @@ MAX_RECORD_CHARACTERS: Final = MAX_DECODED_BYTES // 4
 """A character takes at most four bytes, so the content of a shorter record can be read back."""
 
 _MAX_ATTEMPTS: Final = 1_000
-"""Places tried behind one damage: each costs a scan of the text to name its line."""
+"""Failures behind one damage: each costs a scan of the text, because it names its line."""
 
 _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
@@ -180,7 +180,8 @@ def decode_at(text: str, at: int, position: str) -> Found | Damage:
     if end - at > MAX_RECORD_CHARACTERS:
         reason = f"takes {end - at:,} characters, at most {MAX_RECORD_CHARACTERS:,} can be stored"
         return Damage(position, reason, end)
-    if (foreign := _NOT_UTF8.search(text, at, end)) is not None:
+    foreign = None if text.isascii() else _NOT_UTF8.search(text, at, end)
+    if foreign is not None:
         byte = ord(foreign.group()) - 0xDC00
         reason = f"is not UTF-8: byte 0x{byte:02x} at character {foreign.start():,}; convert it"
         return Damage(position, reason, end)
@@ -224,10 +225,10 @@ def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int |
     attempts = 0
     place = _OBJECT_IN_ARRAY.search(text, start, stop)
     while place is not None and attempts < _MAX_ATTEMPTS:
-        attempts += 1
         found = decode_at(text, place.end(), "")
         if isinstance(found, Found) and is_record(found.value):
             return place.end()
+        attempts += isinstance(found, Damage)
         # A whole value that is no record is a part of one: nothing in it can be one.
         resume = found.end if isinstance(found, Found) else place.end()
         place = _OBJECT_IN_ARRAY.search(text, resume, stop)

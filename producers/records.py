@@ -80,7 +80,7 @@ class Record:
             text = exact_json(value)
         except RecursionError as error:
             raise Unusable("is nested too deeply to be stored; flatten it") from error
-        if _HALF_PAIR.search(text) is not None:
+        if not text.isascii() and _HALF_PAIR.search(text) is not None:
             value = readable(value)
             # In JSON text a lone surrogate and its escape are the same character.
             text = text.encode("utf-8", "backslashreplace").decode()
@@ -153,7 +153,7 @@ class Identity:
 def readable(value: Any) -> Any:
     """`value` with U+FFFD in the place of each half of a surrogate pair."""
     text = exact_json(value)
-    if _HALF_PAIR.search(text) is None:
+    if text.isascii() or _HALF_PAIR.search(text) is None:
         return value
     return json.loads(_HALF_PAIR.sub("\ufffd", text))
 

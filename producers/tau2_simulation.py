@@ -13,7 +13,7 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import WireCall, WireMessage, findings, to_message
+from producers.conversation import WireCall, WireMessage, findings, to_message, was_told
 from producers.records import (
     Identity,
     ImportedRollout,
@@ -266,7 +266,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     declared = catalog(environment) if environment else None
     found = list(findings(messages, declared.tools if declared else None))
-    gold = (task.evaluation_criteria.actions if task.evaluation_criteria else None) or []
+    criteria = task.evaluation_criteria or WireCriteria()
     reward = run.reward_info
     if run.termination_reason == _UNJUDGED:
         found.append("the run ended with an infrastructure error; it is not judged")
@@ -274,13 +274,19 @@ def _warnings(
         found.append("the reward is missing; the run is not judged")
         return tuple(found)
     checked = [check.action for check in reward.action_checks or ()]
-    if checked and checked != gold:
+    if checked and checked != criteria.actions:
         found.append(
             "the recorded action checks are not the gold actions of its task: the task ids are "
             "wrong, do not trust its reward"
         )
     if reward.reward_breakdown and _product(reward.reward_breakdown.values()) != reward.reward:
         found.append("the reward is not the product of its parts")
+    told = (reward.reward_breakdown or {}).get("COMMUNICATE")
+    outputs = (
+        task.evaluation_criteria.communicate_info if task.evaluation_criteria else None
+    ) or []
+    if told is not None and outputs and (told == 1) != was_told(outputs, messages):
+        found.append("what the agent said does not give the recorded COMMUNICATE part")
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import findings, parse_messages
+from producers.conversation import findings, parse_messages, was_told
 from producers.documents import Shape, records
 from producers.records import (
     Identity,
@@ -205,4 +205,8 @@ def _warnings(
         found.append("`reward` is not the reward of `reward_info`")
     if run.reward is not None and is_success(run.reward) and 0.0 in _parts(run).values():
         found.append("the reward is 1 although one of its parts is 0")
+    told = _parts(run).get("r_outputs")
+    outputs = run.info.task.outputs if run.info.task else []
+    if told is not None and outputs and (told == 1) != was_told(outputs, messages):
+        found.append("what the agent said does not give the recorded `r_outputs`")
     return tuple(found)

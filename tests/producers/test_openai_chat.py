@@ -9,6 +9,7 @@ import pytest
 
 from events.messages import Action
 from producers.conversation import parse_arguments
+from producers.openai_chat import WireRollout
 from tests.producers.samples import Json, only, openai_call, openai_record, places, read, write
 
 
@@ -196,3 +197,13 @@ def test_an_array_and_a_printed_object_are_read_too(tmp_path: Path) -> None:
     printed = tmp_path / "b.json"
     printed.write_text(json.dumps(openai_record(), indent=2))
     assert read(array)[0][0].envelope.id == only(printed).envelope.id
+
+
+def test_the_documentation_names_every_field_and_its_example_is_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    section = text.split("## OpenAI chat")[1].split("\n## ")[0]
+    for name in WireRollout.model_fields:
+        assert f"`{name}`" in section, f"docs/formats.md does not name {name}"
+    path = tmp_path / "a.jsonl"
+    path.write_text(section.split("```json\n")[1].split("```")[0])
+    assert only(path).data.success is True

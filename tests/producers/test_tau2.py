@@ -116,6 +116,14 @@ def test_action_checks_of_another_task_are_warned_of(tmp_path: Path) -> None:
     assert "not the gold actions of its task" in warning
 
 
+@pytest.mark.parametrize(("told", "warned"), [(1.0, True), (0.0, False)])
+def test_a_recorded_communicate_part_is_checked(tmp_path: Path, told: float, warned: bool) -> None:
+    parts = {"COMMUNICATE": told}
+    simulation = tau2_simulation(reward_info={"reward": told, "reward_breakdown": parts})
+    rollout = only(write(tmp_path / "a.json", tau2_results(simulations=[simulation])))
+    assert any("COMMUNICATE" in warning for warning in rollout.warnings) is warned
+
+
 def test_an_undeclared_domain_still_keeps_its_tasks_apart(tmp_path: Path) -> None:
     results = tau2_results()
     results["info"]["environment_info"]["domain_name"] = "banking"

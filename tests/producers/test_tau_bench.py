@@ -91,6 +91,11 @@ def test_facts_that_contradict_each_other_are_warned_of(tmp_path: Path) -> None:
     warnings = only(write(tmp_path / "a.json", [run])).warnings
     assert "`reward` is not the reward of `reward_info`" in warnings
     assert "the reward is 1 although one of its parts is 0" in warnings
+    run["info"]["reward_info"]["info"] = {"r_outputs": 0.0}
+    assert (
+        "what the agent said does not give the recorded `r_outputs`"
+        in only(write(tmp_path / "a.json", [run])).warnings
+    )
 
 
 def test_an_unknown_tool_and_a_missing_result_are_warned_of(tmp_path: Path) -> None:
