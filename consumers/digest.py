@@ -9,7 +9,8 @@ column except the broker's offset.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -20,6 +21,8 @@ from consumers.tables import PROJECTED, Projected
 
 _ROWS_AT_ONCE = 1_000
 
+Values = tuple[Any, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -28,15 +31,15 @@ class Difference:
     table: str
     key: dict[str, Any]
     column: str | None
-    """None when one of the two has no such row."""
+    """None when one of the two has no such row; then `live` and `rebuilt` say which one has it."""
     live: Any
     rebuilt: Any
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
         if self.column is None:
-            missing = "the live tables" if self.live is None else "the rebuild"
-            return f"{self.table} ({key}): {missing} have no such row"
+            missing = "the rebuild has" if self.live else "the live tables have"
+            return f"{self.table} ({key}): {missing} no such row"
         return (
             f"{self.table} ({key}): {self.column} is {self.live!r} in the live tables and "
             f"{self.rebuilt!r} in the rebuild"
@@ -49,9 +52,10 @@ def digest(connection: Connection) -> str:
     for model in PROJECTED:
         columns = [column for column in model.table().columns if column.info.get("hashed", True)]
         running.update(model.table().name.encode())
-        for row in _rows(connection, select(*columns).order_by(*_hash_order(model))):
-            running.update(json.dumps(list(row), ensure_ascii=False).encode())
-            running.update(b"\n")
+        with closing(_rows(connection, select(*columns).order_by(*_hash_order(model)))) as rows:
+            for row in rows:
+                running.update(json.dumps(row, ensure_ascii=False).encode())
+                running.update(b"\n")
     return running.hexdigest()
 
 
@@ -83,47 +87,48 @@ def changed_rows(live: Connection, rebuilt: Connection) -> dict[str, int]:
 def _changed(model: type[Projected], live: Connection, rebuilt: Connection) -> int:
     width = len(model.table().primary_key.columns)
     query = _comparison(model)
-    left, right = _rows(live, query), _rows(rebuilt, query)
-    changed, a, b = 0, next(left, None), next(right, None)
-    while a is not None or b is not None:
-        if a is not None and b is not None and tuple(a[:width]) == tuple(b[:width]):
-            changed += tuple(a) != tuple(b)
-            a, b = next(left, None), next(right, None)
-        elif b is None or (a is not None and _before(a[:width], b[:width])):
-            changed, a = changed + 1, next(left, None)
-        else:
-            changed, b = changed + 1, next(right, None)
+    changed = 0
+    with closing(_rows(live, query)) as left, closing(_rows(rebuilt, query)) as right:
+        a, b = next(left, None), next(right, None)
+        while a is not None or b is not None:
+            if a is not None and b is not None and a[:width] == b[:width]:
+                changed += a != b
+                a, b = next(left, None), next(right, None)
+                continue
+            changed += 1
+            if b is None or (a is not None and a[:width] < b[:width]):
+                a = next(left, None)
+            else:
+                b = next(right, None)
     return changed
-
-
-def _before(left: Any, right: Any) -> bool:
-    # Both databases order text by bytes, Python by code points: the same order in UTF-8.
-    return tuple(left) < tuple(right)
 
 
 def _first_difference(
     model: type[Projected], live: Connection, rebuilt: Connection
 ) -> Difference | None:
     query = _comparison(model)
-    names = [column.name for column in query.selected_columns]
-    keys = [column.name for column in model.table().primary_key.columns]
-    for a, b in zip_longest(_rows(live, query), _rows(rebuilt, query)):
-        if a is not None and b is not None and tuple(a) == tuple(b):
-            continue
-        if a is None or b is None or tuple(a[: len(keys)]) != tuple(b[: len(keys)]):
-            lacking_live = a is None or (b is not None and _before(b[: len(keys)], a[: len(keys)]))
-            row = b if lacking_live else a
-            assert row is not None, "zip_longest yields at least one row"
-            key = dict(zip(keys, row, strict=False))
-            present = "present"
-            return Difference(
-                model.table().name, key, None,
-                None if lacking_live else present, present if lacking_live else None,
-            )  # fmt: skip
-        place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
-        key = dict(zip(keys, a, strict=False))
-        return Difference(model.table().name, key, names[place], a[place], b[place])
+    with closing(_rows(live, query)) as left, closing(_rows(rebuilt, query)) as right:
+        for a, b in zip_longest(left, right):
+            if a != b:
+                return _difference(model, query, a, b)
     return None
+
+
+def _difference(
+    model: type[Projected], query: Select[Any], a: Values | None, b: Values | None
+) -> Difference:
+    names = [column.name for column in query.selected_columns]
+    width = len(model.table().primary_key.columns)
+    if a is None or b is None or a[:width] != b[:width]:
+        # Both databases order text by bytes, Python by code points: the same order in UTF-8.
+        live_lacks = a is None or (b is not None and b[:width] < a[:width])
+        row = b if live_lacks else a
+        assert row is not None, "zip_longest yields at least one row"
+        key = dict(zip(names, row[:width], strict=False))
+        return Difference(model.table().name, key, None, not live_lacks, live_lacks)
+    place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+    key = dict(zip(names, a[:width], strict=False))
+    return Difference(model.table().name, key, names[place], a[place], b[place])
 
 
 def _comparison(model: type[Projected]) -> Select[Any]:
@@ -146,7 +151,9 @@ def _hash_order(model: type[Projected]) -> list[Column[Any]]:
     return [column for column in table.columns if column.info.get("hashed", True)]
 
 
-def _rows(connection: Connection, query: Select[Any]) -> Iterator[Any]:
+def _rows(connection: Connection, query: Select[Any]) -> Generator[Values, None, None]:
     # Server-side cursors on PostgreSQL, so that a million rows are never in memory at once.
-    result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
-    yield from result
+    paged = {"yield_per": _ROWS_AT_ONCE}
+    with connection.execute(query, execution_options=paged) as result:
+        for row in result:
+            yield tuple(row)

@@ -42,7 +42,7 @@ REGRESSED_FACTOR: Final = 1.5
 class PatternState:
     """A pattern after its last closed round."""
 
-    evidence: float
+    recurrence: float
     """e: exponential mean of the pattern's share of failures, half of it from the last round."""
     streak: int
     """Rounds in a row with failures, up to this one."""
@@ -68,7 +68,7 @@ class PatternState:
             return 0.0
         regressed = REGRESSED_FACTOR if self.status is Status.REGRESSED else 1.0
         urgency = 1 + 0.5 * min(self.streak, STREAK_CAP)
-        return self.evidence * urgency * (1 - self.pass_rate) * self.learnability * regressed
+        return self.recurrence * urgency * (1 - self.pass_rate) * self.learnability * regressed
 
 
 def update(
@@ -90,7 +90,7 @@ def update(
     absent = 0 if failures else (previous.absent if previous else 0) + 1
     pass_rate = (passes + 1) / (attempts + 2)
     return PatternState(
-        evidence=0.5 * (previous.evidence if previous else 0.0) + 0.5 * share,
+        recurrence=0.5 * (previous.recurrence if previous else 0.0) + 0.5 * share,
         streak=streak,
         absent=absent,
         pass_rate=pass_rate,

@@ -111,7 +111,8 @@ def _fold_version(connection: Connection) -> int | None:
 def _replace(live: Connection, rebuilt: Connection, model: type[Projected]) -> None:
     live.execute(delete(model.table()))
     query = select(model.table())
-    rows = rebuilt.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).mappings()
+    paged = {"yield_per": _ROWS_AT_ONCE}
+    rows = rebuilt.execute(query, execution_options=paged).mappings()
     for page in rows.partitions(_ROWS_AT_ONCE):
         upsert(live, model, [dict(row) for row in page])
 

@@ -259,7 +259,7 @@ def _states(connection: Connection, pair: Pair) -> dict[str, _Known]:
     return {
         row.pattern: _Known(
             PatternState(
-                evidence=row.recurrence,
+                recurrence=row.recurrence,
                 streak=row.streak,
                 absent=row.absent,
                 pass_rate=row.pass_rate,
@@ -296,7 +296,7 @@ def _stage_pattern(
         "attempts": counts.attempts,
         "passes": counts.passes,
         "pass_rate": state.pass_rate,
-        "recurrence": state.evidence,
+        "recurrence": state.recurrence,
         "streak": state.streak,
         "absent": state.absent,
         "priority": state.priority,

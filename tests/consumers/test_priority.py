@@ -67,13 +67,13 @@ def test_more_passes_never_raise_the_priority(
 
 @given(states)
 def test_resolved_means_no_priority(state: PatternState) -> None:
-    assert (state.priority == 0) == (state.status is Status.RESOLVED or state.evidence == 0)
+    assert (state.priority == 0) == (state.status is Status.RESOLVED or state.recurrence == 0)
 
 
 @given(histories, rounds())
 def test_bounds(history: list[Round], closed: Round) -> None:
     state = update(play(history), *closed)
-    assert 0 <= state.evidence <= 1
+    assert 0 <= state.recurrence <= 1
     assert 0 < state.pass_rate < 1
     assert 0 <= state.priority <= 3 * 1.5
     assert (state.streak == 0) != (state.absent == 0)
@@ -158,7 +158,7 @@ def test_five_rounds_by_hand() -> None:
     # A third round in a row: PERSISTENT goes before the gain of .125 to ρ = 1/2.
     third = update(second, 1, 10, 8, 4)
     assert third.status is Status.PERSISTENT
-    assert third.evidence == pytest.approx(0.15)
+    assert third.recurrence == pytest.approx(0.15)
     assert third.priority == pytest.approx(0.15 * 2.5 * 0.5)
     # Mastered: 16 attempts, all passed, ρ = 17/18, although absent only once.
     fourth = update(third, 0, 10, 16, 16)

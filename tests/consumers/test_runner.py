@@ -15,7 +15,13 @@ from events.errors import AheadOfLog, LogTruncated, SchemaAhead
 from events.log import Entry, Record
 from events.memory import MemoryLog
 from events.registry import REGISTRY, Registry
-from events.rollouts import CallEnded, CallStarted, FeedbackReceived, RolloutEnded
+from events.rollouts import (
+    CallEnded,
+    CallStarted,
+    EventData,
+    FeedbackReceived,
+    RolloutEnded,
+)
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 from ops.bench.mix import mix
 from tests.consumers.folding import (
@@ -182,7 +188,7 @@ def test_a_version_from_the_future_halts_until_the_upgrade(engine: Engine) -> No
     class Newer(RolloutEnded):
         VERSION = 2
 
-    types = {**REGISTRY.types, "RolloutEnded": Newer}
+    types: dict[str, type[EventData]] = {**REGISTRY.types, "RolloutEnded": Newer}
     upgraded = Registry(types, {("RolloutEnded", 1): lambda data: data})
     Runner(log, engine, registry=upgraded).catch_up()
     with database.reading(engine) as connection:
