@@ -33,6 +33,8 @@ _BLANK: Final = " \t\r\n"
 _NOT_BLANK: Final = re.compile(r"[^ \t\r\n]")
 _NOT_UTF8: Final = re.compile("[\udc80-\udcff]")
 _OBJECT_IN_ARRAY: Final = re.compile(r"[\[,][ \t\r\n]*(?=\{)")
+_BRACKET_OR_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_DEPTH: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -53,6 +55,8 @@ class Damage:
     position: str
     reason: str
     end: int
+    whole: bool = False
+    """Whether the value ends at `end`: it could not be used, but what follows it is certain."""
 
 
 def read_text(path: Path) -> str:
@@ -104,7 +108,7 @@ def values(text: str, start: int) -> Iterator[Found | Damage]:
         number += 1
         found = decode_at(text, at, f"record {number}")
         yield found
-        if isinstance(found, Damage):
+        if isinstance(found, Damage) and not found.whole:
             return
         at = skip_blank(text, found.end)
 
@@ -121,21 +125,20 @@ def items(
     while at < stop and text[at] != "]":
         position = f"{name}[{index}]" if certain else f"{name}[character {at:,}]"
         found = decode_at(text, at, position)
-        yield found
-        index += 1
-        next_at = _behind(text, found, stop) if isinstance(found, Found) else None
-        if isinstance(found, Found) and next_at is None:
-            yield Damage(
-                f"{name}[{index}]" if certain else f"{name}[character {found.end:,}]",
-                _unclosed(text, found.end, stop),
-                found.end,
-            )
-        if next_at is None:
-            certain = False
-            next_at = _next_record(text, found.end, stop, is_record)
+        if isinstance(found, Found) or found.whole:
+            yield found
+            behind = _behind(text, found.end, stop)
+            if behind is not None:
+                at, index = behind, index + 1
+                continue
+            position = f"{name}[{index + 1}]" if certain else f"{name}[character {found.end:,}]"
+            found = Damage(position, _unclosed(text, found.end, stop), found.end)
+        next_at = _next_record(text, found.end, stop, is_record)
+        lost = "; no whole record follows" if next_at is None else ""
+        yield Damage(found.position, found.reason + lost, found.end)
         if next_at is None:
             return
-        at = next_at
+        at, index, certain = next_at, index + 1, False
     if at >= stop and index == 0:
         yield Damage(f"{name}[0]", _unclosed(text, at, stop), at)
     behind = skip_blank(text, at + 1)
@@ -158,7 +161,8 @@ def members(text: str, start: int) -> Iterator[tuple[str, int]]:
         yield key.value, begin
         value = decode_at(text, begin, "")
         comma = skip_blank(text, value.end)
-        if isinstance(value, Damage) or text[comma : comma + 1] != ",":
+        whole = isinstance(value, Found) or value.whole
+        if not whole or text[comma : comma + 1] != ",":
             return
         at = skip_blank(text, comma + 1)
 
@@ -174,18 +178,28 @@ def decode_at(text: str, at: int, position: str) -> Found | Damage:
         how = "is cut off or malformed" if at_end else "is malformed"
         return Damage(position, f"{how} at character {error.pos:,}: {error.msg}", end)
     except RecursionError:
-        return Damage(position, "is nested too deeply to be read; flatten it", at + 1)
+        return _unread(text, at, position, "is nested too deeply to be read; flatten it")
     except ValueError as error:  # an integer of more digits than Python parses
-        return Damage(position, f"cannot be read: {error}", at + 1)
+        return _unread(text, at, position, f"cannot be read: {error}")
     if end - at > MAX_RECORD_CHARACTERS:
         reason = f"takes {end - at:,} characters, at most {MAX_RECORD_CHARACTERS:,} can be stored"
-        return Damage(position, reason, end)
+        return Damage(position, reason, end, whole=True)
     foreign = None if text.isascii() else _NOT_UTF8.search(text, at, end)
     if foreign is not None:
         byte = ord(foreign.group()) - 0xDC00
         reason = f"is not UTF-8: byte 0x{byte:02x} at character {foreign.start():,}; convert it"
-        return Damage(position, reason, end)
+        return Damage(position, reason, end, whole=True)
     return Found(position, value, end)
+
+
+def _unread(text: str, at: int, position: str, reason: str) -> Damage:
+    """Damage up to the bracket that closes the value; well-formed text needs no parser for that."""
+    depth = 0
+    for token in _BRACKET_OR_STRING.finditer(text, at):
+        depth += _DEPTH.get(token.group()[0], 0)
+        if depth <= 0:
+            return Damage(position, reason, token.end(), whole=True)
+    return Damage(position, reason, len(text))
 
 
 def skip_blank(text: str, at: int) -> int:
@@ -211,9 +225,9 @@ def _decoded_line(number: int, raw: bytes, end: int) -> Found | Damage:
     return Found(position, found.value, end)
 
 
-def _behind(text: str, found: Found, stop: int) -> int | None:
+def _behind(text: str, end: int, stop: int) -> int | None:
     """Where the next item starts, or the closing bracket stands; None where neither follows."""
-    at = skip_blank(text, found.end)
+    at = skip_blank(text, end)
     if at < stop and text[at] == ",":
         at = skip_blank(text, at + 1)
         return at if at < stop else None

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from events.blobs import BlobStore
 from events.codec import Encoded, encode
@@ -59,6 +59,8 @@ class Format(Protocol):
     NAME: str
 
     def recognises(self, shape: Shape, keys: frozenset[str]) -> bool: ...
+
+    def is_record(self, value: Any) -> bool: ...
 
     def read(self, source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]: ...
 
@@ -203,7 +205,7 @@ def _read_file(source: Source, format: str) -> Iterator[ImportedRollout | Reject
 def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
     """The keys of the first record that can be read; else those of the object it begins with."""
     found: Found | Damage
-    for number, found in enumerate(records(path, shape, lambda value: isinstance(value, dict))):
+    for number, found in enumerate(records(path, shape, _is_any_record)):
         if isinstance(found, Found) and isinstance(found.value, dict):
             return frozenset(found.value)
         if number >= _SAMPLE_RECORDS:
@@ -211,6 +213,10 @@ def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
     text = read_text(path)
     start = _first_object(text)
     return frozenset(key for key, _ in members(text, start)) if start is not None else frozenset()
+
+
+def _is_any_record(value: Any) -> bool:
+    return any(module.is_record(value) for module in FORMATS.values())
 
 
 def _first_object(text: str) -> int | None:

@@ -55,8 +55,8 @@ class _Results:
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
     """Whether the document's keys are this format's: a whole file's, half a file's, or those of
     one simulation that was taken out of its folder."""
-    whole = SIMULATIONS in keys or {"info", "tasks"} <= keys
-    return shape != "array" and (whole or {"timestamp", "info"} <= keys or keys >= _SINGLE)
+    whole = SIMULATIONS in keys or {"info", "tasks"} <= keys or {"timestamp", "info"} <= keys
+    return keys >= _SINGLE or (whole and shape != "array")
 
 
 def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
@@ -65,12 +65,12 @@ def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
     results = _Results()
     yield from _read_head(source, text, results)
     if results.simulations_at is not None:
-        yield from _read_list(source, text, results)
+        yield from _read_list(source, text, results.simulations_at, results)
     if source.path.name == RESULTS:
         yield from _read_folder(source, results)
 
 
-def is_simulation(value: Any) -> bool:
+def is_record(value: Any) -> bool:
     return isinstance(value, dict) and "task_id" in value and "messages" in value
 
 
@@ -91,7 +91,8 @@ def _read_head(source: Source, text: str, results: _Results) -> Iterator[Rejecti
             if key == SIMULATIONS and {"info", "tasks"} <= places.keys() and not is_folder:
                 break
     if not places:
-        yield source.rejection("file", f"holds no tau2 results, it begins {text[:40]!r}")
+        reason = f"holds no tau2 results with info, tasks and simulations: it begins {text[:40]!r}"
+        yield source.rejection("file", reason)
         return
     for name, pattern in _HIDDEN.items():
         if name not in places and (hidden := pattern.search(text, max(places.values()))):
@@ -158,15 +159,14 @@ def _read_index(
 
 
 def _read_list(
-    source: Source, text: str, results: _Results
+    source: Source, text: str, at: int, results: _Results
 ) -> Iterator[ImportedRollout | Rejection]:
-    assert results.simulations_at is not None
-    at, done = results.simulations_at, 0
+    done = 0
     if text[at : at + 1] != "[":
         if text[at : at + 4] != "null":
             yield source.rejection(SIMULATIONS, f"is no list: {text[at : at + 40]!r}")
         return
-    for found in items(text, at, SIMULATIONS, is_simulation):
+    for found in items(text, at, SIMULATIONS, is_record):
         yield _attempt(source, found, results)
         source.advance(found.end - done)
         done = found.end

@@ -178,6 +178,35 @@ def test_records_behind_a_damaged_one_are_found_again(tmp_path: Path) -> None:
     assert places(rejections) == ["[1]"]
 
 
+@pytest.mark.parametrize("torn", ['"reward": 1.0,', '"traj": [', '"actions": ['])
+def test_damage_in_the_first_record_does_not_hide_the_format(tmp_path: Path, torn: str) -> None:
+    text = json.dumps([tau_bench_run(trial=trial) for trial in range(3)])
+    path = tmp_path / "a.json"
+    path.write_text(text.replace(torn, torn + "!", 1))
+    rollouts, rejections = read(path)
+    assert [one.data.trial for one in rollouts] == [1, 2]
+    assert places(rejections) == ["[0]"]
+
+
+def test_where_no_record_follows_damage_it_says_so(tmp_path: Path) -> None:
+    text = json.dumps([tau_bench_run(trial=trial) for trial in range(3)])
+    path = tmp_path / "a.json"
+    path.write_text(text.replace('"trial": ', '"trial" '))
+    rollouts, (rejection,) = read(path)
+    assert not rollouts
+    assert rejection.reason.endswith("no whole record follows")
+
+
+def test_simulations_without_their_tasks_are_no_chat_logs(tmp_path: Path) -> None:
+    for path in (
+        write(tmp_path / "a.json", [tau2_simulation()]),
+        write(tmp_path / "b.jsonl", tau2_simulation(), tau2_simulation(trial=3)),
+    ):
+        rollouts, rejections = read(path)
+        assert not rollouts
+        assert places(rejections) == ["file"]
+
+
 def test_what_follows_the_list_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([tau_bench_run()]) + "[]")
@@ -232,6 +261,27 @@ def test_nesting_that_cannot_be_stored_is_rejected(tmp_path: Path) -> None:
     assert "nested too deeply" in rejections[1].reason
     log = append(rollouts, tmp_path)[1]
     assert len([decode(record) for record in stored(log)]) == 2
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
+def test_records_behind_a_deep_one_are_read(tmp_path: Path, opening: str) -> None:
+    closing = "".join({"[": "]", "{": "}"}.get(sign, "") for sign in reversed(opening))
+    deep = opening * 20_000 + "0" + closing * 20_000
+    runs = [json.dumps(tau_bench_run(trial=trial)) for trial in range(3)]
+    path = tmp_path / "a.json"
+    path.write_text("[" + ",".join([runs[0], f'{{"traj": "]}}", "x": {deep}}}', *runs[1:]]) + "]")
+    rollouts, rejections = read(path)
+    assert [one.position for one in rollouts] == ["[0]", "[2]", "[3]"]
+    assert places(rejections) == ["[1]"]
+
+
+def test_an_integer_too_long_to_be_parsed_costs_its_record(tmp_path: Path) -> None:
+    runs = [json.dumps(tau_bench_run(trial=trial)) for trial in range(3)]
+    path = tmp_path / "a.json"
+    path.write_text("[" + ",".join([runs[0], runs[1].replace("7", "7" * 5_000), runs[2]]) + "]")
+    rollouts, rejections = read(path)
+    assert [one.position for one in rollouts] == ["[0]", "[2]"]
+    assert places(rejections) == ["[1]"]
 
 
 def append(
