@@ -75,14 +75,13 @@ def tell(console: Console, home: Path, seed: int, tasks: int, trials: int) -> bo
 
 def _import(console: Console, demo: Demo, made: list[Attempt]) -> None:
     _head(console, 2, "events")
-    file = demo.write_rollouts(made)
+    demo.write_rollouts(made)
     began = time.monotonic()
-    first = demo.run("import", str(file), "--no-wait", "--no-diagnose")
+    first = demo.run("import", str(demo.rollouts), "--no-wait")
     seconds = time.monotonic() - began
-    again = demo.run("import", str(file), "--no-wait", "--no-diagnose")
     console.print(
-        f"kintsugi import: {first['imported']:,} events appended to the log in {seconds:.1f} s.  "
-        f"Imported again: {again['imported']} new, {again['duplicates']:,} duplicates."
+        f"kintsugi import: {first['imported']:,} events appended to the log in {seconds:.1f} s, "
+        "not folded yet."
     )
 
 
@@ -106,13 +105,17 @@ def _fold(console: Console, demo: Demo, total: int, seed: int) -> None:
     finished = demo.fold(total)
     console.print(
         f"kintsugi consume, process {finished.pid}: finished after {finished.seconds:.1f} s with "
-        f"{finished.folded:>3,} of {total:,}"
+        f"{finished.folded:,} of {total:,}"
+    )
+    again = demo.run("import", str(demo.rollouts))
+    console.print(
+        f"The same file imported again: {again['imported']} new, "
+        f"{again['duplicates']:,} duplicates."
     )
 
 
 def _patterns(console: Console, demo: Demo) -> None:
     _head(console, 4, "failure patterns, what to train next first")
-    demo.run("diagnose")
     patterns = demo.run("patterns")
     table = Table(box=None, pad_edge=False)
     for title in ("priority", "failures", "attempts", "pass rate"):

@@ -43,6 +43,7 @@ class Demo:
     def __init__(self, home: Path) -> None:
         self.home = home.absolute()
         self.home.mkdir(parents=True)
+        self.rollouts = self.home / "rollouts.jsonl"
         configuration = self.home / "kintsugi.toml"
         configuration.write_text("# The demo uses the defaults.\n")
         # What the operator configured (Kafka, a database) has no business in a demo.
@@ -50,11 +51,9 @@ class Demo:
             name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")
         } | {"KINTSUGI_HOME": str(self.home), "KINTSUGI_CONFIG": str(configuration)}
 
-    def write_rollouts(self, made: Iterable[Attempt]) -> Path:
+    def write_rollouts(self, made: Iterable[Attempt]) -> None:
         """The rollouts as a file of OpenAI chat records."""
-        file = self.home / "rollouts.jsonl"
-        file.write_text("".join(f"{json.dumps(attempt.record)}\n" for attempt in made))
-        return file
+        self.rollouts.write_text("".join(f"{json.dumps(attempt.record)}\n" for attempt in made))
 
     def run(self, *arguments: str) -> Any:
         """What a command answers."""
