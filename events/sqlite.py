@@ -82,7 +82,7 @@ class SqliteLog:
 
     @property
     def waiting(self) -> int:
-        """Batches that arrived and are in no transaction yet."""
+        """Batches that were accepted and not answered yet."""
         return self._writer.waiting if self._writer else 0
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from events.errors import KintsugiError, LogError
 from events.sqlite_file import Durability, explained, writable
@@ -37,8 +37,8 @@ CHECKPOINT_BYTES: Final = 4 << 20
 _PAGE_BYTES: Final = 4096
 
 WAL_BYTES: Final = 64 << 20
-"""Above this size the write-ahead log starts again from its beginning, which holds up appends for
-as long as the rest of it takes to be moved."""
+"""After so much the write-ahead log starts again from its beginning, and appends are held up until
+what is left of it was moved: a disk that is written faster than it can follow must not fill up."""
 
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
 """Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
@@ -74,6 +74,7 @@ class GroupWriter:
         self._checkpointer = Checkpointer(path, durability)
         self._arrived = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
+        self._taken = 0
         self._callers = 1
         """About how many append at the same time; a lone one never waits for others."""
         self._closed = False
@@ -82,8 +83,9 @@ class GroupWriter:
 
     @property
     def waiting(self) -> int:
-        """Jobs that arrived and are in no transaction yet."""
-        return len(self._waiting)
+        """Jobs that were accepted and not answered yet."""
+        with self._arrived:
+            return len(self._waiting) + self._taken
 
     def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
         """The result of `job`, once it is committed; `size` is what it writes, in bytes."""
@@ -122,6 +124,7 @@ class GroupWriter:
                 item = self._waiting.popleft()
                 size += item.size
                 group.append(item)
+            self._taken = len(group)
             self._callers = max(len(group), self._callers * 9 // 10)
             return group
 
@@ -132,9 +135,11 @@ class GroupWriter:
         try:
             results = self._transaction(group)
         except Exception as error:  # raised again, in each waiting caller
+            self._taken = 0
             for item in group:
                 item.fail(error, self._path)
             return
+        self._taken = 0
         self._after_commit()
         for item, result in zip(group, results, strict=True):
             if isinstance(result, KintsugiError):
@@ -165,17 +170,24 @@ class Checkpointer:
     def __init__(self, path: Path, durability: Durability) -> None:
         self._path = path
         self._connection = writable(path, durability, _CHECKPOINT_BUSY_SECONDS)
-        self._written = 0
+        self._one_at_a_time = threading.Lock()
+        self._since_checkpoint = 0
+        self._since_restart = 0
         self._due = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoint {path}", daemon=True)
         self._thread.start()
 
     def wrote(self, size: int) -> None:
-        """Count what the writer committed."""
-        self._written += size
-        if self._written >= CHECKPOINT_BYTES:
-            self._written = 0
+        """Count what the writer committed; holds it up where the disk cannot follow."""
+        self._since_checkpoint += size
+        self._since_restart += size
+        if self._since_restart >= WAL_BYTES:
+            restarted = self._checkpoint("RESTART")
+            # A reader or another process was in the way: try again a little later.
+            self._since_restart = 0 if restarted else WAL_BYTES - CHECKPOINT_BYTES
+        elif self._since_checkpoint >= CHECKPOINT_BYTES:
+            self._since_checkpoint = 0
             self._due.set()
 
     def close(self) -> None:
@@ -188,16 +200,17 @@ class Checkpointer:
     def _run(self) -> None:
         while self._due.wait() and not self._closed:
             self._due.clear()
+            self._checkpoint("PASSIVE")
+
+    def _checkpoint(self, kind: Literal["PASSIVE", "RESTART"]) -> bool:
+        with self._one_at_a_time:
             try:
-                self._checkpoint()
+                busy, _, _ = self._connection.execute(f"PRAGMA wal_checkpoint({kind})").fetchone()
             except sqlite3.Error as error:
                 # Nothing is lost: every page is still in the write-ahead log, and the next
                 # checkpoint starts where this one stopped.
                 _logger.warning(
                     "%s", explained(error, self._path), extra={"action": "checkpoint_failed"}
                 )
-
-    def _checkpoint(self) -> None:
-        _, pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if pages * _PAGE_BYTES > WAL_BYTES:
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                return False
+            return not busy
