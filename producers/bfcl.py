@@ -62,8 +62,16 @@ class _Score:
     """What a score file says."""
 
     failures: dict[str, Any] = field(default_factory=dict)
-    judged: int = 0
+    summary: dict[str, Any] = field(default_factory=dict)
     model_name: str | None = None
+
+    def judged_all(self, rows: int) -> bool:
+        """Whether whoever is not among the failures passed: all were judged, and every failure
+        that was counted is here, so the file was not cut off."""
+        total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
+        if not isinstance(total, int) or not isinstance(correct, int):
+            return False
+        return total >= rows and len(self.failures) == total - correct
 
 
 def recognises(shape: Shape, keys: frozenset[str]) -> bool:
@@ -84,7 +92,7 @@ def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
         return
     score = _score(_partner(source.path, "result", "score"))
     rows = sum(isinstance(found, Found) for found in records(source.path, shape, is_record))
-    complete = score.judged >= rows
+    complete = score.judged_all(rows)
     done = 0
     for found in records(source.path, shape, is_record):
         row = _judged(found, score, complete) if isinstance(found, Found) else found
@@ -118,15 +126,14 @@ def _partner(path: Path, own: str, other: str) -> Path | None:
 
 
 def _score(path: Path | None) -> _Score:
-    """Lines that cannot be read judge nobody; then the count says that the others may not pass."""
+    """What can be read of it; what cannot is missing in the count."""
     score = _Score()
     for found in lines(path) if path is not None else ():
         value = found.value if isinstance(found, Found) else None
         if not isinstance(value, dict):
-            score.judged = 0
-        elif value.keys() >= _SUMMARY:
-            count = value["total_count"]
-            score.judged = count if isinstance(count, int) else 0
+            continue
+        if value.keys() >= _SUMMARY:
+            score.summary = value
         elif isinstance(value.get("id"), str):
             score.failures[value["id"]] = value
             if isinstance(value.get("model_name"), str):

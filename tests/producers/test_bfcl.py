@@ -56,6 +56,13 @@ def test_who_was_not_judged_did_not_pass(tmp_path: Path) -> None:
     assert [one.data.success for one in rollouts] == [False, None, None]
 
 
+def test_a_score_file_that_was_cut_off_passes_nobody(tmp_path: Path) -> None:
+    write(tmp_path / "a_result.json", bfcl_result(), bfcl_result(id="multi_turn_base_4"))
+    write(tmp_path / "a_score.json", SUMMARY, None)
+    rollouts, _ = read(tmp_path)
+    assert [one.data.success for one in rollouts] == [None, None]
+
+
 def test_a_score_file_by_itself_is_rejected_with_the_remedy(tmp_path: Path) -> None:
     rollouts, (rejection,) = read(write(tmp_path / "a_score.json", SUMMARY, FAILURE))
     assert not rollouts
