@@ -4,8 +4,8 @@
 
 A piece that is done is a line in the checkpoint file and is not run again, so the hours may be
 spread over several runs and over machines (put the files together). At the end one line of JSON per
-driver: counts are sums over its pieces, times the longest. Exit code 1 if a piece did not pass; after
-the defect is mended, remove its line from the checkpoint.
+driver: counts are sums over its pieces, times the longest. Exit code 1 if a piece did not pass;
+after the defect is mended, remove its line from the checkpoint.
 """
 
 import argparse
