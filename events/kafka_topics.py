@@ -40,6 +40,9 @@ def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, 
         "retention.bytes": "-1",
         "min.insync.replicas": str(min_insync),
         "message.timestamp.type": "CreateTime",
+        # By default a record more than an hour ahead of the broker's clock is refused, and a spool
+        # written under a wrong clock could never be shipped.
+        "message.timestamp.after.max.ms": str(2**63 - 1),
         "compression.type": "producer",
         "unclean.leader.election.enable": "false",
     }

@@ -1,0 +1,61 @@
+"""Row 8: the broker is away for minutes while a process appends 100 events a second.
+
+Passes when that process was acknowledged all the time, the backlog is on the broker within 2
+minutes of its return, and what a fold accepts equals the spool.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from events.streams import STREAMS
+from ops.faults.scene import Child, Scene, compared, passed, report, scene
+
+PER_SECOND: Final = 100
+DRAIN_SECONDS: Final = 120
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """Away for `count` seconds."""
+    with scene(folder) as stage:
+        shipper = stage.shipping()
+        shipper.line()
+        spool = str(stage.spool.path)
+        appender = Child("append", "--spool", spool, "--per-second", str(PER_SECOND))
+        appender.line()
+        time.sleep(2)
+        stage.broker.stop()
+        time.sleep(count)
+        backlog = _unshipped(stage)
+        stage.broker.start()
+        drained = _drained(stage)
+        appender.stop_asked()
+        acknowledged = json.loads(appender.line())
+        appender.stop()
+        shipper.stop()
+        stage.ship_the_rest()
+        found = passed(compared(stage.spool, stage.kafka), backlog=backlog, **acknowledged)
+    found["drain_seconds"] = round(drained, 1)
+    kept_up = acknowledged["acknowledged"] >= PER_SECOND * count
+    found["passed"] = found["passed"] and kept_up and drained < DRAIN_SECONDS
+    return found
+
+
+def _unshipped(stage: Scene) -> int:
+    return sum(
+        sum(stage.spool.end(stream)) - sum(stage.spool.shipped(stream)) for stream in STREAMS
+    )
+
+
+def _drained(stage: Scene) -> float:
+    """Seconds until the shipper is less than a second behind."""
+    started = time.monotonic()
+    while _unshipped(stage) > PER_SECOND and time.monotonic() - started < 2 * DRAIN_SECONDS:
+        time.sleep(0.1)
+    return time.monotonic() - started
+
+
+if __name__ == "__main__":
+    sys.exit(report("broker_down", run, 600))

@@ -1,0 +1,149 @@
+"""Row 20: a stored batch does not match its checksum.
+
+One byte of a batch in the broker's segment is turned over while the broker is stopped. Passes when
+a reader process ends with LogCorrupt that names the offset, well before its watchdog and without
+spinning; the records before it and the other partitions were read; nothing after it was; and the
+same process goes on to the end once the byte is put back.
+
+    python -m ops.faults.corrupt_batch --read H:P      is that reader
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from events.errors import LogCorrupt
+from events.kafka import KafkaLog
+from events.streams import ROLLOUTS
+from ops.faults.scene import ROOT, Scene, entries, report, scene
+
+PLACE: Final = 1
+APPENDS: Final = 6
+PER_APPEND: Final = 40
+LIMIT_SECONDS: Final = 60
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """`count` batches, each at another place."""
+    chance = random.Random(20)
+    wrong: list[dict[str, Any]] = []
+    slowest, busiest = 0.0, 0.0
+    with scene(folder) as stage:
+        for number in range(APPENDS):
+            stage.kafka.append(entries(number * PER_APPEND, PER_APPEND, 300))
+        whole = _read(stage)
+        for _ in range(count):
+            with _damaged(stage, chance) as offset:
+                found = _read(stage)
+            again = _read(stage)
+            slowest = max(slowest, found["seconds"])
+            busiest = max(busiest, found["processor_seconds"])
+            if not _right(found, whole, offset) or _facts(again) != _facts(whole):
+                wrong.append({"offset": offset, **found})
+    return {
+        "passed": not wrong and slowest < LIMIT_SECONDS,
+        "wrong": wrong[:2],
+        "slowest_seconds": round(slowest, 1),
+        "processor_seconds": round(busiest, 1),
+    }
+
+
+def _right(found: dict[str, Any], whole: dict[str, Any], offset: int) -> bool:
+    others = [read for place, read in enumerate(found["read"]) if place != PLACE]
+    return (
+        found["status"] == 3
+        and f"rollouts/{PLACE} cannot be decoded at offset {offset}," in found["error"]
+        and found["read"][PLACE] == offset
+        and others == [read for place, read in enumerate(whole["read"]) if place != PLACE]
+    )
+
+
+def _facts(found: dict[str, Any]) -> tuple[object, ...]:
+    return found["status"], found["read"]
+
+
+@contextmanager
+def _damaged(stage: Scene, chance: random.Random) -> Iterator[int]:
+    """One bit of a batch turned over, for as long as this lasts; the batch's first offset."""
+    # A clean stop: after a crash the broker itself checks the segment and cuts the batch off.
+    stage.broker.stop()
+    (segment,) = (stage.broker.data / f"{ROLLOUTS.topic}-{PLACE}").glob("*.log")
+    offset, last_byte = chance.choice(_batches(segment)[1:])
+    _turn(segment, last_byte)
+    stage.broker.start()
+    try:
+        yield offset
+    finally:
+        stage.broker.stop()
+        _turn(segment, last_byte)
+        stage.broker.start()
+
+
+def _batches(segment: Path) -> list[tuple[int, int]]:
+    """(first offset, last byte) of each: it begins with its offset (8 bytes) and length (4)."""
+    stored = segment.read_bytes()
+    found: list[tuple[int, int]] = []
+    at = 0
+    while length := int.from_bytes(stored[at + 8 : at + 12], "big"):
+        found.append((int.from_bytes(stored[at : at + 8], "big"), at + 12 + length - 1))
+        at += 12 + length
+    return found
+
+
+def _turn(segment: Path, at: int) -> None:
+    with segment.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def _read(stage: Scene) -> dict[str, Any]:
+    command = [sys.executable, "-m", "ops.faults.corrupt_batch", "--read", stage.broker.bootstrap]
+    begun = time.monotonic()
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_SECONDS,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    if not done.stdout:
+        raise RuntimeError(f"the reader said nothing (exit {done.returncode}): {done.stderr}")
+    seconds = time.monotonic() - begun
+    return {"status": done.returncode, "seconds": seconds, **json.loads(done.stdout)}
+
+
+def _reader(bootstrap: str) -> int:
+    """Read every partition to its end; 3 when one is corrupt, after reading the others."""
+    log = KafkaLog(bootstrap, replication=1)
+    read: list[int] = []
+    error = ""
+    try:
+        for place, end in enumerate(log.end("rollouts")):
+            at = 0
+            try:
+                while at < end:
+                    at = log.read("rollouts", place, at)[-1].offset + 1
+            except LogCorrupt as found:
+                error = str(found)
+            read.append(at)
+    finally:
+        log.close()
+    print(json.dumps({"read": read, "error": error, "processor_seconds": time.process_time()}))
+    return 3 if error else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--read"]:
+        sys.exit(_reader(sys.argv[2]))
+    sys.exit(report("corrupt_batch", run, 10))

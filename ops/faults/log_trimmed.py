@@ -1,0 +1,46 @@
+"""Row 11: the log's start was moved past the position that a reader stored.
+
+Passes when every read from there says LogTruncated instead of going on at the new start, in the
+reader that was connected all along and in a fresh one, and when reading from the start works.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from events.errors import KintsugiError, LogTruncated
+from events.kafka import KafkaLog
+from ops.faults.scene import entries, report, scene
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """`count` times trimmed."""
+    outcomes: list[str] = []
+    with scene(folder) as stage:
+        operator = KafkaLog(stage.broker.bootstrap, replication=1)
+        at = 0
+        for _ in range(count):
+            stage.kafka.append(entries(0, 80, 200))
+            (end,) = {stage.kafka.end("rollouts")[1]}
+            stage.kafka.read("rollouts", 1, at, limit=2)
+            operator.trim("rollouts", 1, end - 3)
+            fresh = KafkaLog(stage.broker.bootstrap, replication=1)
+            outcomes += [_outcome(log, at) for log in (stage.kafka, fresh)]
+            outcomes.append(_outcome(fresh, end - 3))
+            fresh.close()
+            at = end - 3
+        operator.close()
+    wanted = [LogTruncated.__name__, LogTruncated.__name__, "3 records"] * count
+    wrong = [found for found, right in zip(outcomes, wanted, strict=True) if found != right]
+    return {"passed": not wrong, "wrong": wrong[:3]}
+
+
+def _outcome(log: KafkaLog, at: int) -> str:
+    try:
+        return f"{len(log.read('rollouts', 1, at))} records"
+    except KintsugiError as error:
+        return type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(report("log_trimmed", run, 20))

@@ -1,0 +1,66 @@
+"""Row 18: batches arrive out of order inside the window, because idempotence is off.
+
+Some events were recorded by a clock that is a day ahead. For short turns the topics refuse such
+timestamps: the batch that holds one fails while those sent behind it arrive. Passes when what a
+fold accepts equals the spool, and when records did arrive beyond a gap (else nothing was tested).
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from events.streams import STREAMS
+from ops.faults.scene import Writer, compared, passed, report, scene
+
+HOUR_MS: Final = 3_600_000
+ANY_MS: Final = 2**63 - 1
+REFUSED_SECONDS: Final = 0.3
+TAKEN_SECONDS: Final = 0.7
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """`count` turns of refusing."""
+    with scene(folder) as stage:
+        child = stage.shipping("--unordered")
+        child.line()
+        writer = Writer(stage.spool, per_second=500, ahead_every=77)
+        writer.start()
+        with _administration(stage.broker.bootstrap) as admin:
+            for _ in range(count):
+                _take_timestamps_up_to(admin, HOUR_MS)
+                time.sleep(REFUSED_SECONDS)
+                _take_timestamps_up_to(admin, ANY_MS)
+                time.sleep(TAKEN_SECONDS)
+        appended = writer.finish()
+        child.stop()
+        stage.ship_the_rest()
+        result = compared(stage.spool, stage.kafka)
+    found = passed(result, appended=appended)
+    found["passed"] = found["passed"] and result.beyond_gap > 0
+    return found
+
+
+@contextmanager
+def _administration(bootstrap: str) -> Iterator[Any]:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _take_timestamps_up_to(admin: Any, ahead_ms: int) -> None:
+    settings = {"message.timestamp.after.max.ms": str(ahead_ms)}
+    topics = [stream.topic for stream in STREAMS.values()]
+    admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, topic, settings) for topic in topics]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(report("reordered", run, 200))

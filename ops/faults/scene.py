@@ -1,0 +1,301 @@
+"""What the Kafka faults share: a broker, a spool, who appends, who ships, and the comparison.
+
+    python -m ops.faults.scene ship   --spool F --bootstrap H:P [--unordered]
+    python -m ops.faults.scene append --spool F --per-second R
+
+are the processes that the drivers kill. They run until SIGTERM and print one line for each thing a
+driver waits for.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from events.envelope import derived_id
+from events.kafka import KafkaLog
+from events.log import Entry, EventLog, now_ms
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS, STREAMS
+from ops.kafka.broker import Broker
+from producers.shipper import Shipper
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Compared:
+    """A spool against what a fold accepts from the broker."""
+
+    equal: bool = True
+    first_difference: str | None = None
+    accepted: int = 0
+    duplicates: int = 0
+    beyond_gap: int = 0
+    """Arrived before something that had to come first, and came again later."""
+
+
+def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> list[Entry]:
+    """Numbered events over all partitions of `rollouts`; every 50th goes to `learning`.
+
+    Each `ahead_every`-th was recorded by a clock that is a day ahead.
+    """
+    made = []
+    for number in range(begin, begin + count):
+        stream = "learning" if number % 50 == 0 else "rollouts"
+        place = 0 if stream == "learning" else number % ROLLOUTS.partitions
+        filler = random.Random(number).randbytes(value_bytes)
+        headers = (("ce_id", derived_id("fault", str(number)).encode()),)
+        ahead_ms = 86_400_000 if ahead_every and number % ahead_every == 0 else 0
+        made.append(Entry(stream, place, f"key-{number}", headers, filler, now_ms() + ahead_ms))
+    return made
+
+
+def compared(spool: EventLog, kafka: EventLog) -> Compared:
+    """Accept the next sequence only, as a fold does, and compare record by record."""
+    result = Compared()
+    for stream in STREAMS.values():
+        for place in range(stream.partitions):
+            _compare(spool, kafka, stream.name, place, result)
+    return result
+
+
+def _compare(spool: EventLog, kafka: EventLog, stream: str, place: int, result: Compared) -> None:
+    following = 0
+    at = kafka.start(stream)[place]
+    while found := kafka.read(stream, place, at):
+        at = found[-1].offset + 1
+        wanted = {
+            record.sequence: record for record in spool.read(stream, place, following, len(found))
+        }
+        for record in found:
+            if record.sequence < following:
+                result.duplicates += 1
+            elif record.sequence > following:
+                result.beyond_gap += 1
+            else:
+                mine = wanted[record.sequence]
+                if _facts(record) != _facts(mine):
+                    result.equal = False
+                    result.first_difference = f"{stream}/{place} sequence {record.sequence}"
+                    return
+                following += 1
+                result.accepted += 1
+    end = spool.end(stream)[place]
+    if following != end:
+        result.equal = False
+        result.first_difference = f"{stream}/{place} has {following} of {end}"
+
+
+def _facts(record: Any) -> tuple[object, ...]:
+    return (
+        record.source,
+        record.sequence,
+        record.key,
+        record.headers,
+        record.value,
+        record.recorded_ms,
+    )
+
+
+class Writer(threading.Thread):
+    """Appends at a rate until it is stopped; `acknowledged` counts what the spool confirmed."""
+
+    def __init__(
+        self, spool: EventLog, per_second: int, value_bytes: int = 500, ahead_every: int = 0
+    ) -> None:
+        super().__init__(name="writer", daemon=True)
+        self.acknowledged = 0
+        self.longest_seconds = 0.0
+        self.error: Exception | None = None
+        self._spool = spool
+        self._per_second = per_second
+        self._make = partial(entries, value_bytes=value_bytes, ahead_every=ahead_every)
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        started = time.monotonic()
+        try:
+            while not self._stop_asked.wait(0.02):
+                due = int((time.monotonic() - started) * self._per_second) - self.acknowledged
+                if due > 0:
+                    begun = time.monotonic()
+                    self._spool.append(self._make(self.acknowledged, due))
+                    self.longest_seconds = max(self.longest_seconds, time.monotonic() - begun)
+                    self.acknowledged += due
+        except Exception as error:  # handed over to whoever stops the writer
+            self.error = error
+
+    def finish(self) -> int:
+        """Stop, and raise what stopped it before."""
+        self._stop_asked.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return self.acknowledged
+
+
+@dataclass
+class Scene:
+    """A broker with topics and a spool, in one folder."""
+
+    broker: Broker
+    spool: SqliteLog
+    kafka: KafkaLog
+
+    def ship_the_rest(self) -> None:
+        """Ship what is left, in this process."""
+        Shipper(self.spool, self.kafka.sender).ship_once(timeout_seconds=300)
+
+    def shipping(self, *options: str) -> "Child":
+        """A shipper in a process of its own."""
+        bootstrap = self.broker.bootstrap
+        return Child("ship", "--spool", str(self.spool.path), "--bootstrap", bootstrap, *options)
+
+
+@contextmanager
+def scene(folder: Path) -> Iterator[Scene]:
+    """Everything started, and stopped again whatever happens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Broker(folder / "broker") as broker:
+        kafka = KafkaLog(broker.bootstrap, replication=1)
+        spool = SqliteLog(folder / "spool.db", durability="process")
+        try:
+            kafka.ensure_topics()
+            yield Scene(broker, spool, kafka)
+        finally:
+            spool.close()
+            kafka.close()
+
+
+class Child:
+    """One of this module's processes."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ops.faults.scene", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+
+    def line(self) -> str:
+        """Wait for the next line that it prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def resident_bytes(self) -> int:
+        """Its memory now."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (found,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
+        return int(found.split()[1]) * 1024
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._reap()
+
+    def stop_asked(self) -> None:
+        """SIGTERM, without waiting: it may have something to say yet."""
+        self._process.terminate()
+
+    def stop(self) -> int:
+        """SIGTERM; returns its exit status."""
+        self._process.terminate()
+        return self._reap()
+
+    def _reap(self) -> int:
+        status = self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
+
+
+def report(name: str, run: Callable[[int, Path], dict[str, Any]], default: int) -> int:
+    """The command line of a driver: one JSON line, exit 0 when the fault was survived."""
+    parser = argparse.ArgumentParser(prog=f"python -m ops.faults.{name}")
+    parser.add_argument("--count", type=int, default=default)
+    parser.add_argument("--folder", type=Path, default=None, help="kept; a temporary one if absent")
+    chosen = parser.parse_args()
+    started = time.monotonic()
+    if chosen.folder is not None:
+        found = run(chosen.count, chosen.folder)
+    else:
+        with tempfile.TemporaryDirectory(prefix=f"kintsugi-{name}-") as folder:
+            found = run(chosen.count, Path(folder))
+    seconds = round(time.monotonic() - started, 1)
+    print(json.dumps({"fault": name, "count": chosen.count, "seconds": seconds, **found}))
+    return 0 if found["passed"] else 1
+
+
+def passed(result: Compared, **more: Any) -> dict[str, Any]:
+    """A driver's figures."""
+    return {"passed": result.equal, **asdict(result), **more}
+
+
+def _ship(spool: Path, bootstrap: str, idempotent: bool, stop: threading.Event) -> None:
+    kafka = KafkaLog(bootstrap, replication=1, delivery_seconds=20, timeout_seconds=5)
+    log = SqliteLog(spool, durability="process")
+    print("ready", flush=True)
+    # Without lingering more batches of one partition are on their way at a time.
+    linger_ms = 10 if idempotent else 0
+    shipper = Shipper(log, partial(kafka.sender, idempotent=idempotent, linger_ms=linger_ms))
+    try:
+        shipper.run(stop)
+    finally:
+        log.close()
+        kafka.close()
+
+
+def _append(spool: Path, per_second: int, stop: threading.Event) -> None:
+    log = SqliteLog(spool)
+    writer = Writer(log, per_second)
+    writer.start()
+    print("ready", flush=True)
+    stop.wait()
+    acknowledged = writer.finish()
+    print(json.dumps({"acknowledged": acknowledged, "longest": writer.longest_seconds}), flush=True)
+    log.close()
+
+
+def main() -> int:
+    """One of the processes that drivers start."""
+    parser = argparse.ArgumentParser(prog="python -m ops.faults.scene")
+    parser.add_argument("action", choices=("ship", "append"))
+    parser.add_argument("--spool", type=Path, required=True)
+    parser.add_argument("--bootstrap", default="")
+    parser.add_argument("--per-second", type=int, default=100)
+    parser.add_argument("--unordered", action="store_true", help="ship without idempotence")
+    chosen = parser.parse_args()
+    # A broker that is away is what these processes are for: kafka-python says so at every attempt.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if chosen.action == "ship":
+        _ship(chosen.spool, chosen.bootstrap, not chosen.unordered, stop)
+    else:
+        _append(chosen.spool, chosen.per_second, stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Row 3: `kill -9` of the shipper at random moments while events keep coming.
+
+Passes when, per partition, what a fold accepts from the broker is the spool, record for record.
+"""
+
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ops.faults.scene import Writer, compared, passed, report, scene
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """`count` kills."""
+    chance = random.Random(3)
+    with scene(folder) as stage:
+        writer = Writer(stage.spool, per_second=500)
+        writer.start()
+        for _ in range(count):
+            child = stage.shipping()
+            child.line()
+            # A shipper connects in about 0.2 s and then ships what came meanwhile.
+            time.sleep(chance.uniform(0.05, 1.0))
+            child.kill()
+        appended = writer.finish()
+        stage.ship_the_rest()
+        return passed(compared(stage.spool, stage.kafka), appended=appended)
+
+
+if __name__ == "__main__":
+    sys.exit(report("shipper_kill", run, 100))
