@@ -29,6 +29,9 @@ PLAN: Final = {
     "broker_kill": (20, 10),
     "broker_wiped": (10, 5),
     "corrupt_batch": (10, 5),
+    "database_down": (300, 300),
+    "fold_kill": (100, 20),
+    "fold_twins": (60, 60),
     "full_disk": (100, 20),
     "kill_appender": (100, 20),
     "log_trimmed": (20, 10),
@@ -36,8 +39,8 @@ PLAN: Final = {
     "reordered": (200, 40),
     "shipper_kill": (100, 20),
 }
-"""Driver -> (full count, count of one piece). broker_down counts the seconds of one absence, which
-cannot be cut into pieces."""
+"""Driver -> (full count, count of one piece). broker_down, database_down and fold_twins count the
+seconds of one absence, which cannot be cut into pieces."""
 
 UNPLANNED: Final = (100, 20)
 
@@ -96,6 +99,8 @@ def summed(pieces: list[dict[str, Any]]) -> dict[str, Any]:
                 total[name] = round(older + value, 1)
             elif isinstance(value, float) or name.endswith(("_seconds", "_bytes")):
                 total[name] = max(older, value)
+            elif isinstance(value, dict):
+                total[name] = summed([older, value])
             elif isinstance(value, int | list):
                 total[name] = older + value
     return total
