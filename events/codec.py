@@ -224,7 +224,7 @@ def _inflate(section: bytes, name: str) -> bytes:
         size = zstandard.frame_content_size(section)
         if size < 0 or size > MAX_DECODED_BYTES:
             raise BadRecord(f"{name} announces {size:,} bytes, the limit is {MAX_DECODED_BYTES:,}")
-        return _zstd.decompress(section)
+        return _zstd.decompress(section, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadRecord(f"{name} is no whole zstd frame: {error}") from error
 
@@ -270,17 +270,22 @@ def _unpack_arrays(section: bytes) -> dict[str, "array.array[Any]"]:
     try:
         start = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
         directory = json.loads(packed[_LENGTH.size : start])
-        found: dict[str, array.array[Any]] = {}
-        for name, (dtype, offset, count) in directory.items():
-            values: array.array[Any] = array.array(_DTYPES[dtype])
-            begin = start + offset
-            values.frombytes(packed[begin : begin + count * values.itemsize])
-            if len(values) != count:
-                raise BadRecord(f"array {name!r} holds {len(values)} of {count} values")
-            found[name] = _little_endian(values)
+        raw = memoryview(packed)[start:]
+        return {
+            name: _unpack_array(raw, offset, _DTYPES[dtype], count)
+            for name, (dtype, offset, count) in directory.items()
+        }
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRecord(f"arrays have a broken directory: {error}") from error
-    return found
+
+
+def _unpack_array(raw: memoryview, begin: int, typecode: str, count: int) -> "array.array[Any]":
+    values: array.array[Any] = array.array(typecode)
+    end = begin + count * values.itemsize
+    if not 0 <= begin <= end <= len(raw):
+        raise ValueError(f"bytes {begin} to {end} are not inside of {len(raw)}")
+    values.frombytes(raw[begin:end])
+    return _little_endian(values)
 
 
 def _little_endian(values: "array.array[Any]") -> "array.array[Any]":
