@@ -1,0 +1,83 @@
+"""Row 25: PostgreSQL goes away, deadlocks and serialization failures strike, while a fold runs.
+
+    python -m ops.faults.database_down --count 300
+
+`count` is how many seconds the server stays away. Passes when everything was folded afterwards,
+nothing became a dead letter and live equals rebuild.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from consumers import database
+from ops.faults.command import command
+from ops.faults.folding import Scene, postgres, stop, upgraded_scene
+
+ADVERSARY_SECONDS = 8.0
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """Stop the server for `count` seconds in the middle of a fold, then disturb it."""
+    with postgres() as server, upgraded_scene(server.create_database(), folder) as stage:
+        stage.grow(2_000)
+        process = stage.start(batch=20)
+        try:
+            _wait_for_work(stage)
+            server.kill()
+            time.sleep(count)
+            server.start()
+            deadlocks = _disturb(stage)
+            stage.wait_until_folded()
+            counters = stop(process)
+        finally:
+            process.kill()
+        result = stage.verdict()
+    passed = result["equal"] and not result["dead_letters"] and counters["retries"] > 0
+    return {
+        "fault": "database down, deadlocks",
+        "seconds_down": count,
+        "retries": counters["retries"],
+        "adversary_failures": deadlocks,
+        **result,
+        "passed": passed,
+    }
+
+
+def _wait_for_work(stage: Scene) -> None:
+    while not stage.folded():
+        time.sleep(0.02)
+
+
+def _disturb(stage: Scene) -> int:
+    """Lock the fold's rows in the opposite order while the log grows; how often that failed."""
+    done = threading.Event()
+    failures: list[str] = []
+    adversary = threading.Thread(target=_lock_backwards, args=(stage.engine, done, failures))
+    adversary.start()
+    deadline = time.monotonic() + ADVERSARY_SECONDS
+    while time.monotonic() < deadline:
+        stage.grow(100)
+        time.sleep(0.1)
+    done.set()
+    adversary.join()
+    return len(failures)
+
+
+def _lock_backwards(engine: Engine, done: threading.Event, failures: list[str]) -> None:
+    while not done.is_set():
+        try:
+            with database.writing(engine) as connection:
+                connection.execute(text("SELECT * FROM sources FOR UPDATE"))
+                time.sleep(0.05)
+                connection.execute(text("SELECT * FROM positions FOR UPDATE"))
+        except DBAPIError as error:
+            failures.append(str(error.orig))
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,178 @@
+"""The process that the fold's drivers kill and pause, and what they compare afterwards.
+
+    python -m ops.faults.folding --log FILE --database URL [--batch N]
+
+folds until SIGTERM, then prints its counters as one line of JSON. `Scene` holds a log, a database
+of either kind and an uninterrupted fold of the same log to compare with.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, make_url
+
+from consumers import database
+from consumers.digest import digest, row_counts
+from consumers.position import position
+from consumers.rebuild import rebuild
+from consumers.runner import Runner
+from events.log import Entry
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+from migrations.upgrade import upgrade
+from ops.bench.mix import mix, round_closed
+from ops.postgres.server import Postgres
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CATCH_UP_SECONDS: Final = 120.0
+READY: Final = "ready\n"
+DATABASES: Final = ("sqlite", "postgres")
+
+
+@dataclass
+class Scene:
+    """A log that grows, and a database that is folded from it under faults."""
+
+    log: SqliteLog
+    file: Path
+    url: str
+    engine: Engine
+    appended: int = 0
+    rounds: int = 0
+
+    def grow(self, events: int) -> None:
+        """Append more of the mix, and a round over everything that was appended before."""
+        before = {
+            str(partition): {self.log.source: end - 1}
+            for partition, end in enumerate(self.log.end(ROLLOUTS.name))
+            if end
+        }
+        entries: list[Entry] = list(mix(events, start=self.appended))
+        if before:
+            entries.append(round_closed({ROLLOUTS.name: before}, self.rounds))
+            self.rounds += 1
+        self.appended += events
+        self.log.append(entries)
+
+    def start(self, batch: int = 50) -> "subprocess.Popen[str]":
+        """A folding process; it works from the moment it has opened log and database."""
+        command = [sys.executable, "-m", "ops.faults.folding", "--log", str(self.file)]
+        command += ["--database", self.url, "--batch", str(batch)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None, "asked for above"
+        if process.stdout.readline() != READY:
+            raise RuntimeError(f"the folding process ended with {process.wait()}; see above")
+        return process
+
+    def folded(self) -> int:
+        """How many rollout events the database holds the positions of."""
+        with database.reading(self.engine) as connection:
+            held = position(connection).get(ROLLOUTS.name, {})
+        return sum(last + 1 for sources in held.values() for last in sources.values())
+
+    def wait_until_folded(self) -> None:
+        """Until everything appended so far is folded; raises TimeoutError."""
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while self.folded() < sum(self.log.end(ROLLOUTS.name)) or self._rounds() < self.rounds:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"only {self.folded()} of {self.appended} events were folded")
+            time.sleep(0.02)
+
+    def _rounds(self) -> int:
+        with database.reading(self.engine) as connection:
+            return row_counts(connection)["cycles"]
+
+    def verdict(self) -> dict[str, Any]:
+        """Live against rebuild, and against an uninterrupted fold into another database."""
+        rebuilt = rebuild(self.log, self.engine)
+        with database.reading(self.engine) as connection:
+            live, rows = digest(connection), row_counts(connection)
+        return {
+            "events": self.appended,
+            "rounds": self.rounds,
+            "dead_letters": rows["dead_letters"],
+            "hash": live[:16],
+            "equal": bool(rebuilt.equal) and live == rebuilt.hash,
+            "difference": str(rebuilt.difference) if rebuilt.difference else None,
+        }
+
+
+def stop(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """End a folding process in order; its counters."""
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    if process.returncode != 0:
+        raise RuntimeError(f"the folding process ended with {process.returncode}; see above")
+    counters: dict[str, Any] = json.loads(out)
+    return counters
+
+
+@contextmanager
+def scene(kind: str, folder: Path) -> Iterator[Scene]:
+    """A scene on SQLite, or on a PostgreSQL of its own."""
+    if kind == "sqlite":
+        with upgraded_scene(f"sqlite:///{folder / 'projection.db'}", folder) as made:
+            yield made
+        return
+    with postgres() as server, upgraded_scene(server.create_database(), folder) as made:
+        yield made
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL with fsync. Its folder is no subfolder of ours: its user may not enter there."""
+    with tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as place:
+        server = Postgres(Path(place))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def upgraded_scene(url: str, folder: Path) -> Iterator[Scene]:
+    """A scene on the database that `url` names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    engine = database.open_database(url)
+    upgrade(engine)
+    log = SqliteLog(folder / "log.db")
+    try:
+        yield Scene(log, folder / "log.db", url, engine)
+    finally:
+        log.close()
+        engine.dispose()
+
+
+def main() -> None:
+    """Fold until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--database", type=make_url, required=True)
+    parser.add_argument("--batch", type=int, default=50)
+    options = parser.parse_args()
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: stopping.set())
+    log = SqliteLog(options.log)
+    engine = database.open_database(options.database.render_as_string(hide_password=False))
+    runner = Runner(log, engine, batch_events=options.batch)
+    print(READY, end="", flush=True)
+    runner.run(stopping)
+    log.close()
+    engine.dispose()
+    print(json.dumps(asdict(runner.counters)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Faults of the fold, at a twentieth of the full counts (ops/faults/run runs those)."""
+
+from pathlib import Path
+
+import pytest
+
+from ops.faults import database_down, fold_kill, fold_twins
+
+pytestmark = [pytest.mark.faults, pytest.mark.postgres]
+
+
+@pytest.mark.usefixtures("postgres")
+def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
+    tmp_path: Path,
+) -> None:
+    result = fold_kill.run(5, tmp_path)
+    assert result["passed"], result
+    assert result["sqlite"]["killed_at_work"] > 0
+    assert result["postgres"]["killed_at_work"] > 0
+
+
+@pytest.mark.usefixtures("postgres")
+def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path) -> None:
+    result = fold_twins.run(3, tmp_path)
+    assert result["passed"], result
+
+
+@pytest.mark.usefixtures("postgres")
+def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:
+    result = database_down.run(5, tmp_path)
+    assert result["passed"], result
