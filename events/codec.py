@@ -268,9 +268,10 @@ def _pack_arrays(arrays: Arrays) -> bytes:
 def _unpack_arrays(section: bytes) -> dict[str, "array.array[Any]"]:
     packed = _inflate(section, "arrays")
     try:
-        start = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
-        directory = json.loads(packed[_LENGTH.size : start])
-        raw = memoryview(packed)[start:]
+        length = _LENGTH.unpack_from(packed)[0]
+        (listing,) = struct.unpack_from(f"{length}s", packed, _LENGTH.size)
+        directory = json.loads(listing)
+        raw = memoryview(packed)[_LENGTH.size + length :]
         return {
             name: _unpack_array(raw, offset, _DTYPES[dtype], count)
             for name, (dtype, offset, count) in directory.items()

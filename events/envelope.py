@@ -68,7 +68,8 @@ def utc_now() -> datetime:
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC with microseconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: its %Y has no leading zeros on every platform.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_timestamp(text: str) -> datetime:
@@ -87,6 +88,7 @@ _TEXT: Final = {
     "ce_person": "person",
     "ce_keyid": "keyid",
 }
+_REQUIRED: Final = ("ce_id", "ce_type", "ce_dataversion", "ce_subject")
 _OURS: Final = frozenset(
     {"ce_specversion", "ce_id", "ce_type", "ce_dataversion", "ce_subject", "ce_time", "ce_epoch"}
     | set(_TEXT)
@@ -118,32 +120,33 @@ def to_headers(envelope: Envelope, content_type: str) -> Headers:
 
 def from_headers(headers: Headers) -> Envelope:
     """The envelope of a record; raises BadRecord that names the offending header."""
-    found = dict(headers)
-
-    def text(name: str) -> str | None:
-        raw = found.get(name)
-        if raw is None:
-            return None
+    texts: dict[str, str] = {}
+    extra: dict[str, bytes] = {}
+    for name, raw in headers:
+        if name not in _OURS:
+            extra[name] = raw
+            continue
         try:
-            return raw.decode()
+            texts[name] = raw.decode()
         except UnicodeDecodeError as error:
             raise BadRecord(f"header {name} is not UTF-8: {raw[:40]!r}") from error
-
-    def required(name: str) -> str:
-        value = text(name)
-        if not value:
+    for name in _REQUIRED:
+        if not texts.get(name):
             raise BadRecord(f"header {name} is missing; this record was not written by kintsugi")
-        return value
-
+    time, epoch = texts.get("ce_time"), texts.get("ce_epoch")
     return Envelope(
-        id=required("ce_id"),
-        type=required("ce_type"),
-        version=_parsed("ce_dataversion", required("ce_dataversion"), int),
-        subject=required("ce_subject"),
-        time=_optional("ce_time", text("ce_time"), parse_timestamp),
-        epoch=_optional("ce_epoch", text("ce_epoch"), int),
-        extra={name: raw for name, raw in headers if name not in _OURS},
-        **{attribute: text(header) for header, attribute in _TEXT.items()},
+        id=texts["ce_id"],
+        type=texts["ce_type"],
+        version=_parsed("ce_dataversion", texts["ce_dataversion"], int),
+        subject=texts["ce_subject"],
+        time=None if time is None else _parsed("ce_time", time, parse_timestamp),
+        cause=texts.get("ce_causationid"),
+        correlation=texts.get("ce_correlationid"),
+        traceparent=texts.get("ce_traceparent"),
+        epoch=None if epoch is None else _parsed("ce_epoch", epoch, int),
+        person=texts.get("ce_person"),
+        keyid=texts.get("ce_keyid"),
+        extra=extra,
     )
 
 
@@ -152,7 +155,3 @@ def _parsed(name: str, value: str, parse: Callable[[str], T]) -> T:
         return parse(value)
     except ValueError as error:
         raise BadRecord(f"header {name} cannot be read: {value[:80]!r}") from error
-
-
-def _optional(name: str, value: str | None, parse: Callable[[str], T]) -> T | None:
-    return None if value is None else _parsed(name, value, parse)

@@ -58,12 +58,19 @@ class Registry:
             data = json.loads(raw)
         except ValueError as error:
             raise BadRecord(f"{name} version {version} is no JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise BadRecord(f"{name} version {version} is no JSON object: {str(data)[:80]!r}")
+        upcast: dict[str, Any] = data
         for step in range(version, newest):
             upcaster = self.upcasters.get((name, step))
             if upcaster is None:
                 raise BadRecord(f"{name} version {version} has no upcaster from version {step}")
-            data = upcaster(data)
-        return dict(data)
+            try:
+                upcast = upcaster(upcast)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                # Upcasters come before validation: they meet whatever was stored.
+                raise BadRecord(f"{name} version {version} cannot be upcast: {error!r}") from error
+        return upcast
 
 
 def first_problem(error: ValidationError) -> str:
