@@ -137,13 +137,13 @@ def from_headers(headers: Headers) -> Envelope:
     return Envelope(
         id=texts["ce_id"],
         type=texts["ce_type"],
-        version=_parsed("ce_dataversion", texts["ce_dataversion"], int),
+        version=_parsed("ce_dataversion", texts["ce_dataversion"], _natural),
         subject=texts["ce_subject"],
         time=None if time is None else _parsed("ce_time", time, parse_timestamp),
         cause=texts.get("ce_causationid"),
         correlation=texts.get("ce_correlationid"),
         traceparent=texts.get("ce_traceparent"),
-        epoch=None if epoch is None else _parsed("ce_epoch", epoch, int),
+        epoch=None if epoch is None else _parsed("ce_epoch", epoch, _natural),
         person=texts.get("ce_person"),
         keyid=texts.get("ce_keyid"),
         extra=extra,
@@ -153,5 +153,12 @@ def from_headers(headers: Headers) -> Envelope:
 def _parsed(name: str, value: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise BadRecord(f"header {name} cannot be read: {value[:80]!r}") from error
+
+
+def _natural(text: str) -> int:
+    """A number that every table can hold; int() would also take signs, spaces and underscores."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise ValueError("not a natural number of at most 18 digits")
+    return int(text)

@@ -31,8 +31,8 @@ foreign = st.dictionaries(
 envelopes = st.builds(
     Envelope, id=required, type=required, version=st.integers(0, 2**31), subject=required,
     time=st.none() | moments, cause=st.none() | text, correlation=st.none() | text,
-    traceparent=st.none() | text, epoch=st.none() | st.integers(0, 10**18 - 1), person=st.none() | text,
-    keyid=st.none() | text, extra=foreign,
+    traceparent=st.none() | text, epoch=st.none() | st.integers(0, 10**18 - 1),
+    person=st.none() | text, keyid=st.none() | text, extra=foreign,
 )  # fmt: skip
 
 PLAIN = Envelope(id="id-1", type="CallEnded", version=3, subject="session-1")
