@@ -5,37 +5,39 @@
     shipper    copies the spool to Kafka; absent on the embedded log
     engine     the projection database
 
-Everything is opened on first use, so that a command pays only for what it needs.
+Everything is imported and opened on first use, so that a command pays only for what it needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from events.sqlite import SqliteLog
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
-
-from consumers import database, position, reads
-from consumers.runner import Runner
-from consumers.tables import REVISION
-from daemon.settings import Settings
-from events.blobs import BlobStore
-from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
-from events.learning import PatternsDiagnosed
-from events.log import Entry, EventLog, now_ms
-from events.position import Position, ahead
-from events.streams import ROLLOUTS
+from daemon.settings import ConfigurationError, Settings
+from events.errors import LogError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from consumers import reads
+    from consumers.runner import Runner
+    from events.blobs import BlobStore
     from events.kafka import KafkaLog
-    from sqlalchemy import Engine
+    from events.log import Entry, EventLog
+    from events.sqlite import SqliteLog
 
 Progress = Callable[[int], None]
 """Told how many more events were folded."""
+
+
+class HomeUnusable(LogError):
+    """The home can be neither used nor made."""
+
+
+class FoldHalted(LogError):
+    """A fold that waiting does not bring on."""
 
 
 class App:
@@ -69,25 +71,42 @@ class App:
     @cached_property
     def home(self) -> Path:
         """The home, created on first use."""
-        self.settings.home.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.settings.home)
         return self.settings.home
 
     @cached_property
-    def spool(self) -> SqliteLog:
+    def spool(self) -> "SqliteLog":
         """This home's own log."""
+        from events.sqlite import SqliteLog
+
         log = SqliteLog(self.home / "log.db", durability=self.settings.log.durability)
         self._open.append(log.close)
         return log
 
     @cached_property
-    def blobs(self) -> BlobStore:
+    def blobs(self) -> "BlobStore":
         """Bodies too large for a record."""
+        from events.blobs import BlobStore
+
         return BlobStore(self.home / "blobs")
 
     @cached_property
-    def log(self) -> EventLog:
+    def log(self) -> "EventLog":
         """The log that is folded."""
         return self.kafka if self.on_kafka else self.spool
+
+    @cached_property
+    def readable_log(self) -> "EventLog":
+        """The log that is folded, for who only looks at it: a home without permission to write, or
+        on a full disk, can still be read."""
+        from events.sqlite import SqliteLog
+
+        path = self.settings.home / "log.db"
+        if self.on_kafka or not path.exists():
+            return self.log
+        log = SqliteLog(path, read_only=True)
+        self._open.append(log.close)
+        return log
 
     @cached_property
     def kafka(self) -> "KafkaLog":
@@ -99,71 +118,150 @@ class App:
         return log
 
     @cached_property
+    def database(self) -> "Engine":
+        """The projection database as it is, whatever its revision."""
+        from consumers import database
+
+        try:
+            engine = database.open_database(self.settings.database)
+        except database.DatabaseError as error:
+            raise ConfigurationError(f"setting database_url: {error}") from error
+        self._open.append(engine.dispose)
+        if engine.dialect.name == "sqlite" and engine.url.database:
+            _make_folder(Path(engine.url.database).parent)
+        return engine
+
+    @cached_property
     def engine(self) -> "Engine":
         """The projection database at this version's revision: SQLite migrates itself."""
-        engine = database.open_database(self.settings.database)
-        self._open.append(engine.dispose)
-        if engine.dialect.name == "sqlite":
-            Path(str(engine.url.database)).parent.mkdir(parents=True, exist_ok=True)
+        from consumers.tables import REVISION
+
+        engine = self.database
         if revision(engine) != REVISION:
             # Alembic takes a while to import: only when it has something to do or to say.
             from migrations import upgrade
 
             if engine.dialect.name == "sqlite":
-                upgrade.upgrade(engine)
+                with explained(engine):
+                    upgrade.upgrade(engine)
             else:
                 upgrade.require_head(engine)
         return engine
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    @contextmanager
+    def reading(self) -> "Iterator[Connection]":
+        """A consistent view of the projection; what the driver says becomes one sentence."""
+        from consumers import database
+
+        with explained(self.engine), database.reading(self.engine) as connection:
+            yield connection
+
+    def append(self, entries: "Sequence[Entry]") -> None:
         """Append to the spool, durably."""
         self.spool.append(entries)
 
-    def settle(self, on_progress: Progress | None = None) -> Runner:
+    def ship(self) -> None:
+        """See everything that was appended so far reach Kafka, where it is configured."""
+        if self.on_kafka:
+            from daemon.broker import ship
+
+            ship(self.spool, self.kafka)
+
+    def runner(self, on_progress: Progress | None = None) -> "Runner":
+        """A fold of the log into the tables."""
+        from consumers.runner import Runner
+
+        return Runner(self.log, self.engine, on_progress=on_progress)
+
+    def settle(self, on_progress: Progress | None = None) -> "Runner":
         """Bring everything that was appended so far into the tables.
 
         Does the work of shipper and fold itself where no such process runs, and shares it where
         one does: both are fenced, so two at once do the work once.
         """
-        if self.on_kafka:
-            from daemon.broker import ship
-
-            ship(self.spool, self.settings)
-        runner = Runner(self.log, self.engine, on_progress=on_progress)
-        runner.catch_up()
+        self.ship()
+        runner = self.runner(on_progress)
+        with explained(self.engine):
+            runner.catch_up()
         return runner
 
     def diagnose(
         self, trigger: Literal["import", "diagnose"], on_progress: Progress | None = None
-    ) -> reads.RoundLine | None:
+    ) -> "reads.RoundLine | None":
         """Close a round over everything folded so far; the last round when nothing is new."""
+        from consumers import position, reads
+        from events.position import Position, ahead
+        from events.streams import ROLLOUTS
+
         self.settle(on_progress)
-        with database.reading(self.engine) as connection:
+        with self.reading() as connection:
             folded = position.position(connection)
             last = reads.last_position(connection)
+            undiagnosed = reads.waiting(connection).undiagnosed
         reached: Position = {ROLLOUTS.name: folded.get(ROLLOUTS.name, {})}
-        if ahead(reached, last):
-            data = PatternsDiagnosed(trigger=trigger, position=reached)
-            envelope = Envelope(
-                id=minted_id(),
-                type=data.TYPE,
-                version=data.VERSION,
-                subject=data.key(),
-                time=utc_now(),
-            )
-            self.append([encode(envelope, data, now_ms()).entry])
+        if undiagnosed and ahead(reached, last):
+            self._close_round(trigger, reached)
             self.settle(on_progress)
-        with database.reading(self.engine) as connection:
+        with self.reading() as connection:
             return reads.last_round(connection)
+
+    def _close_round(
+        self,
+        trigger: Literal["import", "diagnose"],
+        reached: dict[str, dict[str, dict[str, int]]],
+    ) -> None:
+        from events.codec import encode
+        from events.envelope import Envelope, minted_id, utc_now
+        from events.learning import PatternsDiagnosed
+        from events.log import now_ms
+
+        data = PatternsDiagnosed(trigger=trigger, position=reached)
+        envelope = Envelope(
+            id=minted_id(),
+            type=data.TYPE,
+            version=data.VERSION,
+            subject=data.key(),
+            time=utc_now(),
+        )
+        self.append([encode(envelope, data, now_ms()).entry])
+
+
+@contextmanager
+def explained(engine: "Engine") -> "Iterator[None]":
+    """The boundary where the errors of a database's driver become ours."""
+    from sqlalchemy.exc import DBAPIError
+
+    from consumers import database
+
+    try:
+        yield
+    except DBAPIError as error:
+        raise database.explain(error, engine) from error
 
 
 def revision(engine: "Engine") -> str | None:
     """The revision of a database; None for an empty one. Raises DatabaseUnavailable."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    from consumers import database
+
     try:
         with database.reading(engine) as connection:
-            return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
+            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     except DBAPIError as error:
-        explained = database.explain(error, engine)
-        if isinstance(explained, database.DatabaseOutdated):
+        why = database.explain(error, engine)
+        if isinstance(why, database.DatabaseOutdated):
             return None
-        raise explained from error
+        raise why from error
+    return None if found is None else str(found)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HomeUnusable(
+            f"folder {folder} cannot be made: {error.strerror}; make its parent writable, or name "
+            "another with --home or KINTSUGI_HOME"
+        ) from error

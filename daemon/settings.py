@@ -1,24 +1,38 @@
 """Settings: declared once, composed from flags, environment, a TOML file and defaults.
 
 Order: flags, `KINTSUGI_*`, TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else `kintsugi.toml`
-in HOME), defaults. An unknown key is an error that names it.
+in HOME), defaults. An unknown key is an error that names it, in the file and in the environment.
+Each setting is described in docs/configuration.md; a test compares that page with this module.
 """
 
 import os
+import re
 import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
 from events.errors import KintsugiError
-from events.registry import first_problem
+
+PREFIX: Final = "KINTSUGI_"
+CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
+
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "KINTSUGI_KAFKA_CACHE"})
+"""Variables that are read elsewhere: where the TOML file is, and where ops/kafka keeps its jars."""
+
+_SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
+"""Kubernetes gives each container such variables for every service, one called kintsugi too."""
 
 
 class ConfigurationError(KintsugiError):
@@ -42,11 +56,17 @@ class KafkaSecurity(Section):
     username: str | None = None
     password: SecretStr | None = None
 
+    @field_validator("ca_file", "certificate_file", "key_file")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
 
 class Kafka(Section):
     """How to talk to the broker that `kafka_bootstrap_servers` names."""
 
     replication_factor: int = Field(default=1, ge=1)
+    """Of topics that are created; topics that exist are left as they are."""
     min_insync_replicas: int = Field(default=1, ge=1)
     security: KafkaSecurity = KafkaSecurity()
 
@@ -62,7 +82,7 @@ class Settings(BaseSettings):
     """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix="KINTSUGI_", env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
     home: Path = Path("~/.local/share/kintsugi")
@@ -76,10 +96,27 @@ class Settings(BaseSettings):
     kafka: Kafka = Kafka()
     log: Log = Log()
 
+    @field_validator("home", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: Any) -> Any:
+        return cls.model_fields["home"].default if value == "" else value
+
+    @field_validator("database_url", "benchmarks", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
+
     @field_validator("home", "benchmarks")
     @classmethod
     def _expanded(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("home")
+    @classmethod
+    def _not_shared(cls, path: Path) -> Path:
+        if path == Path(path.anchor):
+            raise ValueError("the root of the file system cannot be a home; name a folder in it")
+        return path
 
     @classmethod
     def settings_customise_sources(
@@ -91,7 +128,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, environment, TOML; no .env file, which would be one place too many."""
-        toml = TomlConfigSettingsSource(settings_cls, config_file())
+        toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
         return init_settings, env_settings, toml
 
     @property
@@ -99,33 +136,133 @@ class Settings(BaseSettings):
         """The database's URL."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.home / 'kintsugi.db'}"
+        path = str(self.home / "kintsugi.db")
+        # What a URL would take for its query, its fragment or an escape.
+        return "sqlite:///" + re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", path)
 
 
-def config_file() -> Path | None:
-    """The TOML file in force; None when there is none."""
-    named = os.environ.get("KINTSUGI_CONFIG")
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One setting, its value, and who set it."""
+
+    setting: str
+    """Dotted name, as in TOML."""
+    variable: str
+    value: Any
+    """JSON; a secret is starred out."""
+    origin: str
+    """`flag`, `environment`, the TOML file's path, or `default`."""
+
+
+def config_file(home: str | Path | None = None) -> Path | None:
+    """The TOML file in force; None when there is none. `home` is the one given as a flag."""
+    named = os.environ.get(CONFIG_VARIABLE)
     if named:
-        path = Path(named).expanduser()
+        path = Path(named).expanduser().absolute()
         if not path.is_file():
             raise ConfigurationError(
-                f"KINTSUGI_CONFIG names {path}, which is no file; unset it or write the file"
+                f"{CONFIG_VARIABLE} names {path}, which is no file; unset it or write the file"
             )
         return path
-    home = Path(os.environ.get("KINTSUGI_HOME") or Settings.model_fields["home"].default)
-    for path in (Path("kintsugi.toml"), home.expanduser() / "kintsugi.toml"):
+    folder = home or os.environ.get(f"{PREFIX}HOME") or Settings.model_fields["home"].default
+    for path in (Path("kintsugi.toml"), Path(folder).expanduser() / "kintsugi.toml"):
         if path.is_file():
-            return path
+            return path.absolute()
     return None
 
 
 def load(**flags: Any) -> Settings:
     """The settings in force; `flags` that are None were not given."""
+    given = _given(flags)
+    _refuse_unknown_variables(os.environ)
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        return Settings(**given)
     except ValidationError as error:
+        raise ConfigurationError(_explain(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigurationError(
-            f"setting {first_problem(error)}; see docs/configuration.md"
+            f"{config_file(given.get('home'))} cannot be read as TOML: {error}; correct the file"
         ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{config_file()} is no TOML: {error}") from error
+
+
+def origins(**flags: Any) -> list[Origin]:
+    """Every setting with its value and its origin, in the order of declaration."""
+    settings = load(**flags)
+    given = _given(flags)
+    file = config_file(given.get("home"))
+    layers: list[tuple[str, Mapping[str, Any]]] = [
+        ("flag", given),
+        ("environment", EnvSettingsSource(Settings)()),
+        (str(file), TomlConfigSettingsSource(Settings, file)() if file else {}),
+    ]
+    return [
+        Origin(name, variable(name), _shown(settings, name), _origin(name, layers))
+        for name in names()
+    ]
+
+
+def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
+    """The dotted name of every setting, in the order of declaration."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from names(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.replace(".", "__").upper()
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
+    for origin, layer in layers:
+        found: Any = layer
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is not None:
+            return origin
+    return "default"
+
+
+def _shown(settings: Settings, name: str) -> Any:
+    value: Any = settings.model_dump(mode="json")
+    for part in name.split("."):
+        value = value[part]
+    return value
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    known = {variable(name) for name in names()}
+    sections = {variable(name.rsplit(".", 1)[0]) for name in names() if "." in name}
+    for found in sorted(environment):
+        upper = found.upper()
+        if not upper.startswith(PREFIX) or upper in known | sections | _NO_SETTINGS:
+            continue
+        if _SERVICE_LINK.search(upper):
+            continue
+        raise ConfigurationError(f"environment variable {found} is no setting; {_nearest(upper)}")
+
+
+def _nearest(upper: str) -> str:
+    close = get_close_matches(upper, [variable(name) for name in names()], n=1)
+    return f"did you mean {close[0]}?" if close else "unset it, or see docs/configuration.md"
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem as a sentence. The value is left out where it may be a secret's."""
+    problem = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        close = get_close_matches(name, list(names()), n=1)
+        remedy = f"did you mean {close[0]}?" if close else "remove it, or see docs/configuration.md"
+        return f"setting {name} is unknown; {remedy}"
+    message = problem["msg"].removeprefix("Value error, ")
+    secret = "password" in name or name == "database_url"
+    value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
+    return f"setting {name}: {message}{value}; see docs/configuration.md"

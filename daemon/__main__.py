@@ -1,0 +1,116 @@
+"""The program `kintsugi`, and the one boundary where an error becomes a sentence and an exit code.
+
+0   done, also when whoever read our output had enough
+1   failed
+2   wrong usage: a flag, an argument or a setting
+3   done in part: something was rejected and is named
+4   unavailable: the log or the database cannot be used now, or the fold has halted
+130 interrupted
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from traceback import print_exc
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, UNAVAILABLE, USAGE, ReaderGone
+from daemon.cli.output import plain
+
+INTERRUPTED = 130
+
+_UsageError = typer.BadParameter.__bases__[0]
+"""Base of what typer raises for wrong usage; it exports only some of the subclasses."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own); returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except (ReaderGone, BrokenPipeError):
+        _discard_stdout()
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            print_exc()
+        return _report(error, debug)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    from daemon.cli.root import app
+
+    code = app(args=arguments, prog_name="kintsugi", standalone_mode=False)
+    return code if isinstance(code, int) else DONE
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Say what went wrong in one sentence; returns the exit code of its class."""
+    from events.errors import KintsugiError
+
+    if isinstance(error, _UsageError):
+        _say(f"{_usage(error)}; see {_help_of(error)}")
+        return USAGE
+    if isinstance(error, typer.Abort):
+        _say("aborted")
+        return FAILED
+    if isinstance(error, KintsugiError):
+        _say(str(error))
+        return exit_code(error)
+    # Not ours: a bug, or the machine. Never a traceback unasked, and never silent.
+    again = "please report it" if debug else "run it again with --debug and report what it prints"
+    _say(f"{type(error).__name__}: {error}; {again}")
+    return FAILED
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of an error of ours."""
+    from daemon.settings import ConfigurationError
+    from events.errors import LogError, SchemaAhead
+
+    if isinstance(error, ConfigurationError):
+        return USAGE
+    if isinstance(error, LogError | SchemaAhead):
+        return UNAVAILABLE
+    # These live beside SQLAlchemy, which takes long to import; unless it is there, none was raised.
+    if "consumers.runner" in sys.modules:
+        from consumers.runner import FoldVersionChanged, PositionMissing
+
+        if isinstance(error, FoldVersionChanged | PositionMissing):
+            return UNAVAILABLE
+    if "consumers.database" in sys.modules:
+        from consumers.database import DatabaseError
+
+        if isinstance(error, DatabaseError):
+            return UNAVAILABLE
+    return FAILED
+
+
+def _usage(error: Exception) -> str:
+    message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    first = message.strip().rstrip(".")
+    return first[:1].lower() + first[1:]
+
+
+def _help_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context else 'kintsugi'} --help"
+
+
+def _say(sentence: str) -> None:
+    print(f"kintsugi: {plain(' '.join(sentence.split()))}", file=sys.stderr)
+
+
+def _discard_stdout() -> None:
+    # What is still buffered is written when the interpreter ends, and must not complain then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

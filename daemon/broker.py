@@ -1,0 +1,150 @@
+"""Kafka as the settings name it: opening its log, and bringing a spool there.
+
+Apart from app.py because kafka-python takes long to import and most commands need no broker.
+"""
+
+import time
+from typing import Final
+
+from daemon.settings import ConfigurationError, KafkaSecurity, Settings
+from events.errors import LogError, LogUnavailable
+from events.kafka import KafkaLog
+from events.kafka_topics import administration
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+from producers.shipper import Shipper
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long a command waits for its events to be acknowledged by the broker."""
+
+_LOOK_SECONDS: Final = 0.1
+
+
+def open_kafka(settings: Settings) -> KafkaLog:
+    """The broker's log with its topics ensured; raises LogUnavailable when nobody answers."""
+    log = connect(settings)
+    try:
+        log.ensure_topics()
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+def connect(settings: Settings) -> KafkaLog:
+    """The broker's log; nothing is asked of the broker yet."""
+    return KafkaLog(
+        settings.kafka_bootstrap_servers,
+        security=client_security(settings.kafka.security),
+        replication=settings.kafka.replication_factor,
+        min_insync=settings.kafka.min_insync_replicas,
+    )
+
+
+def client_security(security: KafkaSecurity) -> dict[str, str]:
+    """The settings under the names that kafka-python has for them."""
+    _check(security)
+    password = security.password.get_secret_value() if security.password else None
+    named = {
+        "security_protocol": security.protocol,
+        "ssl_cafile": security.ca_file,
+        "ssl_certfile": security.certificate_file,
+        "ssl_keyfile": security.key_file,
+        "sasl_mechanism": security.mechanism,
+        "sasl_plain_username": security.username,
+        "sasl_plain_password": password,
+    }
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def _check(security: KafkaSecurity) -> None:
+    """Refuse what kafka-python would only notice in the middle of a handshake, or never."""
+    sasl = security.protocol.startswith("SASL")
+    for name in ("mechanism", "username", "password"):
+        if sasl and getattr(security, name) is None:
+            raise ConfigurationError(
+                f"kafka.security.protocol is {security.protocol} and kafka.security.{name} is not "
+                "set; set it"
+            )
+        if not sasl and getattr(security, name) is not None:
+            raise ConfigurationError(
+                f"kafka.security.{name} is set and kafka.security.protocol is "
+                f"{security.protocol}; use SASL_SSL or SASL_PLAINTEXT, or unset it"
+            )
+    for name in ("ca_file", "certificate_file", "key_file"):
+        path = getattr(security, name)
+        if path is not None and not path.is_file():
+            raise ConfigurationError(
+                f"kafka.security.{name} names {path}, which is no file; correct or unset it"
+            )
+
+
+def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Bring everything that is in the spool now to Kafka, or see another process do it.
+
+    Raises LogUnavailable when it was not done in time.
+    """
+    goal = {stream: spool.end(stream) for stream in STREAMS}
+    if _unshipped(spool, goal) == 0:
+        return
+    try:
+        Shipper(spool, log.sender).ship_once(patience_seconds)
+    except LogError as error:
+        # Only the lock of the shipper fails like this: then another process does the work.
+        if not isinstance(error.__cause__, BlockingIOError):
+            raise
+        _wait_for_other(spool, goal, patience_seconds, error)
+
+
+def _wait_for_other(
+    spool: SqliteLog, goal: dict[str, tuple[int, ...]], patience_seconds: float, error: LogError
+) -> None:
+    deadline = time.monotonic() + patience_seconds
+    while behind := _unshipped(spool, goal):
+        if time.monotonic() > deadline:
+            raise LogUnavailable(
+                f"{behind:,} events of {spool.path} did not reach Kafka in {patience_seconds:g} s, "
+                "and another process holds its shipper; look at that process's log, then try again"
+            ) from error
+        time.sleep(_LOOK_SECONDS)
+
+
+def _unshipped(spool: SqliteLog, goal: dict[str, tuple[int, ...]]) -> int:
+    return sum(
+        max(0, end - shipped)
+        for stream, ends in goal.items()
+        for end, shipped in zip(ends, spool.shipped(stream), strict=True)
+    )
+
+
+def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:
+    """Per topic, how many partitions it needs and how many it has (None: it does not exist)."""
+    log = connect(settings)
+    try:
+        wanted = {log.connection.topic(name): stream for name, stream in STREAMS.items()}
+        with administration(log.connection, "looking at the topics") as admin:
+            described = admin.describe_topics(list(wanted))
+        found = {
+            topic["name"]: None if topic["error_code"] else len(topic["partitions"])
+            for topic in described
+        }
+    finally:
+        log.close()
+    return {topic: (stream.partitions, found.get(topic)) for topic, stream in wanted.items()}
+
+
+def stored_bytes(log: KafkaLog) -> dict[str, int]:
+    """Per stream, the bytes of its files on the brokers, each partition counted once."""
+    largest: dict[tuple[str, int], int] = {}
+    with administration(log.connection, "asking for the size of the topics") as admin:
+        for folder in admin.describe_log_dirs():
+            for topic in folder["topics"]:
+                for partition in topic["partitions"]:
+                    at = (topic["name"], partition["partition_index"])
+                    largest[at] = max(largest.get(at, 0), partition["partition_size"])
+    return {
+        name: sum(
+            size for (topic, _), size in largest.items() if topic == log.connection.topic(name)
+        )
+        for name in STREAMS
+    }

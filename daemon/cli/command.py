@@ -1,0 +1,137 @@
+"""What every command shares: the common options, and the `Cli` it is handed.
+
+A command is a function `(cli, ...) -> exit code or None`. `command` registers it with typer under
+its own parameters and the common ones, which may stand before or after the command's name.
+"""
+
+import inspect
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from daemon.cli.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from daemon.app import App
+    from daemon.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., int | None])
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+PARTLY: Final = 3
+UNAVAILABLE: Final = 4
+
+_PANEL: Final = "Everywhere"
+
+Home = Annotated[
+    str | None,
+    typer.Option("--home", metavar="FOLDER", help="Use this home.", rich_help_panel=_PANEL),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_PANEL)
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No hints and no progress.", rich_help_panel=_PANEL)
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="A traceback with an error.", rich_help_panel=_PANEL)
+]
+
+_COMMON: Final[dict[str, tuple[Any, Any]]] = {
+    "home": (Home, None),
+    "json": (Json, False),
+    "quiet": (Quiet, False),
+    "debug": (Debug, False),
+}
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has had enough."""
+
+
+@dataclass
+class Cli:
+    """What a command is handed: settings, the application and where to print."""
+
+    home: str | None
+    out: Output
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The settings given as flags."""
+        return {"home": self.home}
+
+    @cached_property
+    def settings(self) -> "Settings":
+        """The settings in force."""
+        from daemon.settings import load
+
+        return load(**self.flags)
+
+    @contextmanager
+    def app(self) -> "Iterator[App]":
+        """The application, closed afterwards."""
+        from daemon.app import App
+
+        with App(self.settings) as app:
+            yield app
+
+
+def command(group: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+    """Register `(cli, ...) -> exit code` as a command of `group`."""
+
+    def register(function: F) -> F:
+        group.command(name)(_with_common_options(function))
+        return function
+
+    return register
+
+
+def noun(name: str, help: str) -> typer.Typer:
+    """A group of commands on one noun."""
+    return typer.Typer(name=name, help=help, add_completion=False)
+
+
+def _with_common_options(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    own = list(inspect.signature(function).parameters.values())[1:]
+
+    @wraps(function)
+    def run(context: typer.Context, **given: Any) -> int | None:
+        common = {option: given.pop(option) for option in _COMMON}
+        # What stood before the command's name went to the root (root.py).
+        before = context.find_root().params
+        try:
+            return function(_cli(common, before), **given)
+        except BrokenPipeError as error:
+            # typer would exit with 1; a reader like `head` that has seen enough is no failure.
+            raise ReaderGone from error
+
+    common = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for option, (kind, default) in _COMMON.items()
+    ]
+    taken = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *taken, *common]
+    # typer reads both to learn a command's parameters.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _cli(common: dict[str, Any], before: dict[str, Any]) -> Cli:
+    return Cli(
+        home=common["home"] if common["home"] is not None else before.get("home"),
+        out=Output(
+            json=common["json"] or bool(before.get("json")),
+            quiet=common["quiet"] or bool(before.get("quiet")),
+        ),
+    )

@@ -1,0 +1,66 @@
+"""`kintsugi config`: what is set, and by whom."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.output import table
+
+group = noun("config", "What is set, and by whom.")
+
+
+@command(group)
+def show(
+    cli: Cli,
+    origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False,
+) -> None:
+    """Print every setting; secrets are starred out."""
+    from daemon.settings import origins
+
+    found = origins(**cli.flags)
+    if cli.out.json:
+        cli.out.document(
+            {
+                one.setting: {"value": one.value, "origin": one.origin, "variable": one.variable}
+                if origin
+                else one.value
+                for one in found
+            }
+        )
+        return
+    rows = [
+        [one.setting, "" if one.value is None else one.value, *([one.origin] if origin else [])]
+        for one in found
+    ]
+    cli.out.show(table(["setting", "value", *(["origin"] if origin else [])], rows))
+
+
+@command(group)
+def check(cli: Cli) -> None:
+    """Say whether the settings can be used; exit 2 when not."""
+    from daemon.settings import config_file
+
+    settings = cli.settings
+    if settings.kafka_bootstrap_servers:
+        from daemon.broker import client_security
+
+        client_security(settings.kafka.security)
+    file = config_file(cli.home)
+    if cli.out.json:
+        cli.out.document({"ok": True, "file": None if file is None else str(file)})
+    else:
+        cli.out.show(f"the settings can be used (file: {file or 'none'})")
+
+
+@command(group)
+def schema(cli: Cli) -> None:
+    """Print the JSON Schema of the TOML file."""
+    from daemon.settings import Settings
+
+    schema = Settings.model_json_schema()
+    if cli.out.json:
+        cli.out.document(schema)
+    else:
+        cli.out.show(json.dumps(schema, indent=2))

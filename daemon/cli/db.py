@@ -1,0 +1,45 @@
+"""`kintsugi db`: the tables of the projection database."""
+
+from daemon.cli.command import DONE, FAILED, Cli, command, noun
+
+group = noun("db", "The projection database.")
+
+
+@command(group)
+def upgrade(cli: Cli) -> None:
+    """Bring the tables to this version; two at once do the work once."""
+    from daemon.app import explained, revision
+    from migrations.upgrade import upgrade as migrate
+
+    with cli.app() as app:
+        before = revision(app.database)
+        with explained(app.database):
+            reached = migrate(app.database)
+    if cli.out.json:
+        cli.out.document({"before": before, "revision": reached})
+    elif before == reached:
+        cli.out.show(f"already at revision {reached}")
+    else:
+        cli.out.show(f"upgraded from {before or 'an empty database'} to revision {reached}")
+
+
+@command(group)
+def check(cli: Cli) -> int:
+    """Say whether the tables are this version's; exit 1 when they are not."""
+    from daemon.app import explained, revision
+    from migrations.upgrade import differences, head
+
+    with cli.app() as app:
+        found, wanted = revision(app.database), head()
+        with explained(app.database):
+            differing = differences(app.database) if found == wanted else []
+    ok = found == wanted and not differing
+    if cli.out.json:
+        cli.out.document({"ok": ok, "revision": found, "head": wanted, "differences": differing})
+        return DONE if ok else FAILED
+    cli.out.show(f"revision {found or 'none'}, this version needs {wanted}", *differing)
+    if found != wanted:
+        cli.out.hint("bring it there: kintsugi db upgrade")
+    elif differing:
+        cli.out.hint("somebody changed the tables by hand; fold them anew in an empty database")
+    return DONE if ok else FAILED

@@ -1,0 +1,118 @@
+"""`kintsugi dlq`: events that could not be folded."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
+from daemon.cli.output import facts, plain, table
+
+if TYPE_CHECKING:
+    from consumers.reads import DeadLetterLine
+    from daemon.app import App
+
+group = noun("dlq", "Dead letters: events that could not be folded.")
+
+_SHOWN_BYTES = 200
+
+
+@command(group, "list")
+def list_letters(cli: Cli) -> None:
+    """List the dead letters."""
+    with cli.app() as app:
+        letters = _letters(app)
+    if cli.out.json:
+        cli.out.document([asdict(letter) for letter in letters])
+    elif letters:
+        rows = [
+            [letter.stream, f"{letter.partition}:{letter.offset}", letter.type, letter.reason]
+            for letter in letters
+        ]
+        cli.out.show(table(["stream", "place", "type", "reason"], rows))
+    if not letters:
+        cli.out.hint("no dead letter: every event was folded")
+
+
+@command(group)
+def show(
+    cli: Cli,
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    place: Annotated[str, typer.Argument(metavar="P:N", help="Partition and offset.")],
+) -> None:
+    """Show a dead letter, as far as it can be read."""
+    from daemon.cli.log import event_line
+    from daemon.dead_letters import at, record_of
+
+    with cli.app() as app:
+        letter = at(_letters(app), stream, place)
+        record = record_of(letter, app.readable_log)
+        line = event_line(record, app.blobs, tokens=False)
+    document: dict[str, Any] = {
+        **asdict(letter),
+        "key": record.key,
+        "bytes": len(record.value),
+        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "begins": record.value[:_SHOWN_BYTES].decode(errors="replace"),
+        "event": line,
+    }
+    if cli.out.json:
+        cli.out.document(document)
+        return
+    shown = {name: value for name, value in document.items() if name not in ("headers", "event")}
+    cli.out.show(facts(shown | document["headers"]))
+
+
+@command(group)
+def retry(
+    cli: Cli,
+    stream: Annotated[str | None, typer.Argument(metavar="[STREAM")] = None,
+    place: Annotated[str | None, typer.Argument(metavar="P:N]", help="Default: all.")] = None,
+) -> int:
+    """Say whether the present code can fold them; what puts them into the tables is a rebuild."""
+    from daemon.app import explained
+    from daemon.dead_letters import at, attempt
+
+    if stream is not None and place is None:
+        raise typer.BadParameter("name its place as well, as P:N", param_hint="STREAM")
+    with cli.app() as app:
+        letters = _letters(app)
+        if stream is not None and place is not None:
+            letters = [at(letters, stream, place)]
+        with explained(app.engine):
+            attempts = [attempt(letter, app.readable_log, app.engine) for letter in letters]
+    foldable = sum(one.foldable for one in attempts)
+    if cli.out.json:
+        cli.out.document(
+            [
+                {
+                    "stream": one.letter.stream,
+                    "partition": one.letter.partition,
+                    "offset": one.letter.offset,
+                    "foldable": one.foldable,
+                    "reason": one.reason,
+                }
+                for one in attempts
+            ]
+        )
+    else:
+        for one in attempts:
+            where = f"{one.letter.stream} {one.letter.partition}:{one.letter.offset}"
+            cli.out.show(plain(f"{where}: {one.reason or 'can be folded now'}"))
+    if foldable:
+        cli.out.hint(
+            f"{foldable:,} of {len(attempts):,} can be folded now; put them into the tables: "
+            "kintsugi rebuild --yes"
+        )
+    elif not attempts:
+        cli.out.hint("no dead letter: every event was folded")
+    if foldable == len(attempts):
+        return DONE
+    return PARTLY if foldable else FAILED
+
+
+def _letters(app: "App") -> "list[DeadLetterLine]":
+    from consumers.reads import dead_letters
+
+    with app.reading() as connection:
+        return dead_letters(connection)

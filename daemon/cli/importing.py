@@ -1,0 +1,118 @@
+"""`kintsugi import`: files of rollouts into the log, folded and diagnosed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from producers.importing import Appended
+
+_SHOWN = 20
+"""Rejections and warnings named on stderr; `--json` has all rejections."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "import")(import_rollouts)
+
+
+def import_rollouts(
+    cli: Cli,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files and folders.")],
+    alias: Annotated[str, typer.Option(help="Name under which the agent is served.")] = "agent",
+    base: Annotated[
+        str | None, typer.Option(help="Base model; default: the one the file names.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="auto, tau-bench, tau2, bfcl or openai.")] = "auto",
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose/--no-diagnose", help="Close a round afterwards.")
+    ] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when the records are folded.")
+    ] = True,
+) -> int:
+    """Import recorded rollouts. Importing the same again changes nothing."""
+    from producers.importing import FORMATS
+
+    if format != "auto" and format not in FORMATS:
+        raise typer.BadParameter(
+            f"{format!r} is not one of auto, {', '.join(FORMATS)}", param_hint="--format"
+        )
+    with cli.app() as app:
+        appended = _append(cli, app, paths, alias, base, format)
+        if wait:
+            with cli.out.progress("Folding") as advance:
+                if diagnose:
+                    app.diagnose("import", advance)
+                else:
+                    app.settle(advance)
+    _print(cli, appended, paths)
+    return _exit_code(appended)
+
+
+def _append(
+    cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
+) -> "Appended":
+    from consumers.reads import known_rollouts
+    from producers.importing import append_rollouts, read_rollouts, total_bytes
+
+    def known(ids: list[str]) -> set[str]:
+        with app.reading() as connection:
+            return known_rollouts(connection, ids)
+
+    # What an earlier import appended may not be folded yet (--no-wait, or it was killed): until it
+    # is, nobody could tell that these records are known.
+    with cli.out.progress("Folding") as advance:
+        app.settle(advance)
+    with cli.out.progress("Reading", total_bytes(paths), "bytes") as advance:
+        found = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)
+        return append_rollouts(app.spool, app.blobs, found, known)
+
+
+def _print(cli: Cli, appended: "Appended", paths: list[Path]) -> None:
+    for warned in appended.warnings[:_SHOWN]:
+        cli.out.warn(
+            f"{warned.file}: {warned.warning} ({warned.count:,} records, first {warned.position})"
+        )
+    for rejection in appended.rejected[:_SHOWN]:
+        cli.out.warn(f"{rejection.file} {rejection.position}: {rejection.reason}")
+    for what, found in (("warnings", appended.warnings), ("rejections", appended.rejected)):
+        if len(found) > _SHOWN:
+            cli.out.warn(f"{len(found) - _SHOWN:,} more {what}")
+    if cli.out.json:
+        cli.out.document(
+            {
+                "imported": appended.imported,
+                "duplicates": appended.duplicates,
+                "rejected": [
+                    {"file": item.file, "position": item.position, "reason": item.reason}
+                    for item in appended.rejected
+                ],
+            }
+        )
+    else:
+        cli.out.show(
+            f"imported {appended.imported:,}, duplicates {appended.duplicates:,}, "
+            f"rejected {len(appended.rejected):,}"
+        )
+    if _nothing(appended):
+        cli.out.warn(
+            f"nothing to import in {', '.join(str(path) for path in paths)}: of a folder, files "
+            "named *.json and *.jsonl are read"
+        )
+    elif appended.imported:
+        cli.out.hint("see what fails: kintsugi patterns")
+
+
+def _nothing(appended: "Appended") -> bool:
+    return not (appended.imported or appended.duplicates or appended.rejected)
+
+
+def _exit_code(appended: "Appended") -> int:
+    if appended.imported or appended.duplicates:
+        return PARTLY if appended.rejected else DONE
+    return FAILED

@@ -1,0 +1,219 @@
+"""`kintsugi log`: the events themselves."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, Cli, command, noun
+from daemon.cli.output import plain, table
+
+if TYPE_CHECKING:
+    from events.blobs import BlobStore
+    from events.log import EventLog, Record
+
+group = noun("log", "The events themselves.")
+
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="rollouts or learning.")]
+Tokens = Annotated[bool, typer.Option("--tokens", help="Token arrays as well.")]
+
+_FROM = (
+    "N in every partition, P:N in partition P alone, or a position like "
+    "rollouts@0,0,4,0,0,0,0,0;learning@5"
+)
+_WAIT_SECONDS = 0.5
+
+
+@command(group)
+def stats(cli: Cli) -> None:
+    """Events and bytes per stream."""
+    from daemon.health import streams
+
+    with cli.app() as app:
+        found = streams(app)
+    if cli.out.json:
+        cli.out.document({"streams": found})
+        return
+    rows = [[name, f"{of['events']:,}", f"{of['bytes']:,}"] for name, of in found.items()]
+    cli.out.show(table(["stream", "events", "bytes"], rows, right=("events", "bytes")))
+
+
+@command(group)
+def cat(
+    cli: Cli,
+    stream: Stream,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="N|P:N|POSITION", help=f"{_FROM}.")
+    ] = None,
+    tokens: Tokens = False,
+) -> None:
+    """Print events as JSON Lines, ordered by partition, then offset."""
+    from daemon.verify import read_all
+    from events.log import check_bounds
+
+    _check_stream(stream)
+    with cli.app() as app:
+        log = app.readable_log
+        starts, ends = log.start(stream), log.end(stream)
+        for partition, offset in _starts(log, stream, start):
+            check_bounds(stream, partition, offset, starts[partition], ends[partition])
+            for page in read_all(log, stream, partition, offset, ends[partition]):
+                for record in page:
+                    cli.out.document(event_line(record, app.blobs, tokens))
+
+
+@command(group)
+def tail(
+    cli: Cli,
+    stream: Stream,
+    number: Annotated[
+        int, typer.Option("-n", "--lines", min=0, metavar="N", help="How many.")
+    ] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
+    tokens: Tokens = False,
+) -> None:
+    """Print the newest events, by the time of their recording; -f goes on."""
+    import sys
+
+    _check_stream(stream)
+    with cli.app() as app:
+        log = app.readable_log
+        cursor = dict(enumerate(log.end(stream)))
+        for record in _newest(log, stream, number):
+            _print_event(cli, record, app.blobs, tokens)
+        while follow:
+            sys.stdout.flush()
+            log.wait({(stream, p): offset for p, offset in cursor.items()}, _WAIT_SECONDS)
+            for partition in cursor:
+                for record in log.read(stream, partition, cursor[partition]):
+                    _print_event(cli, record, app.blobs, tokens)
+                    cursor[partition] = record.offset + 1
+
+
+@command(group)
+def verify(cli: Cli) -> int:
+    """Read every event and say what is wrong; exit 1 when something is."""
+    from daemon.health import events_in
+    from daemon.verify import verify as verify_log
+
+    with cli.app() as app:
+        log = app.readable_log
+        with app.reading() as connection, cli.out.progress("Reading", events_in(log)) as advance:
+            found = verify_log(log, app.blobs, connection, advance)
+    if cli.out.json:
+        cli.out.document({"ok": found.ok, "events": found.events, "problems": found.problems})
+    else:
+        cli.out.show(*(plain(problem) for problem in found.problems))
+        problems = f"{len(found.problems):,} problems" if found.problems else "no problem"
+        cli.out.show(f"{found.events:,} events, {problems}")
+    return DONE if found.ok else FAILED
+
+
+def event_line(record: "Record", blobs: "BlobStore", tokens: bool) -> dict[str, Any]:
+    """An event as promised; what cannot be read has data null and says why in `error`."""
+    from events.envelope import from_headers, timestamp
+    from events.errors import KintsugiError
+
+    line: dict[str, Any] = {
+        "stream": record.stream,
+        "partition": record.partition,
+        "offset": record.offset,
+        "id": None,
+        "type": None,
+        "version": None,
+        "time": None,
+        "subject": None,
+        "cause": None,
+        "data": None,
+        "source": record.source,
+        "sequence": record.sequence,
+    }
+    try:
+        envelope = from_headers(record.headers)
+        line["id"], line["type"], line["version"] = envelope.id, envelope.type, envelope.version
+        line["time"] = None if envelope.time is None else timestamp(envelope.time)
+        line["subject"], line["cause"] = envelope.subject, envelope.cause
+        _fill_data(line, record, blobs, tokens)
+    except KintsugiError as error:
+        line["error"] = str(error)
+    return line
+
+
+def _fill_data(line: dict[str, Any], record: "Record", blobs: "BlobStore", tokens: bool) -> None:
+    """Head, then content, then arrays: what comes before a broken part is still shown."""
+    from events.codec import arrays_of, attach, decode
+
+    event = decode(record)
+    line["data"] = event.data.model_dump(mode="json")
+    arrays = arrays_of(record.value) if tokens and record.stream == "rollouts" else {}
+    if event.blob is not None:
+        event, arrays = attach(event, blobs.get(event.blob.sha256))
+    content = getattr(event.data, "content", None)
+    if content is not None:
+        line["data"] |= content.model_dump(mode="json")
+    if tokens:
+        line["data"] |= {name: list(values) for name, values in arrays.items()}
+
+
+def _print_event(cli: Cli, record: "Record", blobs: "BlobStore", tokens: bool) -> None:
+    line = event_line(record, blobs, tokens)
+    if cli.out.json or tokens:
+        cli.out.document(line)
+    else:
+        place = f"{line['stream']}/{line['partition']}@{line['offset']}"
+        what = line.get("error") or f"{line['type']} {line['subject']}"
+        cli.out.show(plain(f"{line['time'] or '-':27}  {place:16}  {what}"))
+
+
+def _check_stream(stream: str) -> None:
+    from events.streams import STREAMS
+
+    if stream not in STREAMS:
+        raise typer.BadParameter(
+            f"{stream!r} is not one of {', '.join(STREAMS)}", param_hint="STREAM"
+        )
+
+
+def _starts(log: "EventLog", stream: str, given: str | None) -> list[tuple[int, int]]:
+    """(partition, first offset) of what is to be printed."""
+    first, ends = log.start(stream), log.end(stream)
+    if given is None:
+        return list(enumerate(first))
+    if re.fullmatch(r"\d+", given):
+        # Beyond the end of one partition there may be more in another.
+        return [(p, min(int(given), end)) for p, end in enumerate(ends)]
+    if found := re.fullmatch(r"(\d+):(\d+)", given):
+        partition = int(found[1])
+        if partition >= len(first):
+            raise _bad_start(given, f"{stream} has partitions 0 to {len(first) - 1}")
+        return [(partition, int(found[2]))]
+    return list(enumerate(_position(given, stream, len(first))))
+
+
+def _position(given: str, stream: str, partitions: int) -> list[int]:
+    parts = dict(part.strip().partition("@")[::2] for part in given.split(";") if part.strip())
+    if stream not in parts:
+        raise _bad_start(given, f"write {_FROM}, naming {stream}")
+    offsets = parts[stream].split(",")
+    if len(offsets) != partitions or not all(re.fullmatch(r"\s*\d+\s*", o) for o in offsets):
+        raise _bad_start(given, f"{stream} takes {partitions} offsets, one per partition")
+    return [int(offset) for offset in offsets]
+
+
+def _bad_start(given: str, remedy: str) -> typer.BadParameter:
+    return typer.BadParameter(f"{given!r} is no place in the log; {remedy}", param_hint="--from")
+
+
+def _newest(log: "EventLog", stream: str, number: int) -> "Iterator[Record]":
+    """The last `number` records over all partitions, oldest first."""
+    records = [
+        record
+        for partition, (start, end) in enumerate(
+            zip(log.start(stream), log.end(stream), strict=True)
+        )
+        if end > start and number
+        for record in log.read(stream, partition, max(start, end - number), number)
+    ]
+    records.sort(key=lambda record: (record.recorded_ms, record.partition, record.offset))
+    yield from records[-number:] if number else []

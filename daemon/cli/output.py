@@ -1,0 +1,134 @@
+"""Where a command prints: data on stdout, talk on stderr.
+
+With `--json` stdout holds exactly one JSON document (JSON Lines for streams of events). Progress is
+shown on a terminal only. What rollouts hold is text of strangers: its control characters are made
+visible, so that no transcript can drive the reader's terminal.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_UNWRAPPED: Final = 10_000
+"""Width of what is not a terminal: a script that cuts columns needs them whole."""
+
+_CONTROL: Final = {
+    code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"
+} | {0x7F: 0x2421} | dict.fromkeys(range(128, 160), 65533)  # fmt: skip
+"""C0 controls as their pictures, DEL and C1 (which some terminals obey) likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How this run prints."""
+
+    json: bool = False
+    quiet: bool = False
+
+    def document(self, value: Any) -> None:
+        """The one JSON document of a run, or one line of JSON Lines."""
+        sys.stdout.write(as_json(value) + "\n")
+
+    def show(self, *renderables: "RenderableType", columns: int = _UNWRAPPED) -> None:
+        """Text for a person, on stdout; where that is no terminal, as wide as `columns`."""
+        console = _console(columns)
+        for renderable in renderables:
+            # A terminal wraps long lines itself, and then they can still be copied whole.
+            console.print(renderable, soft_wrap=isinstance(renderable, str))
+
+    def hint(self, text: str) -> None:
+        """What may help; `--quiet` leaves it out."""
+        if not self.quiet:
+            print(plain(text), file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """What must be known, whatever the flags."""
+        print(f"warning: {plain(text)}", file=sys.stderr)
+
+    @contextmanager
+    def progress(
+        self, doing: str, total: int | None = None, unit: Literal["events", "bytes"] = "events"
+    ) -> Iterator[Callable[[int], None]]:
+        """A bar on stderr, told how much more was done; nothing where nobody watches."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn(),
+            console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        with bar:
+            task = bar.add_task(doing, total=total)
+            yield lambda count: bar.advance(task, count)
+
+
+def as_json(value: Any) -> str:
+    """One line of strict JSON; escaped where stdout could not write the characters."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    return json.dumps(
+        value, ensure_ascii=encoding != "utf8", allow_nan=False, separators=(",", ":")
+    )
+
+
+def plain(text: str) -> str:
+    """Text that cannot drive a terminal."""
+    return text.translate(_CONTROL)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[str] = ()) -> Any:
+    """A table without frames; None is an empty cell."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        numeric = column in right
+        made.add_column(
+            column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
+        )
+    for row in rows:
+        made.add_row(
+            *[
+                cell if isinstance(cell, Text) else Text("" if cell is None else plain(str(cell)))
+                for cell in row
+            ]
+        )
+    return made
+
+
+def facts(values: Mapping[str, Any]) -> Any:
+    """Names and values, one under the other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in values.items():
+        grid.add_row(name, value if isinstance(value, Text) else Text(plain(str(value))))
+    return grid
+
+
+def _console(columns: int) -> "Console":
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else columns
+    return Console(highlight=False, markup=False, emoji=False, width=width)

@@ -1,0 +1,106 @@
+"""`kintsugi patterns`: what the agent keeps failing at, ranked."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import Cli, command
+from daemon.cli.output import table
+
+if TYPE_CHECKING:
+    from consumers.reads import PatternLine
+
+_BAR_CELLS = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+_FIELDS = (
+    "alias", "base", "pattern", "category", "pivot", "failures", "attempts", "pass_rate",
+    "priority", "status", "examples",
+)  # fmt: skip
+"""The promised ones first; INTERFACE allows more."""
+
+_MORE_FIELDS = ("passes", "round", "trend")
+
+_SHOWN_ID = 13
+"""Characters of an example's id: enough to be unique, and `rollouts show` takes a prefix."""
+
+_STYLES = {"REGRESSED": "red", "PERSISTENT": "red", "NEW": "yellow", "RESOLVED": "green"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(patterns)
+
+
+def patterns(
+    cli: Cli,
+    alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+) -> None:
+    """Failure patterns as of the last round, highest priority first."""
+    from consumers.reads import pattern_lines, waiting
+
+    with cli.app() as app, app.reading() as connection:
+        lines = pattern_lines(connection, alias)
+        counts = waiting(connection)
+    if cli.out.json:
+        cli.out.document(
+            [{name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)} for line in lines]
+        )
+    elif lines:
+        cli.out.show(_ranked(lines))
+    if not counts.rollouts:
+        cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
+    elif counts.undiagnosed:
+        cli.out.hint(
+            f"{counts.undiagnosed:,} rollouts came after the last round: kintsugi diagnose"
+        )
+    elif not lines:
+        whose = f" of alias {alias!r}" if alias is not None else ""
+        cli.out.hint(f"no failure{whose} among {counts.rollouts:,} rollouts forms a pattern")
+
+
+def _ranked(lines: "list[PatternLine]") -> Any:
+    from rich.text import Text
+
+    several = len({(line.alias, line.base) for line in lines}) > 1
+    highest = max(line.priority for line in lines)
+    rows = []
+    for rank, line in enumerate(lines, start=1):
+        whose = [f"{line.alias} ({line.base})"] if several else []
+        rows.append(
+            [
+                rank,
+                *whose,
+                line.category,
+                line.pivot,
+                Text.assemble(f"{line.priority:6.3f} ", (bar(line.priority, highest), "cyan")),
+                sparkline(line.trend),
+                line.failures,
+                line.attempts,
+                f"{line.pass_rate:.0%}",
+                Text(line.status, _STYLES.get(line.status, "")),
+                ", ".join(example[:_SHOWN_ID] for example in line.examples[:2]),
+            ]
+        )
+    columns = [
+        "#", *(["agent"] if several else []), "category", "pivot", "priority", "trend",
+        "failures", "attempts", "pass rate", "status", "examples",
+    ]  # fmt: skip
+    return table(columns, rows, right=("#", "failures", "attempts", "pass rate"))
+
+
+def bar(value: float, highest: float) -> str:
+    """`value` as a bar in eighths of a cell, `highest` filling all of them."""
+    eighths = round(_BAR_CELLS * 8 * value / highest) if highest > 0 else 0
+    full, rest = divmod(max(0, eighths), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR_CELLS)
+
+
+def sparkline(values: list[float]) -> str:
+    """A series in one line, from zero to its own highest."""
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return _SPARKS[0] * len(values)
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(top * max(0.0, value) / highest)] for value in values)

@@ -1,0 +1,80 @@
+"""`kintsugi rebuild`: fold the log again from the start, compare, and swap."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, Cli, command
+
+if TYPE_CHECKING:
+    from consumers.rebuild import Rebuilt
+    from daemon.app import App
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "rebuild")(rebuild_tables)
+
+
+def rebuild_tables(
+    cli: Cli,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Swap the fresh tables in where they differ.")
+    ] = False,
+) -> int:
+    """Fold the log again beside the live tables and compare; with --yes, swap a difference in."""
+    from consumers.rebuild import rebuild
+    from daemon.app import explained
+    from daemon.health import events_in
+
+    with cli.app() as app:
+        _fold_the_rest(cli, app)
+        with (
+            explained(app.engine),
+            cli.out.progress("Rebuilding", events_in(app.readable_log)) as advance,
+        ):
+            rebuilt = rebuild(app.readable_log, app.engine, confirmed=yes, on_progress=advance)
+        if rebuilt.swapped:
+            _fold_the_rest(cli, app)
+    _print(cli, rebuilt)
+    return FAILED if rebuilt.equal is False and not rebuilt.swapped else DONE
+
+
+def _fold_the_rest(cli: Cli, app: "App") -> None:
+    """Bring the live tables to the end of the log, so that all of it is compared.
+
+    Tables of another fold version stay where they are: replacing them is what a rebuild is for.
+    """
+    from consumers.runner import FoldVersionChanged
+
+    try:
+        with cli.out.progress("Folding") as advance:
+            app.settle(advance)
+    except FoldVersionChanged as error:
+        cli.out.hint(str(error).partition(";")[0])
+
+
+def _print(cli: Cli, rebuilt: "Rebuilt") -> None:
+    if cli.out.json:
+        document: dict[str, Any] = {
+            "events": rebuilt.events,
+            "seconds": round(rebuilt.seconds, 3),
+            "hash": rebuilt.hash,
+            "equal": rebuilt.equal,
+            "swapped": rebuilt.swapped,
+        }
+        if rebuilt.equal is not True:
+            document["changed"] = rebuilt.changed
+        cli.out.document(document)
+    else:
+        verdict = {True: "equal", False: "not equal", None: "a new fold version"}[rebuilt.equal]
+        swapped = ", swapped in" if rebuilt.swapped else ""
+        cli.out.show(
+            f"{rebuilt.events:,} events in {rebuilt.seconds:.1f} s: {verdict}{swapped}",
+            f"hash {rebuilt.hash}",
+            *(f"changed: {name}, {rows:,} rows" for name, rows in rebuilt.changed.items()),
+        )
+    if rebuilt.difference is not None and rebuilt.equal is False:
+        cli.out.warn(f"first difference: {rebuilt.difference}")
+    if not rebuilt.swapped and rebuilt.equal is not True:
+        cli.out.hint("the live tables were kept; swap the fresh ones in: kintsugi rebuild --yes")

@@ -1,0 +1,108 @@
+"""`kintsugi consume` and `kintsugi ship`: processes that run until they are told to stop.
+
+SIGTERM and SIGINT let the batch in hand finish; the exit code is 0 then.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from daemon.cli.command import Cli, command
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app)(consume)
+    command(app)(ship)
+
+
+def consume(cli: Cli) -> None:
+    """Fold the log into the tables until stopped; exit 4 when the fold halts."""
+    from daemon.app import FoldHalted
+    from events.errors import KintsugiError
+
+    with _until_stopped(cli) as stop, cli.app() as app:
+        runner = _patiently(app.runner, stop)
+        if runner is None:
+            return
+        log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
+        try:
+            runner.run(stop)
+        except KintsugiError as error:
+            # What waiting would heal, the runner has waited for.
+            raise FoldHalted(f"the fold halted: {error}") from error
+        log.info("stopped: %s", runner.counters)
+
+
+def ship(cli: Cli) -> None:
+    """Copy this home's own log to Kafka until stopped."""
+    from daemon.settings import ConfigurationError
+
+    if not cli.settings.kafka_bootstrap_servers:
+        raise ConfigurationError(
+            "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
+        )
+    from producers.shipper import Shipper
+
+    with _until_stopped(cli) as stop, cli.app() as app:
+        kafka = _patiently(lambda: app.kafka, stop)
+        if kafka is None:
+            return
+        log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
+        shipper = Shipper(app.spool, kafka.sender)
+        shipper.run(stop)
+        log.info("stopped: %s records shipped", shipper.counters.records)
+
+
+@contextmanager
+def _until_stopped(cli: Cli) -> Iterator[threading.Event]:
+    """Logging, and an event that SIGTERM or SIGINT sets."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING if cli.out.quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    # At INFO kafka-python tells of each connection and poll; its troubles come as warnings.
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _patiently(make: Callable[[], T], stop: threading.Event) -> T | None:
+    """What `make` returns once log and database can be used; None when stopped before."""
+    from consumers.database import DatabaseUnavailable
+    from events.errors import LogUnavailable
+
+    pause = _FIRST_PAUSE_SECONDS
+    while not stop.is_set():
+        try:
+            return make()
+        except (LogUnavailable, DatabaseUnavailable) as error:
+            log.warning("waiting %.1f s: %s", pause, error)
+            stop.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return None

@@ -1,0 +1,245 @@
+"""`kintsugi rollouts`: what the agent did, listed and shown."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.output import facts, plain, table
+
+if TYPE_CHECKING:
+    from consumers.reads import RolloutLine, Selection
+    from daemon.transcript import Transcript
+    from events.messages import Message
+
+group = noun("rollouts", "What the agent did.")
+
+_SYSTEM_CHARACTERS = 300
+"""Of a system prompt, which is the same in every rollout; `--full` shows all of it."""
+
+_COLUMNS = 120
+"""Width of calls side by side where stdout is no terminal: arguments are long."""
+
+_ROLE_STYLES = {"user": "bold green", "assistant": "bold blue", "tool": "dim"}
+
+
+@command(group)
+def ls(
+    cli: Cli,
+    failed: Annotated[bool, typer.Option("--failed", help="Success is false.")] = False,
+    passed: Annotated[bool, typer.Option("--passed", help="Success is true.")] = False,
+    diagnosed: Annotated[bool, typer.Option("--diagnosed", help="A category is set.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
+    ] = None,
+) -> None:
+    """List rollouts, by time and then by id."""
+    from consumers.reads import rollout_lines, waiting
+
+    selection = _selection(failed, passed, diagnosed)
+    with cli.app() as app, app.reading() as connection:
+        lines = rollout_lines(connection, selection, limit)
+        recorded = waiting(connection).rollouts
+    if cli.out.json:
+        cli.out.document([asdict(line) for line in lines])
+    elif lines:
+        cli.out.show(_listing(lines))
+    if not recorded:
+        cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
+    elif not lines:
+        cli.out.hint(f"none of {recorded:,} rollouts is {selection}")
+
+
+def _selection(failed: bool, passed: bool, diagnosed: bool) -> "Selection":
+    chosen: list[Selection] = []
+    chosen += ["failed"] if failed else []
+    chosen += ["passed"] if passed else []
+    chosen += ["diagnosed"] if diagnosed else []
+    if len(chosen) > 1:
+        raise typer.BadParameter(
+            "they exclude each other; give one", param_hint=" and ".join(f"--{c}" for c in chosen)
+        )
+    return chosen[0] if chosen else "all"
+
+
+def _listing(lines: "list[RolloutLine]") -> Any:
+    columns = ["rollout", "task", "trial", "success", "reward", "category", "policy", "source"]
+    rows = [
+        [
+            line.rollout, line.task, line.trial, verdict(line.success), _number(line.reward),
+            line.category, line.policy, line.source,
+        ]
+        for line in lines
+    ]  # fmt: skip
+    return table(columns, rows, right=("trial", "reward"))
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:g}"
+
+
+def verdict(success: bool | None) -> Any:
+    """The verdict as a coloured word."""
+    from rich.text import Text
+
+    if success is None:
+        return Text("unjudged", "dim")
+    return Text("passed", "green") if success else Text("failed", "red")
+
+
+@command(group)
+def show(
+    cli: Cli,
+    rollout: Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.")],
+    full: Annotated[bool, typer.Option("--full", help="System prompts in full.")] = False,
+) -> None:
+    """Show one rollout: transcript, gold beside actual calls, evidence."""
+    from daemon.transcript import find, read
+
+    with cli.app() as app:
+        with app.reading() as connection:
+            row = find(connection, rollout)
+        transcript = read(row, app.readable_log, app.blobs)
+    if cli.out.json:
+        cli.out.document(_document(transcript))
+        return
+    cli.out.show(_head(transcript), "")
+    if transcript.row.evidence:
+        cli.out.show(_heading("Evidence"), _evidence(transcript), "", columns=_COLUMNS)
+    cli.out.show(_heading("Calls: expected and made"), _calls(transcript), "", columns=_COLUMNS)
+    cli.out.show(_heading("Transcript"))
+    evidence = transcript.evidence_turns
+    for turn, message in enumerate(transcript.messages):
+        cli.out.show(_message(turn, message, turn in evidence, full))
+
+
+def _document(transcript: "Transcript") -> dict[str, Any]:
+    row, gold = transcript.row, transcript.gold
+    return {
+        **asdict(row.line),
+        "alias": row.alias,
+        "base": row.base,
+        "environment": row.environment,
+        "termination": row.termination,
+        "time": row.time,
+        "pivot": row.pivot,
+        "evidence": row.evidence,
+        "round": row.round,
+        "instruction": transcript.data.task.instruction if transcript.data.task else None,
+        "messages": [
+            message.model_dump(mode="json", exclude_defaults=True)
+            for message in transcript.messages
+        ],
+        "gold_actions": None if gold is None else [a.model_dump(mode="json") for a in gold],
+        "executed_actions": [
+            {
+                "name": call.call.name,
+                "arguments": call.call.arguments,
+                "requestor": call.requestor,
+                "turn": call.turn,
+                "failed": call.failed,
+                "result": None if call.result is None else call.result.text,
+            }
+            for call in transcript.executed
+        ],
+    }
+
+
+def _heading(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text, "bold underline")
+
+
+def _head(transcript: "Transcript") -> Any:
+    row = transcript.row
+    line = row.line
+    trial = "" if line.trial is None else f", trial {line.trial}"
+    values: dict[str, Any] = {
+        "rollout": line.rollout,
+        "task": f"{line.task or 'unknown'}{trial}",
+        "agent": f"{row.alias} ({row.base}), policy {line.policy}",
+        "source": line.source + (f", {row.time}" if row.time else ""),
+        "verdict": verdict(line.success),
+        "reward": _number(line.reward) or "none",
+    }
+    if line.category is not None:
+        values["category"] = f"{line.category} at {row.pivot}"
+        others = [name for name in line.categories if name != line.category]
+        if others:
+            values["also"] = ", ".join(others)
+    if row.termination:
+        values["ended by"] = row.termination
+    return facts(values)
+
+
+def _evidence(transcript: "Transcript") -> Any:
+    from daemon.cli.output import as_json
+
+    evidence = transcript.row.evidence
+    return table(
+        ["category", "what shows it"],
+        [
+            [category, as_json(finding)]
+            for category, findings in evidence.items()
+            for finding in findings or [{}]
+        ],
+    )
+
+
+def _calls(transcript: "Transcript") -> Any:
+    from daemon.transcript import same_call
+
+    gold, executed = transcript.gold, transcript.executed
+    matched = {
+        place
+        for action in gold or ()
+        for place, call in enumerate(executed)
+        if same_call(action, call) and not call.failed
+    }
+    left = (
+        ["nobody wrote them down"]
+        if gold is None
+        else [_written(a.name, a.arguments, a.requestor) for a in gold] or ["nothing to call"]
+    )
+    right = [
+        f"{'✗' if call.failed else '✓' if place in matched else ' '} [{call.turn}] "
+        + _written(call.call.name, call.call.arguments, call.requestor)
+        for place, call in enumerate(executed)
+    ] or ["nothing was called"]
+    rows = [
+        [left[i] if i < len(left) else None, right[i] if i < len(right) else None]
+        for i in range(max(len(left), len(right)))
+    ]
+    return table(["expected", "made (✓ as expected, ✗ answered with an error)"], rows)
+
+
+def _written(name: str, arguments: Any, requestor: str) -> str:
+    from daemon.cli.output import as_json
+
+    inside = (
+        ", ".join(f"{key}={as_json(value)}" for key, value in arguments.items())
+        if isinstance(arguments, dict)
+        else repr(arguments)
+    )
+    return f"{'user: ' if requestor == 'user' else ''}{name}({inside})"
+
+
+def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> Any:
+    from rich.text import Text
+
+    text = Text("▶ " if is_evidence else "  ", "bold red")
+    text.append(f"[{turn}] ", "bold red" if is_evidence else "dim")
+    named = f" {plain(message.name)}" if message.name else ""
+    text.append(f"{message.role}{named}: ", _ROLE_STYLES.get(message.role, "bold"))
+    said = plain(message.text)
+    if message.role in ("system", "developer") and not full and len(said) > _SYSTEM_CHARACTERS:
+        left_out = len(said) - _SYSTEM_CHARACTERS
+        said = f"{said[:_SYSTEM_CHARACTERS]}... ({left_out:,} characters more with --full)"
+    text.append(said, "red" if message.error else "")
+    requestor = "user" if message.role == "user" else "assistant"
+    for call in message.tool_calls:
+        written = plain(_written(call.name, call.arguments, requestor))
+        text.append(f"\n      → {written}", "cyan")
+    return text

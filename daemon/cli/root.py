@@ -1,0 +1,60 @@
+"""The command `kintsugi`: all nouns under one name.
+
+Importing this module must stay cheap, for it is all that `kintsugi --help` needs: the modules of
+the nouns import what they work with inside their commands.
+"""
+
+from typing import Annotated
+
+import typer
+
+from daemon.cli import (
+    config,
+    db,
+    diagnose,
+    dlq,
+    doctor,
+    importing,
+    log,
+    patterns,
+    rebuild,
+    roles,
+    rollouts,
+    status,
+)
+from daemon.cli.command import Debug, Home, Json, Quiet
+
+app = typer.Typer(
+    name="kintsugi",
+    help="Makes a deployed tool-using agent stronger where it breaks.",
+    epilog="Settings: docs/configuration.md. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "3 done in part, 4 unavailable.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    home: Home = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int | None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"kintsugi {installed('kintsugi')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    return None
+
+
+for module in (importing, diagnose, patterns, status, rebuild, doctor, roles):
+    module.register(app)
+for module in (rollouts, log, dlq, db, config):
+    app.add_typer(module.group)

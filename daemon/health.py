@@ -1,0 +1,92 @@
+"""How the fold stands to its log: how far behind it is, and what halts it."""
+
+from typing import TYPE_CHECKING
+
+from consumers.position import offsets
+from consumers.tables import FOLD_VERSION, PROJECTION, Projection
+from events.codec import decode
+from events.errors import BadRecord, LogError, SchemaAhead
+from events.log import EventLog
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+
+def streams(app: "App") -> dict[str, dict[str, int]]:
+    """Per stream: events that can be read, and bytes (of their values on the embedded log, of its
+    files on a broker)."""
+    log = app.readable_log
+    if isinstance(log, SqliteLog):
+        return log.stats()
+    from daemon.broker import stored_bytes
+
+    held = stored_bytes(app.kafka)
+    return {name: {"events": _span(log, name), "bytes": held[name]} for name in STREAMS}
+
+
+def events_in(log: EventLog) -> int:
+    """How many offsets the log spans; a broker may have holes among them."""
+    return sum(_span(log, stream) for stream in STREAMS)
+
+
+def _span(log: EventLog, stream: str) -> int:
+    return sum(log.end(stream)) - sum(log.start(stream))
+
+
+def lag(log: EventLog, connection: "Connection") -> dict[str, int]:
+    """Per stream, how many offsets lie between the fold and the log's end."""
+    folded = offsets(connection)
+    return {
+        stream: sum(
+            max(0, end - max(start, folded.get((stream, partition), 0)))
+            for partition, (start, end) in enumerate(
+                zip(log.start(stream), log.end(stream), strict=True)
+            )
+        )
+        for stream in STREAMS
+    }
+
+
+def halts(log: EventLog, connection: "Connection") -> list[str]:
+    """What would stop a fold that ran now, as sentences; empty when nothing would."""
+    found: list[str] = []
+    version = fold_version(connection)
+    if version not in (None, FOLD_VERSION):
+        found.append(
+            f"the tables were folded by version {version} of the folds, this is version "
+            f"{FOLD_VERSION}; run kintsugi rebuild"
+        )
+    folded = offsets(connection)
+    for stream in STREAMS:
+        ends = log.end(stream)
+        for partition, start in enumerate(log.start(stream)):
+            offset = folded.get((stream, partition), 0)
+            # Reading where nothing was folded and nothing is there would tell nothing.
+            if offset != ends[partition] or start > offset:
+                found += _halt_at(log, stream, partition, offset)
+    return found
+
+
+def _halt_at(log: EventLog, stream: str, partition: int, offset: int) -> list[str]:
+    try:
+        for record in log.read(stream, partition, offset, limit=1):
+            decode(record, content=False)
+    except BadRecord:
+        return []  # becomes a dead letter, and the fold goes on
+    except (SchemaAhead, LogError) as error:
+        return [str(error)]
+    return []
+
+
+def fold_version(connection: "Connection") -> int | None:
+    """The version of the folds that filled the tables; None before the first event."""
+    from sqlalchemy import select
+
+    columns = Projection.table().c
+    return connection.execute(
+        select(columns.fold_version).where(columns.name == PROJECTION)
+    ).scalar()

@@ -1,0 +1,118 @@
+"""A rollout read back from the log: what was said, and what was called beside what was expected.
+
+The projection holds labels and counts; the conversation itself is only in the log, at the place
+that the rollout's row names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from events.blobs import BlobStore
+from events.canonical import canonical_json
+from events.codec import attach, decode
+from events.errors import BadRecord, KintsugiError
+from events.log import EventLog
+from events.messages import Action, ExecutedCall, Message, executed_calls
+from events.rollouts import RolloutEnded
+from events.streams import ROLLOUTS
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads import RolloutRow
+
+_TURNS: Final = frozenset({"turn", "refused", "transferred"})
+"""Keys of the evidence whose numbers are places in the conversation (consumers/rules.py)."""
+
+
+class NoSuchRollout(KintsugiError):
+    """No rollout has this id, or several begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One rollout, whole."""
+
+    row: "RolloutRow"
+    data: RolloutEnded
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.data.content.messages if self.data.content else ()
+
+    @property
+    def gold(self) -> tuple[Action, ...] | None:
+        """The calls of a perfect agent, as the rollout's own task has them; None if unknown."""
+        return self.data.task.gold_actions if self.data.task else None
+
+    @property
+    def executed(self) -> list[ExecutedCall]:
+        return executed_calls(self.messages)
+
+    @property
+    def evidence_turns(self) -> set[int]:
+        """Places in the conversation that the evidence names."""
+        return set(_turns(self.row.evidence))
+
+
+def find(connection: "Connection", given: str) -> "RolloutRow":
+    """The row of a rollout by its id, or by a beginning that no other id has."""
+    from consumers.reads import rollout_row, rollouts_starting_with
+
+    row = rollout_row(connection, given)
+    if row is not None:
+        return row
+    candidates = rollouts_starting_with(connection, given) if given else []
+    if len(candidates) > 1:
+        raise NoSuchRollout(
+            f"rollout {given!r} is ambiguous, {', '.join(candidates)} begin with it; write more"
+        )
+    found = rollout_row(connection, candidates[0]) if candidates else None
+    if found is None:
+        raise NoSuchRollout(f"rollout {given!r} does not exist; kintsugi rollouts ls lists them")
+    return found
+
+
+def read(row: "RolloutRow", log: EventLog, blobs: BlobStore) -> Transcript:
+    """The rollout's event from the log, its body from its blob where it has one."""
+    place = f"{ROLLOUTS.name}/{row.partition}@{row.offset}"
+    records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
+    if not records or records[0].offset != row.offset:
+        raise BadRecord(f"{place} holds no event, rollout {row.line.rollout} should be there")
+    event = decode(records[0])
+    if event.blob is not None:
+        event, _ = attach(event, blobs.get(event.blob.sha256))
+    if not isinstance(event.data, RolloutEnded) or event.data.rollout != row.line.rollout:
+        raise BadRecord(
+            f"{place} holds {event.envelope.type} {event.envelope.id}, rollout {row.line.rollout} "
+            "should be there; this is another log than the one that was folded"
+        )
+    return Transcript(row, event.data)
+
+
+def same_call(action: Action, call: ExecutedCall) -> bool:
+    """Whether a call is the gold action to the letter (the compared arguments of it)."""
+    arguments = call.call.arguments
+    if action.name != call.call.name or not isinstance(arguments, dict):
+        return False
+    if action.compare is None:
+        return canonical_json(action.arguments) == canonical_json(arguments)
+    return all(
+        canonical_json(action.arguments.get(name)) == canonical_json(arguments.get(name))
+        for name in action.compare
+    )
+
+
+def _turns(evidence: Any) -> Iterator[int]:
+    if isinstance(evidence, list):
+        for item in evidence:
+            yield from _turns(item)
+    elif isinstance(evidence, dict):
+        for name, value in evidence.items():
+            if name in _TURNS:
+                for turn in value if isinstance(value, list) else [value]:
+                    if isinstance(turn, int) and not isinstance(turn, bool):
+                        yield turn
+            elif name != "arguments":
+                yield from _turns(value)
