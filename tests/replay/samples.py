@@ -1,0 +1,99 @@
+"""One event of every type with every field set: what the golden corpus is made of.
+
+A field that a sample leaves at its default would be a field that no test of old bytes can lose.
+"""
+
+import array
+from typing import Any, Final
+
+from events.learning import PatternsDiagnosed, TaskProposed
+from events.messages import Action, Message, ToolCall
+from events.rollouts import (
+    CallEnded,
+    CallEndedContent,
+    CallStarted,
+    CallStartedContent,
+    EventData,
+    FeedbackContent,
+    FeedbackReceived,
+    RolloutContent,
+    RolloutEnded,
+    Task,
+)
+
+_GOLD: Final = Action(
+    name="cancel_order",
+    arguments={"order": "#W0000001", "reasons": ["no longer needed"], "refund": 12.5},
+    requestor="user",
+    compare=("order",),
+)
+_TASK: Final = Task(
+    id="shop/17",
+    environment="shop",
+    capability="cancel",
+    instruction="You are Zoë. Cancel your order and ask what you get back.",
+    gold_actions=(_GOLD,),
+    outputs=("12.50",),
+    reward_basis=("database", "outputs"),
+    definition="5df6e0e2761359d30a8275058e299fcc0381534545f55cf43e41983f5d4c9456",
+)
+_ASKED: Final = Message(role="user", content=[{"type": "text", "text": "Cancel it, bitte."}])
+_CALLED: Final = Message(
+    role="assistant",
+    content="Let me see.",
+    tool_calls=(
+        ToolCall(name="cancel_order", arguments={"order": "#W0000001"}, id="call_1"),
+        ToolCall(name="cancel_order", arguments="{malformed", id="call_2"),
+    ),
+    reasoning="They want it gone.",
+    sampled=True,
+)
+_ANSWERED: Final = Message(
+    role="tool", content="no such order", tool_call_id="call_2", name="cancel_order", error=True
+)
+
+SAMPLES: Final[tuple[EventData, ...]] = (
+    RolloutEnded(
+        rollout="rollout-1", alias="shop-agent", base="base-1", policy="adapter-3", source="tau2",
+        purpose="import", session="session-1", task=_TASK, trial=2, seed=-7, success=False,
+        reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
+        termination="user_stop", simulator="simulator-1", write_tools=("cancel_order",),
+        known_tools=("cancel_order", "find_order"), calls=("call-1", "call-2"), forks=("call-2",),
+        content=RolloutContent(messages=(_ASKED, _CALLED, _ANSWERED)),
+    ),
+    CallStarted(
+        call="call-2", session="session-1", alias="shop-agent", base="base-1", policy="adapter-3",
+        task="shop/17", parent="call-1", parent_messages=3, stream=True,
+        sampling={"temperature": 0.7, "stop": ["</s>"]},
+        content=CallStartedContent(
+            messages=(_ASKED,),
+            tools=({"type": "function", "function": {"name": "cancel_order"}},),
+        ),
+    ),
+    CallEnded(
+        call="call-2", session="session-1", outcome="aborted", finish_reason="tool_calls",
+        prompt_tokens=5, completion_tokens=3, duration_ms=1234, trainable=True,
+        untrainable_because="none", invalid_tool_calls=1, error="client went away",
+        content=CallEndedContent(messages=(_CALLED,)),
+    ),
+    FeedbackReceived(
+        session="session-1", call="call-2", score=0.5, success=True, tags=("polite", "slow"),
+        verified=True, content=FeedbackContent(comment="Fast genug. \U0001f44d"),
+    ),
+    PatternsDiagnosed(
+        trigger="diagnose",
+        position={"rollouts": {"0": {"log-1": 3, "log-2": 0}, "7": {"log-1": 9}}},
+    ),
+    TaskProposed(
+        alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",
+        source_rollout="rollout-1",
+    ),
+)  # fmt: skip
+
+ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {
+    "CallEnded": {
+        "prompt_token_ids": array.array("i", [1, 2, 3, 2**31 - 1, 0]),
+        "token_ids": array.array("i", [-1, 5, 6]),
+        "logprobs": array.array("f", [-0.5, 0.0, -1e-30]),
+    }
+}

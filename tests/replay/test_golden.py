@@ -1,0 +1,71 @@
+"""Bytes that were stored once are read for ever, and a released version never changes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from events.codec import arrays_of, decode
+from events.envelope import to_headers
+from events.log import Record
+from events.registry import REGISTRY
+from events.rollouts import EventData
+from tests.replay.samples import ARRAYS, SAMPLES
+from tests.replay.schemas import schema_of
+from tests.replay.write_golden import GOLDEN, SCHEMAS, envelope_of, name_of
+
+TYPES = list(REGISTRY.types.values())
+
+
+def golden_record(path: Path) -> Record:
+    """The record of a `.bin` file of the corpus."""
+    headers = json.loads(path.with_suffix(".headers.json").read_text())
+    stream = REGISTRY.types[path.name.split(".")[0]].STREAM
+    pairs = tuple((name, value.encode()) for name, value in headers)
+    return Record(stream, 0, 0, "golden", 0, "key", pairs, path.read_bytes(), 1)
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.bin")), ids=lambda path: path.stem)
+def test_stored_bytes_of_every_version_are_read_as_the_newest(path: Path) -> None:
+    event = decode(golden_record(path))
+    name, version = path.stem.split(".v")
+    assert (event.envelope.type, event.envelope.version) == (name, int(version))
+    assert type(event.data) is REGISTRY.types[name]
+
+
+@pytest.mark.parametrize("number", range(len(SAMPLES)), ids=lambda n: SAMPLES[n].TYPE)
+def test_the_newest_version_is_read_as_its_sample(number: int) -> None:
+    data = SAMPLES[number]
+    record = golden_record(GOLDEN / f"{name_of(type(data))}.bin")
+    event = decode(record)
+    assert event.data == data
+    assert event.envelope == envelope_of(data, number + 1)
+    assert to_headers(event.envelope, dict(record.headers)["content-type"].decode()) == (
+        record.headers
+    )
+    if data.STREAM == "rollouts":
+        assert arrays_of(record.value) == ARRAYS.get(data.TYPE, {})
+
+
+@pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.TYPE)
+def test_a_sample_sets_every_field(data: EventData) -> None:
+    assert data.model_fields_set == set(type(data).model_fields)
+
+
+@pytest.mark.parametrize("data_type", TYPES, ids=lambda data_type: data_type.TYPE)
+def test_every_version_of_every_type_is_in_the_corpus(data_type: type[EventData]) -> None:
+    for version in range(1, data_type.VERSION + 1):
+        name = f"{data_type.TYPE}.v{version}"
+        files = (GOLDEN / f"{name}.bin", SCHEMAS / f"{name}.json")
+        missing = [path.name for path in files if not path.exists()]
+        assert not missing, "add a sample and run: python -m tests.replay.write_golden"
+
+
+@pytest.mark.parametrize("data_type", TYPES, ids=lambda data_type: data_type.TYPE)
+def test_a_released_version_keeps_its_schema(data_type: type[EventData]) -> None:
+    frozen = json.loads((SCHEMAS / f"{name_of(data_type)}.json").read_text())
+    assert schema_of(data_type) == frozen, (
+        f"{name_of(data_type)} differs from what was released. If it only gained an optional field "
+        "with a default, delete its frozen schema and run python -m tests.replay.write_golden; "
+        "anything else is a new version with an upcaster from this one."
+    )
