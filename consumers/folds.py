@@ -212,3 +212,6 @@ FOLDS: Final[Mapping[str, Fold]] = {
     PatternsDiagnosed.TYPE: patterns_diagnosed,
 }
 """By event type. Every type has its fold: one that nobody reads is not written."""
+
+READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
+"""Types whose fold reads what was said; of the others only the head is decoded."""

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
-from consumers.folds import FOLDS, Folding
+from consumers.folds import FOLDS, READS_CONTENT, Folding
 from consumers.position import (
     Unread,
     advance,
@@ -265,7 +265,8 @@ class Runner:
         try:
             envelope = from_headers(record.headers)
             type_name = envelope.type
-            event = decode_value(record, envelope, self._registry)
+            content = envelope.type in READS_CONTENT
+            event = decode_value(record, envelope, self._registry, content)
             fold = FOLDS[event.data.TYPE]
             if record.stream == LEARNING.name:
                 # A round writes while it reads; if it breaks, nothing of it may stay.

@@ -11,6 +11,9 @@ import math
 import unicodedata
 from typing import Any
 
+# Made once: json.dumps with options would build an encoder at every call.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 def canonical(value: Any) -> Any:
     """`value` with numbers in shortest form and strings in NFC, stripped; raises on NaN."""
@@ -34,7 +37,7 @@ def canonical_json(value: Any) -> str:
 
 def exact_json(value: Any) -> str:
     """Sorted keys and no spaces, values untouched: for identity of records and for hashes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(value)
 
 
 def sha256(text: str) -> str:

@@ -1,0 +1,205 @@
+"""How fast events are appended, against what stores or carries them.
+
+    python -m ops.bench.append --rounds 5 --seconds 3 [--kafka HOST:PORT]
+
+Method. Values are random bytes, so nothing compresses; everything runs in one process, in turn in
+every round, and the medians of the rounds' own ratios are reported (above 1: we are faster).
+
+    log        32 threads, each appending one event at a time to SqliteLog and waiting for it
+    bare       one thread, an empty SQLite file with the same durability (WAL, synchronous=FULL,
+               SQLite's own checkpoints), one table, `executemany` of finished rows in transactions
+               of as many rows as the log reached per commit in the same round; nobody waits for
+               anybody, so this is what the storage allows and not what 32 callers could have
+    sender     the window of 200 records that the shipper sends, to a real broker
+    producer   kafka-python alone with the same settings and the same window
+
+Durability "power" makes an fsync of every group: the figures are the disk's as much as ours.
+"""
+
+import argparse
+import json
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from events.log import Entry, Headers, now_ms
+from events.sqlite import SqliteLog
+from events.sqlite_file import pack_headers
+from events.streams import ROLLOUTS, STREAMS
+
+WRITERS: Final = 32
+VALUE_BYTES: Final = 20_000
+WINDOW: Final = 200
+
+_VALUES: Final = [os.urandom(VALUE_BYTES) for _ in range(64)]
+_HEADERS: Final[Headers] = (
+    ("ce_specversion", b"1.0"),
+    ("ce_id", b"01936f00-0000-7000-8000-000000000000"),
+    ("ce_type", b"CallEnded"),
+    ("ce_dataversion", b"1"),
+    ("ce_subject", b"session-1"),
+    ("ce_time", b"2026-01-02T03:04:05.678901Z"),
+    ("content-type", b"application/vnd.kintsugi.framed"),
+)
+
+
+def _entry(number: int) -> Entry:
+    partition = number % ROLLOUTS.partitions
+    value = _VALUES[number % len(_VALUES)]
+    return Entry(ROLLOUTS.name, partition, f"session-{partition}", _HEADERS, value, now_ms())
+
+
+def log_rate(folder: Path, seconds: float) -> tuple[float, float]:
+    """Events per second that 32 waiting writers append, and how many shared a commit."""
+    with closing(SqliteLog(folder / "log.db")) as log:
+        deadline = time.perf_counter() + seconds
+        appended = [0] * WRITERS
+
+        def write(writer: int) -> None:
+            while time.perf_counter() < deadline:
+                log.append([_entry(writer)])
+                appended[writer] += 1
+
+        began = time.perf_counter()
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rate = sum(appended) / (time.perf_counter() - began)
+        return rate, sum(appended) / log.commits
+
+
+def bare_rate(folder: Path, seconds: float, group: int) -> float:
+    """Events per second of SQLite alone, `group` of them per transaction."""
+    with closing(sqlite3.connect(folder / "bare.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(
+            "CREATE TABLE record (id INTEGER PRIMARY KEY, stream TEXT, partition INTEGER, "
+            '"offset" INTEGER, key TEXT, headers BLOB, value BLOB)'
+        )
+        headers = pack_headers(_HEADERS)
+        rows = [
+            ("rollouts", number % 8, number, "session-1", headers, _VALUES[number % len(_VALUES)])
+            for number in range(group)
+        ]
+        began = time.perf_counter()
+        done = 0
+        while time.perf_counter() < began + seconds:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                'INSERT INTO record (stream, partition, "offset", key, headers, value) '
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            connection.execute("COMMIT")
+            done += group
+        return done / (time.perf_counter() - began)
+
+
+def windowed_rate(send: Callable[[int], Any], wait: Callable[[Any], Any], seconds: float) -> float:
+    """Records per second with at most WINDOW of them unacknowledged."""
+    pending: deque[Any] = deque()
+    began = time.perf_counter()
+    done = 0
+    while time.perf_counter() < began + seconds:
+        pending.append(send(done))
+        done += 1
+        if len(pending) >= WINDOW:
+            wait(pending.popleft())
+    while pending:
+        wait(pending.popleft())
+    return done / (time.perf_counter() - began)
+
+
+def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
+    """Records per second of our sender, and of kafka-python's producer alone."""
+    from kafka import KafkaProducer
+
+    from events.kafka import KafkaLog
+    from events.kafka_sender import Outgoing
+
+    topics = {name: f"kintsugi.bench.{uuid4().hex[:8]}.{name}" for name in STREAMS}
+    with closing(KafkaLog(bootstrap, topics=topics, replication=1)) as log:
+        log.ensure_topics()
+        sender = log.sender()
+
+        def send(number: int) -> Any:
+            entry = _entry(number)
+            return sender.send(
+                Outgoing(
+                    entry.stream, entry.partition, "bench", number, entry.key, entry.headers,
+                    entry.value, entry.recorded_ms,
+                )
+            )  # fmt: skip
+
+        ours = windowed_rate(send, lambda pending: pending.offset(60), seconds)
+        sender.close()
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=10,
+        max_in_flight_requests_per_connection=5, batch_size=512 << 10, max_request_size=1_048_000,
+    )  # fmt: skip
+
+    def send_bare(number: int) -> Any:
+        value = _VALUES[number % len(_VALUES)]
+        return producer.send(
+            topics["rollouts"], key=b"session-1", value=value, headers=list(_HEADERS),
+            partition=number % 8, timestamp_ms=now_ms(),
+        )  # fmt: skip
+
+    theirs = windowed_rate(send_bare, lambda future: future.get(60), seconds)
+    producer.close()
+    return ours, theirs
+
+
+def measure(rounds: int, seconds: float, kafka: str | None) -> dict[str, Any]:
+    """The whole benchmark as one document."""
+    figures: list[dict[str, float]] = []
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as name:
+            log, group = log_rate(Path(name), seconds)
+            found = {"log": log, "events_per_commit": group}
+            found["bare"] = bare_rate(Path(name), seconds, max(1, round(group)))
+        if kafka is not None:
+            found["sender"], found["producer"] = kafka_rates(kafka, seconds)
+        figures.append(found)
+        print(f"round {number + 1}: {found}", file=sys.stderr)
+    document: dict[str, Any] = {
+        "benchmark": "append", "writers": WRITERS, "value_bytes": VALUE_BYTES, "rounds": rounds,
+        "seconds": seconds, "log_over_bare": _ratio(figures, "log", "bare"),
+    }  # fmt: skip
+    if kafka is not None:
+        document["sender_over_producer"] = _ratio(figures, "sender", "producer")
+    for name in figures[0]:
+        document[f"median_{name}"] = round(statistics.median(row[name] for row in figures), 1)
+    return document
+
+
+def _ratio(figures: list[dict[str, float]], ours: str, theirs: str) -> float:
+    return round(statistics.median(row[ours] / row[theirs] for row in figures), 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per side and round")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker to measure as well")
+    options = parser.parse_args()
+    print(json.dumps(measure(options.rounds, options.seconds, options.kafka)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""How fast the fold is, against a bare multi-row insert of the rows that it makes.
+
+    python -m ops.bench.fold --events 20000 --rounds 5 [--memory]
+
+Method. The mix of mix.py is appended once to an embedded log. Each round then does, in turn and on
+fresh tables, on SQLite and on a real PostgreSQL:
+
+    fold       the runner from the log's start to its end, 500 events a transaction
+    insert     the rows of that fold, already made, as SQLAlchemy's multi-row INSERT, in as many
+               transactions of as many rows
+    driver     the same rows through the driver's fastest statement (executemany on SQLite, one
+               array per column on PostgreSQL)
+
+and the medians' ratios are reported, insert/fold and driver/fold as a share of that peer's speed.
+Fold decodes, validates and runs the detectors; the peers are handed finished rows. `decode` is
+head and content of each event against pydantic on the same events as one plain JSON text each.
+`replay` is the time of a fold of all events over that of a tenth, 10 where replay is linear;
+`--memory` adds the peak resident memory of folding 1,000,000 events over that of 100,000 (each in
+a process of its own, some minutes).
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, insert, select, text
+
+from consumers import database
+from consumers.batch import upsert
+from consumers.runner import BATCH_EVENTS, Runner
+from consumers.tables import METADATA, PROJECTED, Projected
+from events.codec import decode
+from events.log import Record
+from events.rollouts import EventData
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+from ops.bench.mix import mix
+from ops.postgres.server import Postgres
+
+APPEND_EVENTS: Final = 2_000
+Rows = list[tuple[type[Projected], list[dict[str, Any]]]]
+
+
+def main() -> None:
+    """Measure and print one JSON document."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", action="store_true", help="also the memory of a million events")
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        print(_peak_of(options.peak))
+        return
+    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder:
+        report = measure(Path(folder), options.events, options.rounds)
+    if options.memory:
+        report["memory_1m_over_100k"] = _peak(1_000_000) / _peak(100_000)
+    print(json.dumps(report, indent=2))
+
+
+def measure(folder: Path, events: int, rounds: int) -> dict[str, Any]:
+    """All ratios of one run."""
+    log, tenth = _log(folder / "log.db", events), _log(folder / "tenth.db", events // 10)
+    report: dict[str, Any] = {"events": events, "rounds": rounds}
+    for kind in ("sqlite", "postgres"):
+        with _database(kind, folder) as engine:
+            report[kind] = _ratios(log, tenth, engine, events, rounds)
+    report["decode_over_plain_pydantic"] = _decoding(log, rounds)
+    log.close()
+    tenth.close()
+    return report
+
+
+def _ratios(
+    log: SqliteLog, tenth: SqliteLog, engine: Engine, events: int, rounds: int
+) -> dict[str, Any]:
+    _fold(log, engine)
+    rows = _rows(engine)
+    transactions = max(1, events // BATCH_EVENTS)
+    took: dict[str, list[float]] = {"fold": [], "insert": [], "driver": [], "tenth": []}
+    for _ in range(rounds):
+        took["fold"].append(_timed(engine, lambda: _fold(log, engine)))
+        took["tenth"].append(_timed(engine, lambda: _fold(tenth, engine)))
+        took["insert"].append(_timed(engine, lambda: _insert(engine, rows, transactions)))
+        took["driver"].append(_timed(engine, lambda: _driver(engine, rows, transactions)))
+    median = {name: statistics.median(values) for name, values in took.items()}
+    return {
+        "share_of_multi_row_insert": round(median["insert"] / median["fold"], 3),
+        "share_of_driver_insert": round(median["driver"] / median["fold"], 3),
+        "replay_all_over_tenth": round(median["fold"] / median["tenth"], 2),
+        "rows_per_event": round(sum(len(part) for _, part in rows) / events, 2),
+    }
+
+
+def _timed(engine: Engine, work: Callable[[], None]) -> float:
+    with database.writing(engine) as connection:
+        for table in METADATA.sorted_tables:
+            connection.execute(table.delete())
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _fold(log: SqliteLog, engine: Engine) -> None:
+    Runner(log, engine).catch_up()
+
+
+def _rows(engine: Engine) -> Rows:
+    with database.reading(engine) as connection:
+        return [
+            (model, [dict(row) for row in connection.execute(select(model.table())).mappings()])
+            for model in PROJECTED
+        ]
+
+
+def _pages(rows: Rows, transactions: int) -> Iterator[Rows]:
+    for number in range(transactions):
+        yield [(model, part[number::transactions]) for model, part in rows]
+
+
+def _insert(engine: Engine, rows: Rows, transactions: int) -> None:
+    for page in _pages(rows, transactions):
+        with database.writing(engine) as connection:
+            for model, part in page:
+                if part:
+                    connection.execute(insert(model.table()), part)
+
+
+def _driver(engine: Engine, rows: Rows, transactions: int) -> None:
+    for page in _pages(rows, transactions):
+        with database.writing(engine) as connection:
+            for model, part in page:
+                if part:
+                    upsert(connection, model, part)
+
+
+def _decoding(log: SqliteLog, rounds: int) -> float:
+    """Time of our decoding over that of pydantic on plain JSON of the same events."""
+    records = [
+        record
+        for partition in range(ROLLOUTS.partitions)
+        for record in log.read(ROLLOUTS.name, partition, 0, limit=500)
+    ]
+    plain = [_plain(record) for record in records]
+    ours, theirs = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for record in records:
+            decode(record)
+        ours.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        for model, head, content_model, content in plain:
+            model.model_validate_json(head)
+            if content_model is not None:
+                content_model.model_validate_json(content)
+        theirs.append(time.perf_counter() - started)
+    return round(statistics.median(ours) / statistics.median(theirs), 3)
+
+
+def _plain(record: Record) -> tuple[type[EventData], bytes, Any, bytes]:
+    data = decode(record).data
+    content = getattr(data, "content", None)
+    return (
+        type(data),
+        data.model_dump_json().encode(),
+        type(content) if content is not None else None,
+        content.model_dump_json().encode() if content is not None else b"",
+    )
+
+
+def _log(path: Path, events: int) -> SqliteLog:
+    log = SqliteLog(path, durability="process")
+    for start in range(0, events, APPEND_EVENTS):
+        log.append(list(mix(min(APPEND_EVENTS, events - start), start=start)))
+    return log
+
+
+@contextmanager
+def _database(kind: str, folder: Path) -> Iterator[Engine]:
+    if kind == "sqlite":
+        engine = database.open_database(f"sqlite:///{folder / 'bench.db'}")
+        METADATA.create_all(engine)
+        yield engine
+        engine.dispose()
+        return
+    # Its user may not enter our folder, so the server gets one of its own.
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-postgres-") as place,
+        Postgres(Path(place)) as server,
+    ):
+        engine = database.open_database(server.create_database())
+        METADATA.create_all(engine)
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        yield engine
+        engine.dispose()
+
+
+def _peak(events: int) -> int:
+    """Peak resident memory of folding that many events, in a process of its own; KiB."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "ops.bench.fold", "--peak", str(events)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(ran.stdout)
+
+
+def _peak_of(events: int) -> int:
+    with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as folder:
+        log = _log(Path(folder) / "log.db", events)
+        engine = database.open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
+        METADATA.create_all(engine)
+        _fold(log, engine)
+        log.close()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    main()
