@@ -85,6 +85,11 @@ class SqliteLog:
         """Batches that were accepted and not answered yet."""
         return self._writer.waiting if self._writer else 0
 
+    @property
+    def commits(self) -> int:
+        """Transactions of this process so far: fewer than appends, where appends were grouped."""
+        return self._writer.commits if self._writer else 0
+
     def append(self, entries: Sequence[Entry]) -> list[Place]:
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch

@@ -75,6 +75,8 @@ class GroupWriter:
         self._arrived = threading.Condition()
         self._waiting: deque[_Waiting] = deque()
         self._taken = 0
+        self.commits = 0
+        """Transactions that were committed; each is one fsync with durability "power"."""
         self._callers = 1
         """About how many append at the same time; a lone one never waits for others."""
         self._closed = False
@@ -140,6 +142,7 @@ class GroupWriter:
                 item.fail(error, self._path)
             return
         self._taken = 0
+        self.commits += 1
         self._after_commit()
         for item, result in zip(group, results, strict=True):
             if isinstance(result, KintsugiError):
