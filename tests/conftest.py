@@ -13,8 +13,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import Engine
 
+from consumers.database import open_database
 from events.streams import STREAMS
+from migrations.upgrade import upgrade
 from ops.postgres.server import Postgres, PostgresMissing
 
 with warnings.catch_warnings():
@@ -84,6 +87,19 @@ def postgres() -> Iterator[Postgres]:
 def postgres_url(postgres: Postgres) -> str:
     """SQLAlchemy URL of an empty database of this test's own."""
     return postgres.create_database()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An empty migrated projection database, once per kind."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'projection.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    opened = open_database(url)
+    upgrade(opened)
+    yield opened
+    opened.dispose()
 
 
 @pytest.fixture(scope="session")
