@@ -137,11 +137,11 @@ def stored_bytes(log: KafkaLog) -> dict[str, int]:
     """Per stream, the bytes of its files on the brokers, each partition counted once."""
     largest: dict[tuple[str, int], int] = {}
     with administration(log.connection, "asking for the size of the topics") as admin:
-        for folder in admin.describe_log_dirs():
-            for topic in folder["topics"]:
-                for partition in topic["partitions"]:
-                    at = (topic["name"], partition["partition_index"])
-                    largest[at] = max(largest.get(at, 0), partition["partition_size"])
+        folders = [folder for broker in admin.describe_log_dirs() for folder in broker["log_dirs"]]
+    for topic in (topic for folder in folders for topic in folder["topics"]):
+        for partition in topic["partitions"]:
+            at = (topic["name"], partition["partition_index"])
+            largest[at] = max(largest.get(at, 0), partition["partition_size"])
     return {
         name: sum(
             size for (topic, _), size in largest.items() if topic == log.connection.topic(name)
