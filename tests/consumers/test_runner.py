@@ -11,15 +11,20 @@ from consumers import database, reads
 from consumers.digest import row_counts
 from consumers.runner import PositionMissing, Runner
 from consumers.tables import Call, DeadLetter, Feedback, Rollout
-from events.errors import AheadOfLog, LogTruncated, SchemaAhead
+from events.blobs import BlobStore
+from events.codec import encode
+from events.envelope import Envelope
+from events.errors import AheadOfLog, BlobError, LogTruncated, SchemaAhead
 from events.log import Entry, Record
 from events.memory import MemoryLog
+from events.messages import Message
 from events.registry import REGISTRY, Registry
 from events.rollouts import (
     CallEnded,
     CallStarted,
     EventData,
     FeedbackReceived,
+    RolloutContent,
     RolloutEnded,
 )
 from events.streams import LEARNING, ROLLOUTS, STREAMS
@@ -35,6 +40,7 @@ from tests.consumers.folding import (
     fresh,
     hash_of,
     log_of,
+    rollout,
 )
 
 
@@ -314,3 +320,31 @@ def test_a_dead_letter_names_the_event_by_source_and_sequence(engine: Engine) ->
         letter = connection.execute(select(DeadLetter.table())).one()
     assert (letter.event_source, letter.sequence) == (log.source, 0)
     assert folded_position(engine)[ROLLOUTS.name][str(made.partition)] == {log.source: 0}
+
+
+def test_a_missing_or_damaged_blob_changes_no_projection(engine: Engine, tmp_path: Path) -> None:
+    data = rollout(
+        "large",
+        content=RolloutContent(
+            messages=(Message(role="user", content=random.Random(5).randbytes(900_000).hex()),)
+        ),
+    )
+    envelope = Envelope(id="large", type=data.TYPE, version=data.VERSION, subject=data.key())
+    encoded = encode(envelope, data, recorded_ms=1)
+    assert encoded.blob is not None
+    assert encoded.reference is not None
+    log = log_of([encoded.entry, ended("small")])
+    fold(log, engine)  # no blob was ever stored
+    with database.reading(engine) as connection:
+        lines = {line.rollout: line for line in reads.rollout_lines(connection)}
+        assert reads.dead_letters(connection) == []
+    assert lines.keys() == {"large", "small"}
+    assert lines["large"].success is False
+    store = BlobStore(tmp_path / "blobs")
+    with pytest.raises(BlobError, match=encoded.reference.sha256):
+        store.get(encoded.reference.sha256)
+    store.put(encoded.blob)
+    path = tmp_path / "blobs" / encoded.reference.sha256[:2] / encoded.reference.sha256
+    path.write_bytes(encoded.blob[:-1] + b"?")
+    with pytest.raises(BlobError, match="holds other bytes"):
+        store.get(encoded.reference.sha256)
