@@ -169,7 +169,7 @@ def _equal(console: Console, demo: Demo) -> bool:
     undisturbed = demo.digest(undisturbed=True)
     rebuilt = demo.run("rebuild")
     equal = killed == undisturbed == rebuilt["hash"] and rebuilt["equal"] is True
-    console.print(f"folded through {KILLS} kills      {killed}")
+    console.print(f"folded through {KILLS} kills     {killed}")
     console.print(f"folded without a kill      {undisturbed}")
     console.print(f"rebuilt from the log       {rebuilt['hash']}")
     console.print(
