@@ -7,15 +7,14 @@ the same transaction calls `flush` first and then sees its own rows.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, Float, Table
+from sqlalchemy import Connection
 
 from consumers.tables import Merge, Projected
+from events.canonical import exact_json
 
 Row = dict[str, Any]
-
-_POSTGRES_TYPES: Final = ((Boolean, "boolean"), (BigInteger, "bigint"), (Float, "double precision"))
 
 
 class Batch:
@@ -68,7 +67,6 @@ class Shape:
         self.name = table.name
         self.columns = [column.name for column in table.columns]
         self.keys = [column.name for column in table.primary_key.columns]
-        self.casts = [_postgres_type(table, name) for name in self.columns]
         self.merge = model.MERGE
 
     def statement(self, dialect: str) -> str:
@@ -76,9 +74,9 @@ class Shape:
         columns = ", ".join(f'"{name}"' for name in self.columns)
         keys = ", ".join(f'"{name}"' for name in self.keys)
         if dialect == "postgresql":
-            # One array per column: one short statement, whatever the number of rows.
-            values = ", ".join(f"%s::{cast}[]" for cast in self.casts)
-            source = f"SELECT * FROM unnest({values})"
+            # One parameter whatever the number of rows: measured faster than arrays, COPY into a
+            # temporary table, or the driver's executemany.
+            source = f'SELECT {columns} FROM json_populate_recordset(NULL::"{self.name}", %s::json)'
         else:
             source = f"VALUES ({', '.join('?' * len(self.columns))})"
         target = f'INSERT INTO "{self.name}" AS old ({columns}) {source}'
@@ -114,17 +112,13 @@ def upsert(
     """Write rows by the table's merge rule; a column that a row leaves out is null."""
     columns = shape(model).columns
     dialect = connection.dialect.name
-    tuples = [tuple([_storable(row.get(name)) for name in columns]) for row in rows]
+    statement = _statement(model, dialect)
     if dialect == "postgresql":
-        arrays = tuple(list(column) for column in zip(*tuples, strict=True))
-        connection.exec_driver_sql(_statement(model, dialect), arrays)
+        document = [{name: _storable(value) for name, value in row.items()} for row in rows]
+        connection.exec_driver_sql(statement, (exact_json(document),))
     else:
-        connection.exec_driver_sql(_statement(model, dialect), tuples)
-
-
-def _postgres_type(table: Table, column: str) -> str:
-    kind = table.columns[column].type
-    return next((name for cls, name in _POSTGRES_TYPES if isinstance(kind, cls)), "text")
+        tuples = [tuple([_storable(row.get(name)) for name in columns]) for row in rows]
+        connection.exec_driver_sql(statement, tuples)
 
 
 def _storable(value: Any) -> Any:
