@@ -62,13 +62,16 @@ class KafkaLog:
         """Create the topics that are missing; LogError when one has other partitions."""
         ensure_topics(self.connection, self._replication, self._min_insync)
 
-    def sender(self, *, idempotent: bool = True, linger_ms: int = 10) -> Sender:
+    def sender(
+        self, *, idempotent: bool = True, linger_ms: int = 10, batch_bytes: int = 512 << 10
+    ) -> Sender:
         """A producer with a bounded window, for who numbers the records (the shipper)."""
         return Sender(
             self.connection,
             idempotent=idempotent,
             delivery_seconds=self._delivery_seconds,
             linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
         )
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:

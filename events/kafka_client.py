@@ -74,15 +74,14 @@ class Connection:
             made.append(KafkaNetClient(**inner))
             return made[-1]
 
+        common: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "bootstrap_timeout_ms": self.timeout_ms,
+            "request_timeout_ms": self.timeout_ms,
+            "kafka_client": network,
+        }
         try:
-            return kind(
-                bootstrap_servers=self.bootstrap_servers,
-                bootstrap_timeout_ms=self.timeout_ms,
-                request_timeout_ms=self.timeout_ms,
-                kafka_client=network,
-                **self.security,
-                **settings,
-            )
+            return kind(**{**common, **self.security, **settings})
         except BaseException as error:
             for client in made:
                 client.close()

@@ -113,6 +113,7 @@ class Sender:
         idempotent: bool = True,
         delivery_seconds: float = 120.0,
         linger_ms: int = 10,
+        batch_bytes: int = 512 << 10,
         window_records: int = WINDOW_RECORDS,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -125,16 +126,19 @@ class Sender:
         self._room = threading.Condition()
         # Without idempotence a retry inside the producer would reorder and nobody would notice.
         retries: dict[str, Any] = {} if idempotent else {"retries": 0}
+        delivery_ms = int(delivery_seconds * 1000)
         self._producer: Any = connection.build(
             KafkaProducer,
             acks="all",
             enable_idempotence=idempotent,
             max_in_flight_requests_per_connection=5,
             compression_type=None,  # values are compressed already
-            batch_size=512 << 10,
+            batch_size=batch_bytes,
             linger_ms=linger_ms,
             max_request_size=MAX_RECORD_BYTES,
-            delivery_timeout_ms=int(delivery_seconds * 1000),
+            delivery_timeout_ms=delivery_ms,
+            # kafka-python wants room for one request and the lingering before it gives up.
+            request_timeout_ms=min(connection.timeout_ms, delivery_ms - linger_ms),
             max_block_ms=connection.timeout_ms,
             reconnect_backoff_max_ms=1_000,
             allow_auto_create_topics=False,

@@ -43,6 +43,8 @@ def topic_settings(stream: str, replication: int, min_insync: int) -> dict[str, 
         # By default a record more than an hour ahead of the broker's clock is refused, and a spool
         # written under a wrong clock could never be shipped.
         "message.timestamp.after.max.ms": str(2**63 - 1),
+        # Segments end by size alone: by default clocks a week apart would end one at each record.
+        "segment.ms": str(2**63 - 1),
         "compression.type": "producer",
         "unclean.leader.election.enable": "false",
     }

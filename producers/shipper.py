@@ -119,6 +119,8 @@ class Shipper:
 
     def _session(self, stop: "threading.Event | _Deadline", until_caught_up: bool) -> None:
         """One producer's life."""
+        if until_caught_up and all(self._spool.shipped(s) == self._spool.end(s) for s in STREAMS):
+            return
         session = _Session(self._spool, self._new_sender(), self.counters)
         try:
             while not stop.is_set():

@@ -256,9 +256,9 @@ def _ship(spool: Path, bootstrap: str, idempotent: bool, stop: threading.Event) 
     kafka = KafkaLog(bootstrap, replication=1, delivery_seconds=20, timeout_seconds=5)
     log = SqliteLog(spool, durability="process")
     print("ready", flush=True)
-    # Without lingering more batches of one partition are on their way at a time.
-    linger_ms = 10 if idempotent else 0
-    shipper = Shipper(log, partial(kafka.sender, idempotent=idempotent, linger_ms=linger_ms))
+    # Small batches at once: then several of one partition are on their way at a time.
+    unordered = partial(kafka.sender, idempotent=False, linger_ms=0, batch_bytes=1_000)
+    shipper = Shipper(log, kafka.sender if idempotent else unordered)
     try:
         shipper.run(stop)
     finally:
