@@ -25,6 +25,11 @@ LAYOUT: Final = 1
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
 
+WAL_BYTES = 64 << 20
+"""After so much the write-ahead log starts again from its beginning, and appends are held up until
+what is left of it was moved: a disk that is written faster than it can follow must not fill up.
+Moving it takes as much space again in the database."""
+
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
 _SCHEMA: Final = """
@@ -182,7 +187,10 @@ def explained(error: sqlite3.Error, path: Path) -> LogError:
     """What an error of SQLite means for the log, with the remedy."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _space_is_short(path)):
-        return LogFull(f"{path} cannot grow, its disk is full; free space in {path.parent}")
+        return LogFull(
+            f"{path} cannot grow, its disk is full; free space in {path.parent}, more than "
+            f"{WAL_BYTES >> 20} MB"
+        )
     if code == sqlite3.SQLITE_READONLY:
         return LogReadOnly(
             f"{path} may not be written to; make file and folder writable or open it to read only"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from events import sqlite_file
 from events.errors import KintsugiError, LogError
 from events.sqlite_file import Durability, explained, writable
 
@@ -35,10 +36,6 @@ CHECKPOINT_BYTES: Final = 4 << 20
 """Written between two checkpoints, about: SQLite's own default of 1,000 pages."""
 
 _PAGE_BYTES: Final = 4096
-
-WAL_BYTES: Final = 64 << 20
-"""After so much the write-ahead log starts again from its beginning, and appends are held up until
-what is left of it was moved: a disk that is written faster than it can follow must not fill up."""
 
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
 """Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
@@ -185,10 +182,10 @@ class Checkpointer:
         """Count what the writer committed; holds it up where the disk cannot follow."""
         self._since_checkpoint += size
         self._since_restart += size
-        if self._since_restart >= WAL_BYTES:
+        if self._since_restart >= sqlite_file.WAL_BYTES:
             restarted = self._checkpoint("RESTART")
             # A reader or another process was in the way: try again a little later.
-            self._since_restart = 0 if restarted else WAL_BYTES - CHECKPOINT_BYTES
+            self._since_restart = 0 if restarted else sqlite_file.WAL_BYTES - CHECKPOINT_BYTES
         elif self._since_checkpoint >= CHECKPOINT_BYTES:
             self._since_checkpoint = 0
             self._due.set()

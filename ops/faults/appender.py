@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from events import sqlite_file
 from events.codec import encode
 from events.envelope import Envelope, minted_id
 from events.log import Entry, now_ms
@@ -125,7 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batches", type=int, help="then exit without closing the log")
     parser.add_argument("--durability", choices=get_args(Durability), default="power")
+    parser.add_argument("--wal-bytes", type=int, help="start the write-ahead log again so often")
     options = parser.parse_args(arguments)
+    if options.wal_bytes is not None:
+        sqlite_file.WAL_BYTES = options.wal_bytes
     source = random.Random(options.seed)
     log = SqliteLog(options.log, durability=options.durability)
     told = os.open(options.acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

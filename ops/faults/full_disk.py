@@ -2,9 +2,9 @@
 
     python -m ops.faults.full_disk --count 100
 
-Each round fills a file system of 8 MB with appends of four threads and with blobs. Passes when
-every refusal is LogFull, everything acknowledged is there and nothing refused is, the same open log
-and store go on once space is freed, and the file is whole.
+Each round fills the rest of a file system of 12 MB with appends of four threads and with blobs.
+Passes when every refusal is LogFull, everything acknowledged is there and nothing refused is, the
+same open log and store go on once space is freed, and the file is whole.
 """
 
 import random
@@ -19,8 +19,10 @@ from ops.faults.appender import audit, batch, ids_of
 from ops.faults.command import command
 from ops.faults.small_disk import BALLAST, small_disk
 
-DISK_BYTES: Final = 8 << 20
-BALLAST_BYTES: Final = 2 << 20
+DISK_BYTES: Final = 12 << 20
+BALLAST_BYTES: Final = 8 << 20
+"""Twice what the log can fill: moving its write-ahead log takes as much space again."""
+
 THREADS: Final = 4
 
 

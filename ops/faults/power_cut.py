@@ -27,7 +27,10 @@ from ops.faults.appender import Audit, acknowledged_ids, audit, start
 from ops.faults.command import command
 
 BATCHES: Final = 400
-"""Some 6 MB with their pages: the record holds checkpoints and restarts of the log's journal."""
+"""Some 12 MB with their pages."""
+
+WAL_BYTES: Final = 1 << 20
+"""So that the record holds a dozen checkpoints and restarts of the write-ahead log."""
 
 _SECTOR: Final = 512
 _ENTRY: Final = struct.Struct("<cIQQ")
@@ -67,9 +70,13 @@ def run(
         for name in ("lost", "duplicates", "torn_batches", "problems")
     }
     syncs = sum(request.kind == "s" for request in requests)
+    restarts = sum(
+        request.kind == "w" and request.offset == 0 and request.path.name.endswith("-wal")
+        for request in requests
+    )
     return {
         "fault": "power cut", "durability": durability, "cuts": len(audits),
-        "requests": len(requests), "syncs": syncs,
+        "requests": len(requests), "syncs": syncs, "restarts": restarts,
         "acknowledged": max(found.acknowledged for found in audits), **bad,
         "passed": not any(bad.values()),
     }  # fmt: skip
@@ -92,7 +99,12 @@ def _recorded(folder: Path, durability: Durability, seed: int) -> list[Request]:
         "RECORD_FOLDER": str(disk.resolve()),
         "RECORD_JOURNAL": str(folder / "journal"),
     }
-    options = (f"--seed={seed}", f"--batches={BATCHES}", f"--durability={durability}")
+    options = (
+        f"--seed={seed}",
+        f"--batches={BATCHES}",
+        f"--durability={durability}",
+        f"--wal-bytes={WAL_BYTES}",
+    )
     process = start(disk / "log.db", disk / _ACKNOWLEDGED, *options, env=preload)
     if process.wait(300):
         raise RuntimeError(f"the recorded appender ended with {process.returncode}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from events import sqlite_writer
+from events import sqlite_file, sqlite_writer
 from events.blobs import BlobStore
 from events.errors import (
     AheadOfLog,
@@ -239,7 +239,7 @@ def test_the_write_ahead_log_is_moved_into_the_database_while_appending(log: Sql
 def test_the_write_ahead_log_does_not_grow_without_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "WAL_BYTES", 4 << 20)
+    monkeypatch.setattr(sqlite_file, "WAL_BYTES", 4 << 20)
     with closing(SqliteLog(path, durability="process")) as log:
         for _ in range(120):
             log.append([entry(b"x" * 900_000)])
@@ -438,7 +438,7 @@ def test_a_log_on_a_read_only_disk_can_be_read_and_not_appended_to(tmp_path: Pat
 @mounts
 def test_a_full_disk_refuses_and_an_open_log_goes_on_when_there_is_space(tmp_path: Path) -> None:
     with (
-        small_disk(tmp_path / "disk", 6 << 20, ballast=1 << 20) as disk,
+        small_disk(tmp_path / "disk", 8 << 20, ballast=5 << 20) as disk,
         closing(SqliteLog(disk / "log.db")) as log,
     ):
         with pytest.raises(LogFull, match=r"log\.db cannot grow, its disk is full; free space"):
