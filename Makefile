@@ -34,7 +34,7 @@ lint: $(READY) ## Format, rules, types, and which package may import which.
 	$(BIN)/lint-imports
 
 check: lint ## Lint and the tests that need no service: under a minute.
-	$(BIN)/python -m pytest -q -m "$(FAST)"
+	$(BIN)/python -m pytest -q -n auto -m "$(FAST)"
 
 test: components ## Every test, against a real Kafka broker and a real PostgreSQL server.
 	$(BIN)/python -m pytest $(PYTEST)
@@ -45,8 +45,9 @@ demo: $(READY) ## Rollouts, folded through killed processes into failure pattern
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
 
-bench: $(READY) ## Throughput of the log and of the folds on this machine.
-	$(BIN)/python -m ops.bench $(BENCH)
+bench: $(READY) ## Throughput of the log and of the folds on this machine, as ratios; one JSON each.
+	$(BIN)/python -m ops.bench.append
+	$(BIN)/python -m ops.bench.fold
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
