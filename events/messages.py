@@ -7,9 +7,9 @@ malformed), and a user may call tools too (tau2's telecom), so who asked is the 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -17,7 +17,7 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 class Frozen(BaseModel):
     """Base of everything that is stored: immutable, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ToolCall(Frozen):
@@ -56,7 +56,8 @@ class Message(Frozen):
 class Action(Frozen):
     """A call that the task's author expects (gold), or that was executed."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """Short enough to be part of a pattern's id."""
     arguments: dict[str, Any] = {}
     requestor: Literal["assistant", "user"] = "assistant"
     compare: tuple[str, ...] | None = None

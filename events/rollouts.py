@@ -13,7 +13,11 @@ from pydantic import Field
 from events.messages import Action, Frozen, Message
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
-Name = Annotated[str, Field(min_length=1, max_length=512)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+"""Short enough that any key of the tables fits PostgreSQL's 2,704 bytes of an index row."""
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 """Why a rollout was made: `live` and `import` are the agent's own traffic."""
@@ -75,8 +79,8 @@ class RolloutEnded(EventData):
     purpose: Purpose = "live"
     session: str | None = None
     task: Task | None = None
-    trial: int | None = None
-    seed: int | None = None
+    trial: Int64 | None = None
+    seed: Int64 | None = None
     success: bool | None = None
     """The unshaped verdict; None where nobody judged."""
     reward: float | None = None
@@ -124,7 +128,7 @@ class CallStarted(EventData):
     task: str | None = None
     parent: str | None = None
     """The longest earlier call of the session that this one extends."""
-    parent_messages: int = 0
+    parent_messages: Count = 0
     """How many leading messages are the parent's; the content holds the rest."""
     stream: bool = False
     sampling: dict[str, Any] = {}
@@ -156,12 +160,12 @@ class CallEnded(EventData):
     session: Id
     outcome: Outcome
     finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    duration_ms: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    duration_ms: Count | None = None
     trainable: bool = False
     untrainable_because: str | None = None
-    invalid_tool_calls: int = 0
+    invalid_tool_calls: Count = 0
     error: str | None = None
 
     content: CallEndedContent | None = Field(default=None, exclude=True)
