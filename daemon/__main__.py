@@ -11,9 +11,11 @@
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from traceback import print_exc
 
 import typer
+from pydantic_core import ValidationError
 
 from daemon.cli.command import DONE, FAILED, UNAVAILABLE, USAGE, ReaderGone
 from daemon.cli.output import plain
@@ -28,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal that cannot show a character gets another one, not an error.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = _run(given)
         sys.stdout.flush()
@@ -94,8 +99,14 @@ def exit_code(error: Exception) -> int:
 
 def _usage(error: Exception) -> str:
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
-    first = message.strip().rstrip(".")
-    return first[:1].lower() + first[1:]
+    sentence = message.strip().rstrip(".")
+    # typer names the option and pydantic the trouble; the offending value is in its error.
+    value = (
+        f" (got {str(error.__cause__.errors()[0].get('input'))[:80]!r})"
+        if isinstance(error.__cause__, ValidationError)
+        else ""
+    )
+    return sentence[:1].lower() + sentence[1:] + value
 
 
 def _help_of(error: Exception) -> str:

@@ -8,6 +8,7 @@
 Everything is imported and opened on first use, so that a command pays only for what it needs.
 """
 
+import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -159,6 +160,22 @@ class App:
     def append(self, entries: "Sequence[Entry]") -> None:
         """Append to the spool, durably."""
         self.spool.append(entries)
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """One import into this home at a time: what another one is appending is known to nobody
+        until it is in the log, and would be imported twice."""
+        path = self.home / "import.lock"
+        try:
+            lock = path.open("w")
+        except OSError as error:
+            raise HomeUnusable(
+                f"{path} cannot be written: {error.strerror}; make the home writable, or name "
+                "another with --home or KINTSUGI_HOME"
+            ) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def ship(self) -> None:
         """See everything that was appended so far reach Kafka, where it is configured."""

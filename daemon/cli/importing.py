@@ -43,7 +43,8 @@ def import_rollouts(
             f"{format!r} is not one of auto, {', '.join(FORMATS)}", param_hint="--format"
         )
     with cli.app() as app:
-        appended = _append(cli, app, paths, alias, base, format)
+        with app.importing():
+            appended = _append(cli, app, paths, alias, base, format)
         if wait:
             with cli.out.progress("Folding") as advance:
                 if diagnose:

@@ -1,0 +1,53 @@
+"""The command line in this process, in an empty folder and without any setting of ours."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.__main__ import main
+from tests.daemon.commands import Result, write_examples
+
+Kintsugi = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No setting from outside, and a working directory of the test's own."""
+    for name in list(os.environ):
+        if name.startswith("KINTSUGI_"):
+            monkeypatch.delenv(name)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: Path) -> Path:
+    """A home that does not exist yet, in force."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("KINTSUGI_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def kintsugi(capsys: pytest.CaptureFixture[str], clean: Path) -> Kintsugi:
+    """Run a command line in this process."""
+
+    def run(*arguments: str | Path) -> Result:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def imported(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> Path:
+    """A home with the examples in it."""
+    result = kintsugi("import", write_examples(tmp_path / "examples.jsonl"), "--json")
+    assert (result.code, result.json["imported"]) == (0, 5), result.err
+    return home

@@ -1,0 +1,172 @@
+"""Flags, environment, TOML and defaults: who wins, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from daemon.broker import client_security
+from daemon.settings import (
+    ConfigurationError,
+    KafkaSecurity,
+    config_file,
+    load,
+    names,
+    origins,
+    variable,
+)
+from tests.daemon.conftest import Kintsugi
+
+
+def test_defaults_are_enough() -> None:
+    settings = load()
+    assert settings.home == Path("~/.local/share/kintsugi").expanduser()
+    assert settings.database == f"sqlite:///{settings.home}/kintsugi.db"
+    assert settings.kafka_bootstrap_servers == ""
+    assert settings.log.durability == "power"
+
+
+def test_flags_win_over_environment_over_file_over_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    (clean / "kintsugi.toml").write_text(
+        f'home = "{tmp_path}/file"\n[kafka]\nreplication_factor = 3\nmin_insync_replicas = 2\n'
+    )
+    assert load().home == tmp_path / "file"
+    monkeypatch.setenv("KINTSUGI_HOME", f"{tmp_path}/variable")
+    monkeypatch.setenv("KINTSUGI_KAFKA__REPLICATION_FACTOR", "5")
+    settings = load()
+    assert settings.home == tmp_path / "variable"
+    assert (settings.kafka.replication_factor, settings.kafka.min_insync_replicas) == (5, 2)
+    assert load(home=f"{tmp_path}/flag").home == tmp_path / "flag"
+    assert load(home=None).home == tmp_path / "variable"
+
+
+def test_the_file_is_the_named_one_then_here_then_in_the_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert config_file(home) is None
+    (home / "kintsugi.toml").write_text('log.durability = "process"\n')
+    assert config_file(home) == home / "kintsugi.toml"
+    assert load(home=home).log.durability == "process"
+    monkeypatch.setenv("KINTSUGI_HOME", str(home))
+    assert config_file() == home / "kintsugi.toml"
+    (clean / "kintsugi.toml").write_text("")
+    assert config_file() == clean / "kintsugi.toml"
+    named = tmp_path / "named.toml"
+    named.write_text("")
+    monkeypatch.setenv("KINTSUGI_CONFIG", str(named))
+    assert config_file() == named
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hoem = '/x'", "setting hoem is unknown; did you mean home?"),
+        ("[kafka]\nreplication = 3", "did you mean kafka.replication_factor?"),
+        ("[kafka.security]\npasswrod = 'hush'", "did you mean kafka.security.password?"),
+        ("[kafka]\nreplication_factor = 0", "setting kafka.replication_factor: "),
+        ("[log]\ndurability = 'none'", "(got 'none')"),
+        ("home = ", "kintsugi.toml cannot be read as TOML"),
+        ("home = 3", "setting home"),
+        ("home = '/'", "root of the file system"),
+    ],
+)
+def test_what_the_file_gets_wrong_is_named(clean: Path, text: str, said: str) -> None:
+    (clean / "kintsugi.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as raised:
+        load()
+    assert said in str(raised.value)
+    assert "hush" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_no_text_is_named(clean: Path) -> None:
+    (clean / "kintsugi.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"kintsugi\.toml cannot be read"):
+        load()
+
+
+def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINTSUGI_LOG__DURABLITY", "process")
+    with pytest.raises(ConfigurationError, match="did you mean KINTSUGI_LOG__DURABILITY"):
+        load()
+
+
+def test_what_kubernetes_adds_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "SERVICE_HOST",
+        "SERVICE_PORT_HTTP",
+        "PORT",
+        "PORT_80_TCP_ADDR",
+        "GW_SERVICE_PORT",
+    ):
+        monkeypatch.setenv(f"KINTSUGI_{name}", "tcp://10.0.0.1:80")
+    load()
+
+
+def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "DATABASE_URL", "BENCHMARKS", "KAFKA_BOOTSTRAP_SERVERS"):
+        monkeypatch.setenv(f"KINTSUGI_{name}", "")
+    assert load() == load(home="~/.local/share/kintsugi")
+    assert load().benchmarks is None
+
+
+def test_an_empty_variable_switches_kafka_off(monkeypatch: pytest.MonkeyPatch, clean: Path) -> None:
+    (clean / "kintsugi.toml").write_text('kafka_bootstrap_servers = "broker:9092"')
+    assert load().kafka_bootstrap_servers == "broker:9092"
+    monkeypatch.setenv("KINTSUGI_KAFKA_BOOTSTRAP_SERVERS", "")
+    assert load().kafka_bootstrap_servers == ""
+
+
+def test_every_origin_is_told_and_secrets_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path, kintsugi: Kintsugi
+) -> None:
+    file = clean / "kintsugi.toml"
+    file.write_text("[kafka.security]\npassword = 'hush'\nusername = 'me'\n")
+    monkeypatch.setenv("KINTSUGI_DATABASE_URL", "postgresql://u:hush@h/d")
+    found = {one.setting: one for one in origins(home=f"{tmp_path}/flag")}
+    assert found["home"].origin == "flag"
+    assert found["database_url"].origin == "environment"
+    assert found["kafka.security.username"].origin == str(file)
+    assert found["log.durability"].origin == "default"
+    shown = kintsugi("config", "show", "--origin", "--json")
+    assert list(shown.json) == list(names())
+    assert shown.json["kafka.security.username"] == {
+        "value": "me", "origin": str(file), "variable": "KINTSUGI_KAFKA__SECURITY__USERNAME",
+    }  # fmt: skip
+    assert "hush" not in shown.out + kintsugi("config", "show").out
+    assert kintsugi("config", "check", "--json").json == {"ok": True, "file": str(file)}
+
+
+def test_a_check_refuses_what_cannot_be_used(clean: Path, kintsugi: Kintsugi) -> None:
+    (clean / "kintsugi.toml").write_text(
+        "kafka_bootstrap_servers = 'b:1'\n[kafka.security]\nprotocol = 'SASL_SSL'\n"
+    )
+    result = kintsugi("config", "check")
+    assert (result.code, result.out) == (2, "")
+    assert "kafka.security.mechanism is not set" in result.err
+
+
+def test_security_is_passed_on_under_the_clients_names(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("")
+    security = KafkaSecurity(
+        protocol="SASL_SSL", ca_file=ca, mechanism="SCRAM-SHA-512", username="me",
+        password=SecretStr("hush"),
+    )  # fmt: skip
+    assert client_security(security) == {
+        "security_protocol": "SASL_SSL", "ssl_cafile": str(ca), "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me", "sasl_plain_password": "hush",
+    }  # fmt: skip
+    with pytest.raises(ConfigurationError, match="username is set and"):
+        client_security(KafkaSecurity(username="me"))
+    with pytest.raises(ConfigurationError, match="is no file"):
+        client_security(KafkaSecurity(protocol="SSL", ca_file=tmp_path / "none.pem"))
+
+
+def test_the_names_of_variables_follow_from_those_of_settings() -> None:
+    assert variable("kafka.security.ca_file") == "KINTSUGI_KAFKA__SECURITY__CA_FILE"
+    assert {"home", "database_url", "log.durability"} <= set(names())
