@@ -105,10 +105,13 @@ TREND_ROUNDS = 8
 def rollout_lines(
     connection: Connection, selection: Selection = "all", limit: int | None = None
 ) -> list[RolloutLine]:
-    """Rollouts in order of their time, then of their id; those without a time first."""
+    """Rollouts in order of time, task, trial and id; what is missing comes first."""
     rollouts = Rollout.table().c
     query = select(Rollout.table()).order_by(
-        rollouts.time.asc().nulls_first(), rollouts.task, rollouts.trial, rollouts.rollout
+        rollouts.time.asc().nulls_first(),
+        rollouts.task.asc().nulls_first(),
+        rollouts.trial.asc().nulls_first(),
+        rollouts.rollout,
     )
     if selection == "failed":
         query = query.where(rollouts.success.is_(False))
