@@ -32,6 +32,9 @@ BUSY_SECONDS: Final = 5
 _POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_timeout=10s"
 """A runner that is paused in the middle of a transaction loses it, so another can take over."""
 
+_TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
+"""SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
+
 
 class DatabaseError(KintsugiError):
     """The projection database cannot be used."""
@@ -108,7 +111,12 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
-    return isinstance(error, OperationalError | InterfaceError) and not _missing_table(error)
+    if not isinstance(error, DBAPIError) or _missing_table(error):
+        return False
+    # Drivers file some of them under other classes: PostgreSQL's end of a transaction that idled
+    # too long (a paused process) is an "internal error".
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return isinstance(error, OperationalError | InterfaceError) or state[:2] in _TRANSIENT_STATES
 
 
 def _missing_table(error: BaseException) -> bool:
