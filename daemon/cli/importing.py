@@ -45,13 +45,14 @@ def import_rollouts(
     with cli.app() as app:
         with app.importing():
             appended = _append(cli, app, paths, alias, base, format)
-        if wait:
-            with cli.out.progress("Folding") as advance:
-                if diagnose:
-                    app.diagnose("import", advance)
-                else:
-                    app.settle(advance)
-    _print(cli, appended, paths)
+        try:
+            if wait:
+                _fold(cli, app, diagnose)
+        finally:
+            # What was appended is safe, also where it cannot be folded now.
+            _print(cli, appended, paths)
+    if appended.imported and wait and diagnose:
+        cli.out.hint("see what fails: kintsugi patterns")
     return _exit_code(appended)
 
 
@@ -59,19 +60,28 @@ def _append(
     cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
 ) -> "Appended":
     from consumers.reads import known_rollouts
+    from daemon.backlog import waiting_ids
     from producers.importing import append_rollouts, read_rollouts, total_bytes
+
+    with app.reading() as connection:
+        # Asked first: what is folded in the meantime is known to the tables.
+        waiting = waiting_ids(app.spool, connection)
 
     def known(ids: list[str]) -> set[str]:
         with app.reading() as connection:
-            return known_rollouts(connection, ids)
+            return known_rollouts(connection, ids) | waiting.intersection(ids)
 
-    # What an earlier import appended may not be folded yet (--no-wait, or it was killed): until it
-    # is, nobody could tell that these records are known.
-    with cli.out.progress("Folding") as advance:
-        app.settle(advance)
     with cli.out.progress("Reading", total_bytes(paths), "bytes") as advance:
         found = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)
         return append_rollouts(app.spool, app.blobs, found, known)
+
+
+def _fold(cli: Cli, app: "App", diagnose: bool) -> None:
+    with cli.out.progress("Folding") as advance:
+        if diagnose:
+            app.diagnose("import", advance)
+        else:
+            app.settle(advance)
 
 
 def _print(cli: Cli, appended: "Appended", paths: list[Path]) -> None:
@@ -105,8 +115,6 @@ def _print(cli: Cli, appended: "Appended", paths: list[Path]) -> None:
             f"nothing to import in {', '.join(str(path) for path in paths)}: of a folder, files "
             "named *.json and *.jsonl are read"
         )
-    elif appended.imported:
-        cli.out.hint("see what fails: kintsugi patterns")
 
 
 def _nothing(appended: "Appended") -> bool:

@@ -219,6 +219,20 @@ def test_reading_needs_no_broker(
     assert "127.0.0.1:1" in status.json["log"]["error"]
 
 
+def test_an_import_is_kept_while_the_broker_is_away(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "more.jsonl", unjudged_rollout("one more"))
+    with monkeypatch.context() as during:
+        during.setenv("KINTSUGI_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+        assert kintsugi("import", path, "--no-wait", "--json").json["imported"] == 1
+        waited = kintsugi("import", path, "--json")
+        assert (waited.code, waited.json["duplicates"]) == (4, 1)
+        assert "127.0.0.1:1" in waited.err
+    assert kintsugi("import", path, "--json").json["duplicates"] == 1
+    assert len(kintsugi("rollouts", "ls", "--json").json) == 6
+
+
 def test_shipping_without_a_broker_is_wrong_usage(home: Path, kintsugi: Kintsugi) -> None:
     result = kintsugi("ship")
     assert result.code == 2
