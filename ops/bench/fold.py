@@ -12,8 +12,9 @@ fresh tables, on SQLite and on a real PostgreSQL:
                array per column on PostgreSQL)
 
 and the medians' ratios are reported, insert/fold and driver/fold as a share of that peer's speed.
-Fold decodes, validates and runs the detectors; the peers are handed finished rows. `decode` is
-head and content of each event against pydantic on the same events as one plain JSON text each.
+Fold decodes, validates and runs the detectors; the peers are handed finished rows, a call's two
+events merged into one. `decode` is the time to read stored events, token arrays included, over that
+of pydantic on the same events (envelope, data, content, arrays) as one plain JSON text each.
 `replay` is the time of a fold of all events over that of a tenth, 10 where replay is linear;
 `--memory` adds the peak resident memory of folding 1,000,000 events over that of 100,000 (each in
 a process of its own, some minutes).
@@ -21,26 +22,33 @@ a process of its own, some minutes).
 
 import argparse
 import json
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel, create_model
 from sqlalchemy import Engine, insert, select, text
 
 from consumers import database
 from consumers.batch import upsert
 from consumers.runner import BATCH_EVENTS, Runner
 from consumers.tables import METADATA, PROJECTED, Projected
-from events.codec import decode
+from events.codec import arrays_of, decode, encode
+from events.envelope import Envelope
 from events.log import Record
-from events.rollouts import EventData
+from events.memory import MemoryLog
+from events.messages import Message
+from events.rollouts import CallEnded, CallEndedContent, EventData
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
 from ops.bench.mix import mix
@@ -77,7 +85,10 @@ def measure(folder: Path, events: int, rounds: int) -> dict[str, Any]:
     for kind in ("sqlite", "postgres"):
         with _database(kind, folder) as engine:
             report[kind] = _ratios(log, tenth, engine, events, rounds)
-    report["decode_over_plain_pydantic"] = _decoding(log, rounds)
+    report["decode_over_plain_json"] = {
+        "mix": _decoding(_records(log), rounds),
+        "calls_of_1500_tokens": _decoding(_long_calls(200), rounds),
+    }
     log.close()
     tenth.close()
     return report
@@ -146,38 +157,78 @@ def _driver(engine: Engine, rows: Rows, transactions: int) -> None:
                     upsert(connection, model, part)
 
 
-def _decoding(log: SqliteLog, rounds: int) -> float:
-    """Time of our decoding over that of pydantic on plain JSON of the same events."""
-    records = [
-        record
-        for partition in range(ROLLOUTS.partitions)
-        for record in log.read(ROLLOUTS.name, partition, 0, limit=500)
-    ]
+def _decoding(records: list[Record], rounds: int) -> float:
+    """Time of decoding stored records, token arrays too, over that of pydantic on plain JSON."""
     plain = [_plain(record) for record in records]
     ours, theirs = [], []
     for _ in range(rounds):
         started = time.perf_counter()
         for record in records:
             decode(record)
+            arrays_of(record.value)
         ours.append(time.perf_counter() - started)
         started = time.perf_counter()
-        for model, head, content_model, content in plain:
-            model.model_validate_json(head)
-            if content_model is not None:
-                content_model.model_validate_json(content)
+        for model, document in plain:
+            model.model_validate_json(document)
         theirs.append(time.perf_counter() - started)
     return round(statistics.median(ours) / statistics.median(theirs), 3)
 
 
-def _plain(record: Record) -> tuple[type[EventData], bytes, Any, bytes]:
-    data = decode(record).data
-    content = getattr(data, "content", None)
-    return (
-        type(data),
-        data.model_dump_json().encode(),
-        type(content) if content is not None else None,
-        content.model_dump_json().encode() if content is not None else b"",
+def _plain(record: Record) -> tuple[type[BaseModel], bytes]:
+    """The same event, envelope and arrays and all, as one JSON text and the model to read it."""
+    event = decode(record)
+    content = getattr(event.data, "content", None)
+    content_type: type[Any] = type(content)
+    model = _plain_model(type(event.data), content_type)
+    document = model(
+        envelope={name: value.decode() for name, value in record.headers},
+        data=event.data,
+        content=content,
+        arrays={name: list(values) for name, values in arrays_of(record.value).items()},
     )
+    return model, document.model_dump_json().encode()
+
+
+@cache
+def _plain_model(data: type[EventData], content: type[Any]) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        "envelope": (dict[str, str], ...),
+        "data": (data, ...),
+        "content": (content, None),
+        "arrays": (dict[str, list[float]], ...),
+    }
+    return create_model(f"Plain{data.__name__}", **fields)
+
+
+def _records(log: SqliteLog) -> list[Record]:
+    return [
+        record
+        for partition in range(ROLLOUTS.partitions)
+        for record in log.read(ROLLOUTS.name, partition, 0, limit=500)
+    ]
+
+
+def _long_calls(count: int) -> list[Record]:
+    """Calls with 1,500 sampled tokens, most of them with a log-probability near zero."""
+    chance = random.Random(0)
+    log = MemoryLog()
+    for number in range(count):
+        data = CallEnded(
+            call=f"call-{number}",
+            session=f"session-{number}",
+            outcome="completed",
+            trainable=True,
+            content=CallEndedContent(messages=(Message(role="assistant", content="x " * 3_000),)),
+        )
+        arrays: dict[str, array[Any]] = {
+            "token_ids": array(
+                "i", (int(chance.paretovariate(0.5)) % 150_000 for _ in range(1_500))
+            ),
+            "logprobs": array("f", (-(chance.random() ** 8) for _ in range(1_500))),
+        }
+        envelope = Envelope(f"id-{number}", data.TYPE, data.VERSION, data.key())
+        log.append([encode(envelope, data, 0, arrays).entry])
+    return [record for p in range(8) for record in log.read(ROLLOUTS.name, p, 0, limit=count)]
 
 
 def _log(path: Path, events: int) -> SqliteLog:
