@@ -6,6 +6,7 @@ visible, so that no transcript can drive the reader's terminal.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,11 @@ class Output:
         for renderable in renderables:
             # A terminal wraps long lines itself, and then they can still be copied whole.
             console.print(renderable, soft_wrap=isinstance(renderable, str))
+
+    @property
+    def columns(self) -> int:
+        """How wide text may be."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
 
     def hint(self, text: str) -> None:
         """What may help; `--quiet` leaves it out."""
@@ -92,17 +98,25 @@ def plain(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[str] = ()) -> Any:
-    """A table without frames; None is an empty cell."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> Any:
+    """A table without frames; None is an empty cell. Columns `right` are aligned there; these and
+    `whole` are never wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        numeric = column in right
         made.add_column(
-            column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column in right or column in whole,
+            overflow="fold",
         )
     for row in rows:
         made.add_row(

@@ -10,7 +10,9 @@ from daemon.cli.output import table
 if TYPE_CHECKING:
     from consumers.reads import PatternLine
 
-_BAR_CELLS = 10
+_WIDE = 110
+"""Columns from which there is room for examples and longer bars."""
+
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -48,7 +50,7 @@ def patterns(
             [{name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)} for line in lines]
         )
     elif lines:
-        cli.out.show(_ranked(lines))
+        cli.out.show(_ranked(lines, wide=cli.out.columns >= _WIDE))
     if not counts.rollouts:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif counts.undiagnosed:
@@ -60,41 +62,40 @@ def patterns(
         cli.out.hint(f"no failure{whose} among {counts.rollouts:,} rollouts forms a pattern")
 
 
-def _ranked(lines: "list[PatternLine]") -> Any:
+def _ranked(lines: "list[PatternLine]", wide: bool) -> Any:
     from rich.text import Text
 
     several = len({(line.alias, line.base) for line in lines}) > 1
     highest = max(line.priority for line in lines)
     rows = []
     for rank, line in enumerate(lines, start=1):
-        whose = [f"{line.alias} ({line.base})"] if several else []
+        share = bar(line.priority, highest, cells=10 if wide else 5)
         rows.append(
             [
                 rank,
-                *whose,
-                line.category,
-                line.pivot,
-                Text.assemble(f"{line.priority:6.3f} ", (bar(line.priority, highest), "cyan")),
+                *([f"{line.alias} ({line.base})"] if several else []),
+                line.category if line.pivot == "*" else f"{line.category} at {line.pivot}",
+                Text.assemble(f"{line.priority:.3f} ", (share, "cyan")),
                 sparkline(line.trend),
-                line.failures,
-                line.attempts,
+                f"{line.failures:,} of {line.attempts:,}",
                 f"{line.pass_rate:.0%}",
                 Text(line.status, _STYLES.get(line.status, "")),
-                ", ".join(example[:_SHOWN_ID] for example in line.examples[:2]),
+                *([", ".join(id[:_SHOWN_ID] for id in line.examples[:2])] if wide else []),
             ]
         )
     columns = [
-        "#", *(["agent"] if several else []), "category", "pivot", "priority", "trend",
-        "failures", "attempts", "pass rate", "status", "examples",
+        "#", *(["agent"] if several else []), "pattern", "priority", "trend", "failures",
+        "passes", "status", *(["examples"] if wide else []),
     ]  # fmt: skip
-    return table(columns, rows, right=("#", "failures", "attempts", "pass rate"))
+    right, whole = ("#", "failures", "passes"), ("priority", "trend", "status", "examples")
+    return table(columns, rows, right=right, whole=whole)
 
 
-def bar(value: float, highest: float) -> str:
+def bar(value: float, highest: float, cells: int) -> str:
     """`value` as a bar in eighths of a cell, `highest` filling all of them."""
-    eighths = round(_BAR_CELLS * 8 * value / highest) if highest > 0 else 0
+    eighths = round(cells * 8 * value / highest) if highest > 0 else 0
     full, rest = divmod(max(0, eighths), 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR_CELLS)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells)
 
 
 def sparkline(values: list[float]) -> str:

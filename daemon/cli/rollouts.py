@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 group = noun("rollouts", "What the agent did.")
 
+_WIDE = 130
+"""Columns from which there is room for whole ids."""
+
+_SHOWN_ID = 13
+"""Else so many characters of one: enough for `rollouts show`, which takes a beginning."""
+
 _SYSTEM_CHARACTERS = 300
 """Of a system prompt, which is the same in every rollout; `--full` shows all of it."""
 
@@ -44,7 +50,7 @@ def ls(
     if cli.out.json:
         cli.out.document([asdict(line) for line in lines])
     elif lines:
-        cli.out.show(_listing(lines))
+        cli.out.show(_listing(lines, wide=cli.out.columns >= _WIDE))
     if not recorded:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif not lines:
@@ -63,16 +69,26 @@ def _selection(failed: bool, passed: bool, diagnosed: bool) -> "Selection":
     return chosen[0] if chosen else "all"
 
 
-def _listing(lines: "list[RolloutLine]") -> Any:
-    columns = ["rollout", "task", "trial", "success", "reward", "category", "policy", "source"]
+def _listing(lines: "list[RolloutLine]", wide: bool) -> Any:
     rows = [
         [
-            line.rollout, line.task, line.trial, verdict(line.success), _number(line.reward),
-            line.category, line.policy, line.source,
+            line.rollout if wide else line.rollout[:_SHOWN_ID],
+            line.task,
+            line.trial,
+            verdict(line.success),
+            _number(line.reward),
+            line.category,
+            *([line.policy, line.source] if wide else []),
         ]
         for line in lines
-    ]  # fmt: skip
-    return table(columns, rows, right=("trial", "reward"))
+    ]
+    columns = ["rollout", "task", "trial", "success", "reward", "category"]
+    return table(
+        [*columns, *(["policy", "source"] if wide else [])],
+        rows,
+        right=("trial", "reward"),
+        whole=("rollout", "success", "category"),
+    )
 
 
 def _number(value: float | None) -> str | None:
@@ -182,8 +198,8 @@ def _evidence(transcript: "Transcript") -> Any:
         ["category", "what shows it"],
         [
             [category, as_json(finding)]
-            for category, findings in evidence.items()
-            for finding in findings or [{}]
+            for category in transcript.row.line.categories
+            for finding in evidence.get(category) or [{}]
         ],
     )
 

@@ -1,6 +1,7 @@
 """The operator's commands: dead letters, damage, halts, databases, doctor."""
 
 import ctypes
+import json
 import os
 import signal
 import sqlite3
@@ -254,6 +255,25 @@ def test_consume_folds_until_it_is_told_to_stop(
         process.kill()
     assert (process.returncode, out) == (0, "")
     assert "stopped" in err
+
+
+def test_following_prints_what_comes(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "daemon", "log", "tail", "rollouts", "-n", "1", "-f", "--json"],
+        env=environment(KINTSUGI_HOME=str(imported)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["type"] == "RolloutEnded"
+            kintsugi("import", write_lines(tmp_path / "b.jsonl", unjudged_rollout("it came")))
+            came = json.loads(process.stdout.readline())
+            assert came["data"]["messages"][0]["content"] == "it came"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "")
 
 
 def test_consume_says_why_it_halted(
