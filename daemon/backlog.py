@@ -4,22 +4,17 @@ An import asks it, so that a record that waits in the spool is not appended agai
 nor fold is needed for the answer.
 """
 
-from typing import TYPE_CHECKING
-
-from consumers.position import position
 from daemon.verify import read_all
 from events.envelope import from_headers
 from events.errors import BadRecord
+from events.position import Position
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
-
-def waiting_ids(spool: SqliteLog, connection: "Connection") -> set[str]:
-    """The ids of the spool's rollout events that have not been folded."""
-    folded = position(connection).get(ROLLOUTS.name, {})
+def waiting_ids(spool: SqliteLog, reached: Position) -> set[str]:
+    """The ids of the spool's rollout events that the fold, at `reached`, has not folded."""
+    folded = reached.get(ROLLOUTS.name, {})
     ends = spool.end(ROLLOUTS.name)
     found: set[str] = set()
     for partition, start in enumerate(spool.start(ROLLOUTS.name)):

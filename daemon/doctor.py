@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from daemon.app import App, explained, revision
+from daemon.app import App, revision
 from events.errors import KintsugiError
 from events.streams import STREAMS
 
@@ -158,13 +158,14 @@ def _database(app: App) -> Finding:
 
 
 def _fold(app: App) -> Finding:
-    from daemon.health import halts, lag
+    from daemon.health import folded, halts, lag
 
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return True, "nothing to fold yet"
-    with explained(app.database), app.reading() as connection:
-        halted = halts(app.readable_log, connection)
-        behind = sum(lag(app.readable_log, connection).values())
+    with app.reading() as connection:
+        reached = folded(connection)
+    halted = halts(app.readable_log, reached)
+    behind = sum(lag(app.readable_log, reached).values())
     if halted:
         return False, "; ".join(halted)
     return True, f"{behind:,} events behind"

@@ -1,6 +1,9 @@
 """How the fold stands to its log: how far behind it is, and what halts it."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sqlalchemy import select
 
 from consumers.position import offsets
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
@@ -37,12 +40,34 @@ def _span(log: EventLog, stream: str) -> int:
     return sum(log.end(stream)) - sum(log.start(stream))
 
 
-def lag(log: EventLog, connection: "Connection") -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """How far the tables were folded, and by which version of the folds.
+
+    Read at once and let go: the log may take long to answer, and PostgreSQL ends transactions that
+    idle meanwhile.
+    """
+
+    version: int | None
+    """None before the first event."""
+    offsets: dict[tuple[str, int], int]
+    """The next offset of every partition that was folded."""
+
+
+def folded(connection: "Connection") -> Folded:
+    """How far the tables were folded."""
+    columns = Projection.table().c
+    version = connection.execute(
+        select(columns.fold_version).where(columns.name == PROJECTION)
+    ).scalar()
+    return Folded(version, offsets(connection))
+
+
+def lag(log: EventLog, reached: Folded) -> dict[str, int]:
     """Per stream, how many offsets lie between the fold and the log's end."""
-    folded = offsets(connection)
     return {
         stream: sum(
-            max(0, end - max(start, folded.get((stream, partition), 0)))
+            max(0, end - max(start, reached.offsets.get((stream, partition), 0)))
             for partition, (start, end) in enumerate(
                 zip(log.start(stream), log.end(stream), strict=True)
             )
@@ -51,20 +76,18 @@ def lag(log: EventLog, connection: "Connection") -> dict[str, int]:
     }
 
 
-def halts(log: EventLog, connection: "Connection") -> list[str]:
+def halts(log: EventLog, reached: Folded) -> list[str]:
     """What would stop a fold that ran now, as sentences; empty when nothing would."""
     found: list[str] = []
-    version = fold_version(connection)
-    if version not in (None, FOLD_VERSION):
+    if reached.version not in (None, FOLD_VERSION):
         found.append(
-            f"the tables were folded by version {version} of the folds, this is version "
+            f"the tables were folded by version {reached.version} of the folds, this is version "
             f"{FOLD_VERSION}; run kintsugi rebuild"
         )
-    folded = offsets(connection)
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
-            offset = folded.get((stream, partition), 0)
+            offset = reached.offsets.get((stream, partition), 0)
             # Reading where nothing was folded and nothing is there would tell nothing.
             if offset != ends[partition] or start > offset:
                 found += _halt_at(log, stream, partition, offset)
@@ -80,13 +103,3 @@ def _halt_at(log: EventLog, stream: str, partition: int, offset: int) -> list[st
     except (SchemaAhead, LogError) as error:
         return [str(error)]
     return []
-
-
-def fold_version(connection: "Connection") -> int | None:
-    """The version of the folds that filled the tables; None before the first event."""
-    from sqlalchemy import select
-
-    columns = Projection.table().c
-    return connection.execute(
-        select(columns.fold_version).where(columns.name == PROJECTION)
-    ).scalar()

@@ -22,7 +22,7 @@ from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from daemon.health import Folded
 
 READ_RECORDS = 500
 
@@ -53,9 +53,9 @@ class _Sequences:
 
 
 def verify(
-    log: EventLog, blobs: BlobStore, connection: "Connection", progress: Callable[[int], None]
+    log: EventLog, blobs: BlobStore, reached: "Folded", progress: Callable[[int], None]
 ) -> Verified:
-    """Read everything up to the log's end as it is now."""
+    """Read everything up to the log's end as it is now; `reached` is how far it was folded."""
     found = Verified()
     if isinstance(log, SqliteLog):
         found.problems += log.check()
@@ -67,7 +67,7 @@ def verify(
             except KintsugiError as error:
                 # A partition that cannot be read on is a finding; the others are still looked at.
                 found.problems.append(str(error))
-    found.problems += _positions(log, connection)
+    found.problems += _positions(log, reached)
     return found
 
 
@@ -124,12 +124,10 @@ def _record(record: Record, blobs: BlobStore) -> None:
         attach(event, blobs.get(event.blob.sha256))
 
 
-def _positions(log: EventLog, connection: "Connection") -> list[str]:
-    from consumers.position import offsets
-
+def _positions(log: EventLog, reached: "Folded") -> list[str]:
     return [
         f"{stream}/{partition} was folded up to offset {offset} and ends at "
         f"{log.end(stream)[partition]}; this is another log or it was wiped: restore it"
-        for (stream, partition), offset in sorted(offsets(connection).items())
+        for (stream, partition), offset in sorted(reached.offsets.items())
         if offset > log.end(stream)[partition]
     ]

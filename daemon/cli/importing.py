@@ -59,13 +59,15 @@ def import_rollouts(
 def _append(
     cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
 ) -> "Appended":
+    from consumers.position import position
     from consumers.reads import known_rollouts
     from daemon.backlog import waiting_ids
     from producers.importing import append_rollouts, read_rollouts, total_bytes
 
     with app.reading() as connection:
-        # Asked first: what is folded in the meantime is known to the tables.
-        waiting = waiting_ids(app.spool, connection)
+        reached = position(connection)
+    # Looked up first: what is folded from here on is known to the tables.
+    waiting = waiting_ids(app.spool, reached)
 
     def known(ids: list[str]) -> set[str]:
         with app.reading() as connection:

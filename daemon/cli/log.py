@@ -80,7 +80,7 @@ def tail(
     with cli.app() as app:
         log = app.readable_log
         cursor = dict(enumerate(log.end(stream)))
-        for record in _newest(log, stream, number):
+        for record in _newest(log, stream, number, cursor):
             _print_event(cli, record, app.blobs, tokens)
         while follow:
             sys.stdout.flush()
@@ -94,13 +94,15 @@ def tail(
 @command(group)
 def verify(cli: Cli) -> int:
     """Read every event and say what is wrong; exit 1 when something is."""
-    from daemon.health import events_in
+    from daemon.health import events_in, folded
     from daemon.verify import verify as verify_log
 
     with cli.app() as app:
+        with app.reading() as connection:
+            reached = folded(connection)
         log = app.readable_log
-        with app.reading() as connection, cli.out.progress("Reading", events_in(log)) as advance:
-            found = verify_log(log, app.blobs, connection, advance)
+        with cli.out.progress("Reading", events_in(log)) as advance:
+            found = verify_log(log, app.blobs, reached, advance)
     if cli.out.json:
         cli.out.document({"ok": found.ok, "events": found.events, "problems": found.problems})
     else:
@@ -205,15 +207,14 @@ def _bad_start(given: str, remedy: str) -> typer.BadParameter:
     return typer.BadParameter(f"{given!r} is no place in the log; {remedy}", param_hint="--from")
 
 
-def _newest(log: "EventLog", stream: str, number: int) -> "Iterator[Record]":
-    """The last `number` records over all partitions, oldest first."""
+def _newest(log: "EventLog", stream: str, number: int, ends: dict[int, int]) -> "Iterator[Record]":
+    """The last `number` records before `ends` over all partitions, oldest first."""
     records = [
         record
-        for partition, (start, end) in enumerate(
-            zip(log.start(stream), log.end(stream), strict=True)
-        )
-        if end > start and number
-        for record in log.read(stream, partition, max(start, end - number), number)
+        for partition, start in enumerate(log.start(stream))
+        if ends[partition] > start and number
+        for record in log.read(stream, partition, max(start, ends[partition] - number), number)
+        if record.offset < ends[partition]
     ]
     records.sort(key=lambda record: (record.recorded_ms, record.partition, record.offset))
     yield from records[-number:] if number else []

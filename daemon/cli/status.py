@@ -8,10 +8,9 @@ from daemon.cli.command import DONE, UNAVAILABLE, Cli, command
 from daemon.cli.output import facts
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from consumers.reads import RoundLine, Waiting
     from daemon.app import App
+    from daemon.health import Folded
 
 _MISSING = ("a scheduler: this version records and diagnoses, and runs no cycle",)
 """What a cycle waits for, beside rollouts."""
@@ -24,8 +23,8 @@ def register(app: typer.Typer) -> None:
 
 def status(cli: Cli) -> int:
     """Where everything stands: log, fold, rounds, and what the next cycle waits for."""
-    with cli.app() as app, app.reading() as connection:
-        document = _document(app, connection)
+    with cli.app() as app:
+        document = _document(app)
     if cli.out.json:
         cli.out.document(document)
     else:
@@ -38,17 +37,22 @@ def status(cli: Cli) -> int:
     return DONE
 
 
-def _document(app: "App", connection: "Connection") -> dict[str, Any]:
+def _document(app: "App") -> dict[str, Any]:
     from consumers.reads import dead_letters, last_round, waiting
+    from daemon.health import folded
 
-    counts = waiting(connection)
+    with app.reading() as connection:
+        counts = waiting(connection)
+        letters = dead_letters(connection)
+        line = last_round(connection)
+        reached = folded(connection)
     return {
-        **_log(app, connection),
+        **_log(app, reached),
         "rollouts": counts.rollouts,
         "undiagnosed": counts.undiagnosed,
         "unjudged": counts.unjudged,
-        "dead_letters": len(dead_letters(connection)),
-        "cycle": _cycle(last_round(connection)),
+        "dead_letters": len(letters),
+        "cycle": _cycle(line),
         "next_cycle": {"due": False, "missing": _missing(counts)},
         "routes": [],
         "adapters": [],
@@ -56,7 +60,7 @@ def _document(app: "App", connection: "Connection") -> dict[str, Any]:
     }
 
 
-def _log(app: "App", connection: "Connection") -> dict[str, Any]:
+def _log(app: "App", reached: "Folded") -> dict[str, Any]:
     """Streams, lag and halts; where the log cannot be reached, null and why."""
     from daemon.health import halts, lag, streams
     from events.errors import LogError
@@ -64,10 +68,10 @@ def _log(app: "App", connection: "Connection") -> dict[str, Any]:
     where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
     try:
         log = app.readable_log
-        halted = halts(log, connection)
+        halted = halts(log, reached)
         return {
             "streams": streams(app),
-            "lag": lag(log, connection),
+            "lag": lag(log, reached),
             "log": {"at": where, "error": None},
             "projection": {"state": "halted" if halted else "live", "halted": halted},
         }
