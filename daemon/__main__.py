@@ -68,7 +68,11 @@ def _report(error: Exception, debug: bool) -> int:
     if isinstance(error, KintsugiError):
         _say(str(error))
         return exit_code(error)
-    # Not ours: a bug, or the machine. Never a traceback unasked, and never silent.
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}; check disk space and permissions")
+        return FAILED
+    # Not ours: a bug. Never a traceback unasked, and never silent.
     again = "please report it" if debug else "run it again with --debug and report what it prints"
     _say(f"{type(error).__name__}: {error}; {again}")
     return FAILED
@@ -83,17 +87,12 @@ def exit_code(error: Exception) -> int:
         return USAGE
     if isinstance(error, LogError | SchemaAhead):
         return UNAVAILABLE
-    # These live beside SQLAlchemy, which takes long to import; unless it is there, none was raised.
-    if "consumers.runner" in sys.modules:
-        from consumers.runner import FoldVersionChanged, PositionMissing
+    # SQLAlchemy takes long to import, and is there already where one of these was raised.
+    from consumers.database import DatabaseError
+    from consumers.runner import FoldVersionChanged, PositionMissing
 
-        if isinstance(error, FoldVersionChanged | PositionMissing):
-            return UNAVAILABLE
-    if "consumers.database" in sys.modules:
-        from consumers.database import DatabaseError
-
-        if isinstance(error, DatabaseError):
-            return UNAVAILABLE
+    if isinstance(error, DatabaseError | FoldVersionChanged | PositionMissing):
+        return UNAVAILABLE
     return FAILED
 
 

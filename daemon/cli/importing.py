@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def import_rollouts(
     cli: Cli,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files and folders.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files and folders.")],
     alias: Annotated[str, typer.Option(help="Name under which the agent is served.")] = "agent",
     base: Annotated[
         str | None, typer.Option(help="Base model; default: the one the file names.")

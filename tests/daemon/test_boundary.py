@@ -77,6 +77,18 @@ def test_a_reader_that_has_enough_is_no_failure(tmp_path: Path) -> None:
         assert (process.wait(timeout=30), err) == (0, b"")
 
 
+def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon", "config", "schema"],
+            cwd=tmp_path, env=environment(KINTSUGI_HOME=str(tmp_path / "home")),
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "No space left on device" in line
+
+
 def test_ascii_output_is_still_json(tmp_path: Path) -> None:
     record = failed_rollout("größe")
     run(tmp_path, "import", str(write_lines(tmp_path / "a.jsonl", record)))
