@@ -5,9 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from daemon.__main__ import main
 
 Json = dict[str, Any]
 
@@ -51,6 +57,22 @@ def spawn(
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(arguments: Sequence[str], variables: Mapping[str, str]) -> Result:
+    """In this process, which is much faster, with these settings and no others."""
+    out, err = StringIO(), StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        for name in set(os.environ) - set(environment()):
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        code = main(arguments)
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def call(name: str, arguments: Json, id: str = "c1") -> Json:

@@ -16,7 +16,7 @@ from tests.conftest import missing
 from tests.daemon.commands import (
     Result,
     environment,
-    spawn,
+    run_here,
     unjudged_rollout,
     write_examples,
     write_lines,
@@ -54,42 +54,42 @@ def test_both_ways_give_the_same_tables(
     there = production(own_broker, postgres_url, tmp_path / "there")
     here = {"KINTSUGI_HOME": str(tmp_path / "here")}
 
-    outdated = spawn(["patterns"], tmp_path, there)
+    outdated = run_here(["patterns"], there)
     assert (outdated.code, outdated.out) == (4, "")
     assert "kintsugi db upgrade" in outdated.err
-    assert spawn(["db", "upgrade"], tmp_path, there).code == 0
-    assert spawn(["db", "check", "--json"], tmp_path, there).json["ok"] is True
+    assert run_here(["db", "upgrade"], there).code == 0
+    assert run_here(["db", "check", "--json"], there).json["ok"] is True
 
     for variables in (there, here):
-        assert _run(variables, tmp_path, "import", first, "--json").json["imported"] == 5
-        assert _run(variables, tmp_path, "import", second).code == 0
-        again = _run(variables, tmp_path, "import", first, second, "--json")
+        assert _run(variables, "import", first, "--json").json["imported"] == 5
+        assert _run(variables, "import", second).code == 0
+        again = _run(variables, "import", first, second, "--json")
         assert again.json == {"imported": 0, "duplicates": 6, "rejected": []}
 
-    rebuilt = [_run(variables, tmp_path, "rebuild", "--json").json for variables in (there, here)]
+    rebuilt = [_run(variables, "rebuild", "--json").json for variables in (there, here)]
     assert [one["equal"] for one in rebuilt] == [True, True]
     assert rebuilt[0]["hash"] == rebuilt[1]["hash"]
     for command in (["patterns", "--json"], ["rollouts", "ls", "--json"]):
-        assert _run(there, tmp_path, *command).json == _run(here, tmp_path, *command).json
+        assert _run(there, *command).json == _run(here, *command).json
 
-    _production_answers(there, tmp_path)
+    _production_answers(there)
     _roles_do_the_work(there, tmp_path)
-    _a_broker_that_is_away_is_said(own_broker, there, tmp_path)
+    _a_broker_that_is_away_is_said(own_broker, there)
 
 
-def _production_answers(there: dict[str, str], folder: Path) -> None:
-    ids = [line["rollout"] for line in _run(there, folder, "rollouts", "ls", "--json").json]
-    shown = _run(there, folder, "rollouts", "show", ids[0][:20], "--json").json
+def _production_answers(there: dict[str, str]) -> None:
+    ids = [line["rollout"] for line in _run(there, "rollouts", "ls", "--json").json]
+    shown = _run(there, "rollouts", "show", ids[0][:20], "--json").json
     assert shown["messages"]
-    assert _run(there, folder, "log", "verify", "--json").json == {
+    assert _run(there, "log", "verify", "--json").json == {
         "ok": True, "events": 8, "problems": [],
     }  # fmt: skip
-    stats = _run(there, folder, "log", "stats", "--json").json["streams"]
+    stats = _run(there, "log", "stats", "--json").json["streams"]
     assert (stats["rollouts"]["events"], stats["learning"]["events"]) == (6, 2)
     assert stats["rollouts"]["bytes"] > 0
-    assert len(_run(there, folder, "log", "cat", "rollouts").lines) == 6
-    assert _run(there, folder, "status", "--json").json["lag"] == {"rollouts": 0, "learning": 0}
-    doctor = _run(there, folder, "doctor", "--json").json
+    assert len(_run(there, "log", "cat", "rollouts").lines) == 6
+    assert _run(there, "status", "--json").json["lag"] == {"rollouts": 0, "learning": 0}
+    doctor = _run(there, "doctor", "--json").json
     assert doctor["ok"], doctor
 
 
@@ -98,13 +98,13 @@ def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
     roles = [_start(role, there) for role in ("ship", "consume")]
     try:
         more = str(write_lines(folder / "c.jsonl", unjudged_rollout("with roles")))
-        assert _run(there, folder, "import", more, "--no-wait").code == 0
+        assert _run(there, "import", more, "--no-wait").code == 0
         deadline = time.monotonic() + 30
-        while len(_run(there, folder, "rollouts", "ls", "--json").json) < 7:
+        while len(_run(there, "rollouts", "ls", "--json").json) < 7:
             assert time.monotonic() < deadline, "nobody shipped and folded"
         another = str(write_lines(folder / "d.jsonl", unjudged_rollout("beside roles")))
-        assert _run(there, folder, "import", another, "--json").json["imported"] == 1
-        assert len(_run(there, folder, "rollouts", "ls", "--json").json) == 8
+        assert _run(there, "import", another, "--json").json["imported"] == 1
+        assert len(_run(there, "rollouts", "ls", "--json").json) == 8
         for role in roles:
             role.send_signal(signal.SIGTERM)
         codes = [(role.communicate(timeout=30), role.returncode) for role in roles]
@@ -114,19 +114,19 @@ def _roles_do_the_work(there: dict[str, str], folder: Path) -> None:
             role.kill()
 
 
-def _a_broker_that_is_away_is_said(broker: Broker, there: dict[str, str], folder: Path) -> None:
+def _a_broker_that_is_away_is_said(broker: Broker, there: dict[str, str]) -> None:
     broker.kill()
-    assert len(_run(there, folder, "rollouts", "ls", "--json").json) == 8
+    assert len(_run(there, "rollouts", "ls", "--json").json) == 8
     for command in (["log", "stats"], ["diagnose"], ["log", "verify"]):
-        result = spawn(command, folder, there)
+        result = run_here(command, there)
         assert (result.code, result.out) == (4, ""), command
         assert broker.bootstrap in result.err
     broker.start()
-    assert _run(there, folder, "diagnose").code == 0
+    assert _run(there, "diagnose").code == 0
 
 
-def _run(variables: dict[str, str], folder: Path, *arguments: str) -> Result:
-    result = spawn(arguments, folder, variables)
+def _run(variables: dict[str, str], *arguments: str) -> Result:
+    result = run_here(arguments, variables)
     assert result.code == 0, f"{arguments}: {result.err}"
     return result
 
