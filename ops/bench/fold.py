@@ -16,8 +16,8 @@ Fold decodes, validates and runs the detectors; the peers are handed finished ro
 events merged into one. `decode` is the time to read stored events, token arrays included, over that
 of pydantic on the same events (envelope, data, content, arrays) as one plain JSON text each.
 `replay` is the time of a fold of all events over that of a tenth, 10 where replay is linear;
-`--memory` adds the peak resident memory of folding 1,000,000 events over that of 100,000 (each in
-a process of its own, some minutes).
+`--memory` adds the peak resident memory of folding 1,000,000 events and closing one round over all
+of them, over that of 100,000 (each in a process of its own, some minutes).
 """
 
 import argparse
@@ -40,6 +40,7 @@ from sqlalchemy import Engine, insert, select, text
 
 from consumers import database
 from consumers.batch import upsert
+from consumers.position import position
 from consumers.runner import BATCH_EVENTS, Runner
 from consumers.tables import METADATA, PROJECTED, Projected
 from events.codec import arrays_of, decode, encode
@@ -50,7 +51,7 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, EventData
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
-from ops.bench.mix import mix
+from ops.bench.mix import mix, round_closed
 from ops.postgres.server import Postgres
 
 APPEND_EVENTS: Final = 2_000
@@ -273,6 +274,10 @@ def _peak_of(events: int) -> int:
         log = _log(Path(folder) / "log.db", events)
         engine = database.open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
         METADATA.create_all(engine)
+        _fold(log, engine)
+        with database.reading(engine) as connection:
+            folded = position(connection)
+        log.append([round_closed({ROLLOUTS.name: folded[ROLLOUTS.name]}, 0)])
         _fold(log, engine)
         log.close()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
