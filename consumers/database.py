@@ -6,9 +6,11 @@ there, MVCC here). SQLite runs with synchronous=NORMAL: a power cut may lose the
 since rows and positions are lost together the fold simply reads on from there.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -69,6 +71,12 @@ def open_database(url: str, schema: str | None = None) -> Engine:
         )
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise DatabaseError(f"database URL cannot be used: {error}") from error
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a file, whatever characters its path holds."""
+    # What a URL would take for its query, its fragment or an escape.
+    return "sqlite:///" + re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", str(path))
 
 
 def _sqlite(url: str) -> Engine:

@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine, delete, select, text
 
 from consumers import database
 from consumers.batch import upsert
+from consumers.database import sqlite_url
 from consumers.digest import Difference, changed_rows, digest, first_difference
 from consumers.position import OFFSETS, offsets
 from consumers.runner import Runner
@@ -122,6 +123,8 @@ def _locked(engine: Engine) -> Iterator[Connection]:
     """A transaction on the live tables in which no fold moves their position."""
     with database.writing(engine) as connection:
         if connection.dialect.name == "postgresql":
+            # It idles while the fresh tables are read: that must not end it.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             connection.execute(select(OFFSETS).with_for_update())
         yield connection
 
@@ -177,7 +180,7 @@ def _fresh_file(engine: Engine) -> Iterator[Engine]:
             ) from error
         _remove(path)
         try:
-            yield database.open_database(f"sqlite:///{path}")
+            yield database.open_database(sqlite_url(path))
         finally:
             _remove(path)
 

@@ -136,9 +136,9 @@ class Settings(BaseSettings):
         """The database's URL."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        path = str(self.home / "kintsugi.db")
-        # What a URL would take for its query, its fragment or an escape.
-        return "sqlite:///" + re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", path)
+        from consumers.database import sqlite_url  # SQLAlchemy: only where the database is used
+
+        return sqlite_url(self.home / "kintsugi.db")
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,8 @@ def decode_value(
         raise TooLarge(
             f"value of {len(record.value):,} bytes, a record holds at most {MAX_VALUE_BYTES:,}"
         )
+    # Before anything is read of the value: a newer version may lay it out in another way.
+    registry.check(envelope.type, envelope.version)
     if record.stream == "rollouts":
         sections = _split(record.value)
         data = registry.parse(envelope.type, envelope.version, _inflate(sections.head, "head"))

@@ -36,8 +36,8 @@ class Registry:
         """A registry of types without history."""
         return Registry({data_type.TYPE: data_type for data_type in types})
 
-    def parse(self, name: str, version: int, raw: bytes) -> EventData:
-        """Validated data of the newest version from stored JSON of any version up to it."""
+    def check(self, name: str, version: int) -> type[EventData]:
+        """The type; raises UnknownType, or SchemaAhead for a version from the future."""
         data_type = self.types.get(name)
         if data_type is None:
             raise UnknownType(f"event type {name!r} is not one of {', '.join(sorted(self.types))}")
@@ -46,6 +46,11 @@ class Registry:
                 f"{name} version {version} was written by a newer kintsugi, this one knows up to "
                 f"{data_type.VERSION}; upgrade this process"
             )
+        return data_type
+
+    def parse(self, name: str, version: int, raw: bytes) -> EventData:
+        """Validated data of the newest version from stored JSON of any version up to it."""
+        data_type = self.check(name, version)
         try:
             if version == data_type.VERSION:
                 return data_type.model_validate_json(raw)

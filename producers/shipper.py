@@ -82,7 +82,7 @@ class Shipper:
         """Ship until `stop` is set; a broker that is away is waited for.
 
         Raises what waiting cannot heal: no permission, a record that no batch holds, a spool that
-        is damaged, and LogUnavailable when another process ships this spool.
+        is damaged, and LogError (caused by BlockingIOError) when another process ships this spool.
         """
         with self._alone():
             pause = MIN_PAUSE_SECONDS

@@ -430,3 +430,10 @@ def test_every_registered_type_has_a_stream_and_its_own_name() -> None:
     for name, data_type in REGISTRY.types.items():
         assert data_type.TYPE == name == data_type.__name__
         assert data_type.STREAM in ("rollouts", "learning")
+
+
+def test_a_future_version_in_a_future_layout_is_ahead_and_not_broken() -> None:
+    record = record_of(FeedbackReceived(session="s"), value=b"a layout nobody knows yet")
+    headers = tuple((n, b"99" if n == "ce_dataversion" else v) for n, v in record.headers)
+    with pytest.raises(SchemaAhead):
+        decode(replace(record, headers=headers))
