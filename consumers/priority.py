@@ -53,8 +53,6 @@ class PatternState:
     attempts: int
     passes: int
     status: Status
-    rounds: int
-    """Rounds since it was first seen, that one included."""
 
     @property
     def learnability(self) -> float:
@@ -97,7 +95,6 @@ def update(
         attempts=attempts,
         passes=passes,
         status=_status(previous, failures, streak, absent, attempts, passes),
-        rounds=previous.rounds + 1 if previous else 1,
     )
 
 

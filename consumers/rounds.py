@@ -108,7 +108,6 @@ def _known(connection: Connection, pair: Pair) -> dict[str, _Known]:
                 attempts=row.attempts,
                 passes=row.passes,
                 status=Status(row.status),
-                rounds=row.round - row.first_round + 1,
             ),
             row.first_round,
             row.examples,
