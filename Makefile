@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-FAST := not kafka and not postgres and not benchmarks and not faults
+FAST := not kafka and not postgres and not benchmarks and not faults and not processes
 
 .PHONY: help setup components lint check test demo faults bench constraints clean
 

@@ -9,6 +9,8 @@ import pytest
 from daemon.cli.output import plain
 from tests.daemon.commands import environment, failed_rollout, spawn, write_examples, write_lines
 
+pytestmark = pytest.mark.processes
+
 
 def run(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     result = spawn(arguments, folder, {"KINTSUGI_HOME": str(folder / "home"), **variables})

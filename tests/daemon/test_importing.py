@@ -150,6 +150,7 @@ def test_the_same_files_give_the_same_hash_in_two_homes(kintsugi: Kintsugi, tmp_
     assert len(hashes) == 1
 
 
+@pytest.mark.processes
 def test_two_imports_at_once_import_everything_once(home: Path, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.jsonl")
     from tests.daemon.commands import spawn

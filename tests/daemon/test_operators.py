@@ -240,6 +240,7 @@ def test_shipping_without_a_broker_is_wrong_usage(home: Path, kintsugi: Kintsugi
     assert "kafka_bootstrap_servers" in result.err
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_consume_folds_until_it_is_told_to_stop(
     imported: Path, kintsugi: Kintsugi, tmp_path: Path, number: signal.Signals
@@ -257,6 +258,7 @@ def test_consume_folds_until_it_is_told_to_stop(
     assert "stopped" in err
 
 
+@pytest.mark.processes
 def test_following_prints_what_comes(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "daemon", "log", "tail", "rollouts", "-n", "1", "-f", "--json"],
@@ -276,6 +278,7 @@ def test_following_prints_what_comes(imported: Path, kintsugi: Kintsugi, tmp_pat
     assert (process.returncode, err) == (130, "")
 
 
+@pytest.mark.processes
 def test_consume_says_why_it_halted(
     imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ def test_consume_says_why_it_halted(
     assert line.startswith("kintsugi: the fold halted: ")
 
 
+@pytest.mark.processes
 def test_a_home_without_permission_to_write_is_unavailable(imported: Path, tmp_path: Path) -> None:
     """SQLite in WAL mode writes beside its file even to read it (a read-only file system is
     another matter: nobody can write there, so nothing has to be shared)."""

@@ -51,6 +51,7 @@ def run(script: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.processes
 def test_the_quickstart_shows_what_it_says(folder: Path) -> None:
     shown = run(block("import"), folder)
     assert "imported 3, duplicates 0, rejected 0" in shown
