@@ -5,6 +5,7 @@ last sequence of each source belongs to the log that recorded first, and is the 
 event was copied to: it makes the position that events carry (events/position.py).
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, select, update
@@ -21,28 +22,52 @@ OFFSETS: Final = Offset.table()
 SOURCES: Final = Source.table()
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far one source has been folded in one partition."""
+
+    sequence: int = -1
+    """The last sequence folded."""
+    beyond: int | None = None
+    """The highest sequence that came too early; None where nothing is missing."""
+
+
 class Unread:
     """Which records of one partition are the next ones of their source."""
 
-    def __init__(self, last: dict[str, int]) -> None:
-        self._last = last
-        self.changed: dict[str, int] = {}
+    def __init__(self, reached: dict[str, Reached]) -> None:
+        self._reached = reached
+        self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0
 
+    @property
+    def changed(self) -> dict[str, Reached]:
+        """Where the sources stand now that moved, or came too early."""
+        return {source: self._reached[source] for source in self._touched}
+
     def accepts(self, record: Record) -> bool:
         """Whether to fold it; what was folded before, or comes too early, is counted and passed."""
-        expected = self._last.get(record.source, -1) + 1
-        if record.sequence != expected:
-            self.duplicates += record.sequence < expected
-            self.gaps += record.sequence > expected
+        reached = self._reached.get(record.source, Reached())
+        if record.sequence <= reached.sequence:
+            self.duplicates += 1
             return False
-        self._last[record.source] = self.changed[record.source] = record.sequence
-        return True
+        if record.sequence == reached.sequence + 1:
+            caught_up = reached.beyond is None or record.sequence >= reached.beyond
+            self._move(record.source, record.sequence, None if caught_up else reached.beyond)
+            return True
+        self.gaps += 1
+        beyond = max(record.sequence, reached.beyond or 0)
+        self._move(record.source, reached.sequence, beyond)
+        return False
 
     def refuse(self, record: Record) -> None:
         """Take back an acceptance: the record could not be folded and will come again."""
-        self._last[record.source] = self.changed[record.source] = record.sequence - 1
+        self._move(record.source, record.sequence - 1, self._reached[record.source].beyond)
+
+    def _move(self, source: str, sequence: int, beyond: int | None) -> None:
+        self._reached[source] = Reached(sequence, beyond)
+        self._touched.add(source)
 
 
 def next_offset(connection: Connection, stream: str, partition: int, lock: bool = False) -> int:
@@ -81,23 +106,27 @@ def _at(stream: str, partition: int) -> tuple[ColumnElement[bool], ColumnElement
     return OFFSETS.c.stream == stream, OFFSETS.c.partition == partition
 
 
-def last_sequences(connection: Connection, stream: str, partition: int) -> dict[str, int]:
-    """The last sequence folded of each source of a partition."""
+def reached_sources(connection: Connection, stream: str, partition: int) -> dict[str, Reached]:
+    """Where each source of a partition stands."""
     rows = connection.execute(
-        select(SOURCES.c.source, SOURCES.c.sequence).where(
-            SOURCES.c.stream == stream, SOURCES.c.partition == partition
-        )
+        select(SOURCES).where(SOURCES.c.stream == stream, SOURCES.c.partition == partition)
     )
-    return {row.source: row.sequence for row in rows}
+    return {row.source: Reached(row.sequence, row.beyond) for row in rows}
 
 
-def store_sequences(
-    connection: Connection, stream: str, partition: int, changed: dict[str, int]
+def store_reached(
+    connection: Connection, stream: str, partition: int, changed: dict[str, Reached]
 ) -> None:
-    """Write the last sequences that moved."""
+    """Write where the sources stand that changed."""
     rows = [
-        {"stream": stream, "partition": partition, "source": source, "sequence": sequence}
-        for source, sequence in sorted(changed.items())
+        {
+            "stream": stream,
+            "partition": partition,
+            "source": source,
+            "sequence": reached.sequence,
+            "beyond": reached.beyond,
+        }
+        for source, reached in sorted(changed.items())
     ]
     if rows:
         upsert(connection, Source, rows)
@@ -107,11 +136,31 @@ def position(connection: Connection) -> Position:
     """How far everything has been folded."""
     found: Position = {name: {} for name in STREAMS}
     rows = connection.execute(
-        select(SOURCES).order_by(SOURCES.c.stream, SOURCES.c.partition, SOURCES.c.source)
+        select(SOURCES)
+        .where(SOURCES.c.sequence >= 0)
+        .order_by(SOURCES.c.stream, SOURCES.c.partition, SOURCES.c.source)
     )
     for row in rows:
         found[row.stream].setdefault(str(row.partition), {})[row.source] = row.sequence
     return {name: partitions for name, partitions in found.items() if partitions}
+
+
+def gaps(connection: Connection) -> list[str]:
+    """Sources of which something came before what must be folded first, as sentences.
+
+    While a shipper goes back this passes by itself. Where it stays, the log lacks events that a
+    source recorded: nothing behind them is folded until they arrive.
+    """
+    rows = connection.execute(
+        select(SOURCES)
+        .where(SOURCES.c.beyond.is_not(None))
+        .order_by(SOURCES.c.stream, SOURCES.c.partition, SOURCES.c.source)
+    )
+    return [
+        f"{row.stream}/{row.partition} lacks sequence {row.sequence + 1} of source {row.source}, "
+        f"of which {row.beyond} has come; ship that source's spool"
+        for row in rows
+    ]
 
 
 def covered(connection: Connection, wanted: Position, stream: str) -> bool:

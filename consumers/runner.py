@@ -28,9 +28,9 @@ from consumers.position import (
     Unread,
     advance,
     covered,
-    last_sequences,
     next_offset,
-    store_sequences,
+    reached_sources,
+    store_reached,
 )
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
 from events.codec import decode_value
@@ -240,7 +240,7 @@ class Runner:
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
-        unread = Unread(last_sequences(connection, stream, partition))
+        unread = Unread(reached_sources(connection, stream, partition))
         halted: SchemaAhead | None = None
         passed = 0
         for record in records:
@@ -256,7 +256,7 @@ class Runner:
         if not advance(connection, stream, partition, offset, following):
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch.flush()
-        store_sequences(connection, stream, partition, unread.changed)
+        store_reached(connection, stream, partition, unread.changed)
         self._count(unread, passed)
         return _Reached(following, passed, halted)
 

@@ -343,6 +343,8 @@ class Source(Projected, table=True):
     partition: int = _number_key()
     source: str = _key()
     sequence: int = _integer()
+    beyond: int | None = _integer()
+    """The highest sequence that came too early; None where nothing is missing."""
 
 
 class Projection(Projected, table=True):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from consumers.position import offsets
+from consumers.position import gaps, offsets
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
 from events.codec import decode
 from events.errors import BadRecord, LogError, SchemaAhead
@@ -52,6 +52,8 @@ class Folded:
     """None before the first event."""
     offsets: dict[tuple[str, int], int]
     """The next offset of every partition that was folded."""
+    gaps: list[str]
+    """What the log lacks before the fold can go on with a source, as sentences."""
 
 
 def folded(connection: "Connection") -> Folded:
@@ -60,7 +62,7 @@ def folded(connection: "Connection") -> Folded:
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return Folded(version, offsets(connection))
+    return Folded(version, offsets(connection), gaps(connection))
 
 
 def lag(log: EventLog, reached: Folded) -> dict[str, int]:

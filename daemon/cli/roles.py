@@ -9,14 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import typer
 
 from daemon.cli.command import Cli, command
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

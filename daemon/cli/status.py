@@ -73,14 +73,18 @@ def _log(app: "App", reached: "Folded") -> dict[str, Any]:
             "streams": streams(app),
             "lag": lag(log, reached),
             "log": {"at": where, "error": None},
-            "projection": {"state": "halted" if halted else "live", "halted": halted},
+            "projection": {
+                "state": "halted" if halted else "live",
+                "halted": halted,
+                "gaps": reached.gaps,
+            },
         }
     except LogError as error:
         return {
             "streams": None,
             "lag": None,
             "log": {"at": where, "error": str(error)},
-            "projection": {"state": "unknown", "halted": []},
+            "projection": {"state": "unknown", "halted": [], "gaps": reached.gaps},
         }
 
 
@@ -109,7 +113,8 @@ def _facts(document: dict[str, Any]) -> Any:
         values[f"stream {name}"] = (
             f"{of['events']:,} events, {of['bytes']:,} bytes, lag {document['lag'][name]:,}"
         )
-    values["fold"] = "; ".join([document["projection"]["state"], *document["projection"]["halted"]])
+    fold = document["projection"]
+    values["fold"] = "; ".join([fold["state"], *fold["halted"], *fold["gaps"]])
     values["rollouts"] = (
         f"{document['rollouts']:,}, unjudged {document['unjudged']:,}, not in a round yet "
         f"{document['undiagnosed']:,}"

@@ -197,6 +197,7 @@ def upgrade() -> None:
         sa.Column("partition", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("source", STRING, nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("beyond", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("stream", "partition", "source"),
     )
     op.create_table(

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, select, text
 
 from consumers import database, reads
 from consumers.digest import row_counts
+from consumers.position import gaps
 from consumers.runner import PositionMissing, Runner
 from consumers.tables import Call, DeadLetter, Feedback, Rollout
 from events.blobs import BlobStore
@@ -101,9 +102,14 @@ def test_what_comes_before_its_turn_is_left_for_the_shipper(engine: Engine, tmp_
     window = records[:50]
     random.Random(3).shuffle(window)
     broker.deliver(window)
-    broker.deliver(records)  # go-back-N: the shipper sends everything again from its cursor
     runner = fold(broker, engine)
     assert runner.counters.gaps > 0
+    with database.reading(engine) as connection:
+        assert any(f"of source {spool.source}" in gap for gap in gaps(connection))
+    broker.deliver(records)  # go-back-N: the shipper sends everything again from its cursor
+    fold(broker, engine)
+    with database.reading(engine) as connection:
+        assert gaps(connection) == []
     assert hash_of(engine) == hash_of(straight)
 
 
