@@ -4,8 +4,8 @@ Where it sits: detectors.py asks it once per rollout with gold; five of its rule
 read off the result.
 
 One executed write stands for at most one gold write, so a write made twice is one too many. Pairs
-are made from the closest relation to the loosest, in gold order, each taking the executed write
-with the fewest differing arguments, then the earliest:
+are made from the closest relation to the loosest, within one by the fewest differing arguments,
+then in gold order, then in the order of the calls:
 
     EXACT       same tool, same arguments (those of `Action.compare`, where gold names them)
     ARGUMENTS   same tool on the same record, other arguments
@@ -157,18 +157,21 @@ def _paired(
 ) -> list[Pair]:
     """The pairs of one relation; both lists lose what is in them."""
     related = _RELATED[relation]
+    candidates = [
+        _pair(relation, write, other)
+        for write in missing
+        for other in surplus
+        if related(write, other)
+    ]
+    # The sort is stable: equally close pairs stay in gold order, then in the order of the calls.
+    candidates.sort(key=lambda pair: len(pair.differing))
     pairs: list[Pair] = []
-    for write in missing.copy():
-        candidates = [other for other in surplus if related(write, other)]
-        if not candidates:
+    for pair in candidates:
+        if any(pair.gold is taken.gold or pair.executed is taken.executed for taken in pairs):
             continue
-        pair = min(
-            (_pair(relation, write, other) for other in candidates),
-            key=lambda candidate: len(candidate.differing),
-        )
         pairs.append(pair)
-        missing.remove(write)
-        surplus[:] = [other for other in surplus if other is not pair.executed]
+    missing[:] = [write for write in missing if all(write is not pair.gold for pair in pairs)]
+    surplus[:] = [other for other in surplus if all(other is not pair.executed for pair in pairs)]
     return pairs
 
 

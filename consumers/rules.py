@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from consumers.facts import Call, Facts, Finding
-from consumers.matching import ExecutedWrite, GoldWrite, Relation, same_value
+from consumers.matching import ExecutedWrite, GoldWrite, Relation, executed_write, same_value
 from consumers.wording import asks, hands_over, overflows, refuses
 from events.messages import Message
 
@@ -172,7 +172,21 @@ def _over_cautious(facts: Facts) -> list[Finding]:
     if not facts.gold_transfers and (turn := _handed_over(facts)) is not None:
         return [{"transferred": turn}, *omitted]
     refusals = [turn for turn, text in facts.said if refuses(text)]
-    return [{"refused": refusals}, *omitted] if refusals else []
+    if not refusals:
+        return []
+    refused = [_gold(w) for w in facts.omitted if not _taken_back(facts, w, refusals[-1])]
+    return [{"refused": refusals}, *refused] if refused else []
+
+
+def _taken_back(facts: Facts, write: GoldWrite, turn: int) -> bool:
+    """Whether the agent, after its last refusal, made such a write on that record after all."""
+    return any(
+        call.succeeded
+        and call.item.turn > turn
+        and call.name == write.action.name
+        and executed_write(call.item, facts.catalog).record == write.record
+        for call in facts.calls
+    )
 
 
 def _handed_over(facts: Facts) -> int | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside")
+_NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside", "only")
 """One of these is in every refusal: most texts hold none and are not read any further."""
 
 _SENTENCE: Final = re.compile(r"[^.!?\n]+(?:[.!?](?=\w)[^.!?\n]+)*[.!?]*")
@@ -35,6 +35,7 @@ _REFUSALS: Final = re.compile(
     rf"|\b(?:can ?not|can['’]t|may not) (?:\w+ly )?be (?:\w+ly )?(?:{_DONE})\b"
     r"|\b(?:not|n['’]t)(?: be)?(?: \w+ly| currently)? (?:eligible|allowed|permitted|possible|"
     r"permit|allow|qualify|entitled)\b"
+    rf"|\bcan only be (?:\w+ly )?(?:{_DONE}) (?:for|if|when|on)\b"
     r"|\b(?:ineligible|against (?:our|the|airline|company) policy|outside (?:of )?(?:our|the) "
     r"policy)\b"
 )

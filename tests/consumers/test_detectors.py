@@ -396,6 +396,39 @@ def test_no_caution_where_the_writes_were_made_or_gold_transfers_too() -> None:
     assert airline(transfer, expected=expected).categories == ("missing_write_action",)
 
 
+def test_a_refusal_that_was_taken_back_is_none() -> None:
+    twice = [
+        FLIGHTS_A,
+        gold("update_reservation_flights", **dict(FLIGHTS_A.arguments, cabin="business")),
+    ]
+    refused = agent("I cannot change these flights.")
+    made = flights()
+    assert airline(refused, made, expected=twice).category == "missing_write_action"
+    assert airline(made, refused, expected=twice).category == "over_cautious"
+    # What was made is another write: the refusal of the first stands.
+    assert airline(agent("I cannot cancel it."), made, expected=[FLIGHTS_A, CANCEL_A]).category == (
+        "over_cautious"
+    )
+
+
+def test_saying_for_what_alone_something_is_done_refuses_the_rest() -> None:
+    only = "Exchanges can only be processed for delivered orders."
+    assert refuses(only)
+    assert not refuses("Items can only be modified once, so please check the list.")
+    assert not refuses("The refund can be processed for delivered orders only.")
+
+
+def test_writes_are_paired_by_the_fewest_differences_over_all_gold_writes() -> None:
+    business = dict(FLIGHTS_A.arguments, cabin="business")
+    upgrade = gold("update_reservation_flights", **business)
+    moved = dict(business, flights=[{"flight_number": "HAT9", "date": "2024-05-21"}])
+    move = gold("update_reservation_flights", **moved)
+    # One call, which differs from the move in its payment alone and from the upgrade in more.
+    paid_otherwise = call("update_reservation_flights", **dict(moved, payment_id="gift"))
+    found = airline(paid_otherwise, expected=[upgrade, move])
+    assert found.category == "incorrect_arguments"
+
+
 # premature_termination
 
 

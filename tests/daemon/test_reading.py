@@ -163,7 +163,7 @@ def test_status_says_what_exists_and_what_is_missing(imported: Path, kintsugi: K
     assert status["next_cycle"]["due"] is False
     assert any("scheduler" in reason for reason in status["next_cycle"]["missing"])
     assert (status["routes"], status["adapters"]) == ([], [])
-    assert status["projection"] == {"state": "live", "halted": []}
+    assert status["projection"] == {"state": "live", "halted": [], "gaps": []}
 
 
 def test_statistics_count_events_and_bytes(imported: Path, kintsugi: Kintsugi) -> None:
