@@ -138,6 +138,12 @@ def stored_bytes(log: KafkaLog) -> dict[str, int]:
     largest: dict[tuple[str, int], int] = {}
     with administration(log.connection, "asking for the size of the topics") as admin:
         folders = [folder for broker in admin.describe_log_dirs() for folder in broker["log_dirs"]]
+    for folder in folders:
+        if folder["error_code"]:
+            raise LogUnavailable(
+                f"the broker cannot read its folder {folder['log_dir']} (error "
+                f"{folder['error_code']}); look at the broker's log"
+            )
     for topic in (topic for folder in folders for topic in folder["topics"]):
         for partition in topic["partitions"]:
             at = (topic["name"], partition["partition_index"])

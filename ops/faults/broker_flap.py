@@ -2,8 +2,8 @@
 
 Passes when what a fold accepts equals the spool and the shipper never took more than 256 MB above
 its memory before the first fault. Values of 20 KB come faster than the window drains, so a producer
-that buffered without limit would show. Of the error codes that the row names, 19 comes with
-ops/faults/reordered.py; 6 needs a second node.
+that buffered without limit would show. Not covered: the single error codes that the row names, and
+a leader that moves, which needs a second node.
 """
 
 import random
