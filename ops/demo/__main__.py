@@ -126,7 +126,7 @@ def _patterns(console: Console, demo: Demo) -> None:
     for title in ("priority", "failures", "attempts", "pass rate"):
         table.add_column(title, justify="right")
     table.add_column("category")
-    table.add_column("first gold call that was not made")
+    table.add_column("first gold write that was not made")
     for line in patterns[:SHOWN_PATTERNS]:
         table.add_row(
             f"{line['priority']:.3f}", str(line["failures"]), str(line["attempts"]),
