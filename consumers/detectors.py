@@ -50,7 +50,7 @@ CATEGORIES: Final = (*RULES, "other")
 """In the order of the primary label."""
 
 KAPPA: Final = 0.6
-"""Failure threshold of the shaped reward: ALGORITHMS.md 1.10, our own choice. A success without
+"""Failure threshold of the shaped reward: docs/patterns.md, our own choice. A success without
 authentication earns at most 0.5, a clean one at least 0.7."""
 
 
@@ -86,7 +86,7 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
 
 
 def dedup_key(rollout: RolloutEnded) -> str:
-    """Equal for the same task with the same calls of the agent (ALGORITHMS.md 1.3).
+    """Equal for the same task with the same calls of the agent (docs/patterns.md).
 
     A rollout without task takes its own id for the task's: unknown tasks are never the same.
     """

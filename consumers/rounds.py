@@ -10,7 +10,7 @@ judged rollouts in the round keeps its patterns as they are, since nothing was l
     count         attempts and passes over this round's rollouts on tagged tasks
     update        recurrence, streak, status and priority (priority.py)
 
-Source: SENTINEL, as written down in this project's ALGORITHMS notes 1.3 to 1.6.
+Source: docs/patterns.md (after SENTINEL, arXiv 2606.12908).
 """
 
 import json

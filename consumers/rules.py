@@ -1,7 +1,7 @@
 """The rules of diagnosis, one function each: what shows that it holds, or nothing.
 
 Where it sits: detectors.py runs them in the order of `RULES`, which is that of the primary label
-(BENCHMARKS.md section 3; what each means with and without gold is the table in detectors.py).
+(docs/patterns.md; what each means with and without gold is the table in detectors.py).
 """
 
 from collections import Counter

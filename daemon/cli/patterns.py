@@ -20,7 +20,7 @@ _FIELDS = (
     "alias", "base", "pattern", "category", "pivot", "failures", "attempts", "pass_rate",
     "priority", "status", "examples",
 )  # fmt: skip
-"""The promised ones first; INTERFACE allows more."""
+"""The promised ones first, then what may be added."""
 
 _MORE_FIELDS = ("passes", "round", "trend")
 

@@ -1,4 +1,4 @@
-"""Every property that ALGORITHMS.md 1.6 names, and three patterns over five rounds by hand."""
+"""Every property that priorities and quotas promise, and three patterns over five rounds by hand."""
 
 import math
 from dataclasses import replace
