@@ -1,6 +1,6 @@
 """Typed reads of the projection: what the command line and the daemon ask.
 
-The shapes are a promise to scripts: a field may be added, none may be dropped or change its meaning.
+The shapes are a promise to scripts: fields may be added, none dropped or changed in meaning.
 """
 
 import json

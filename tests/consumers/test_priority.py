@@ -1,4 +1,4 @@
-"""Every property that priorities and quotas promise, and three patterns over five rounds by hand."""
+"""Every property that priorities and quotas promise, and three patterns over five rounds."""
 
 import math
 from dataclasses import replace
