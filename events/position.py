@@ -7,8 +7,14 @@ a position means the same on the embedded log, on Kafka, and after a log was cop
 """
 
 from collections.abc import Iterator
+from typing import Annotated
 
-Position = dict[str, dict[str, dict[str, int]]]
+from pydantic import Field
+
+Partition = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
+Sequence = Annotated[int, Field(ge=0, lt=2**63)]
+
+Position = dict[str, dict[Partition, dict[str, Sequence]]]
 """stream -> partition (decimal) -> source -> last sequence folded."""
 
 

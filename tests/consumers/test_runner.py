@@ -285,6 +285,48 @@ def test_a_round_is_folded_after_its_rollouts_whichever_partition_comes_first(
     assert last.rollouts == 20
 
 
+@pytest.mark.parametrize(
+    "position",
+    [b'{"rollouts": {"zero": {"s": 1}}}', b'{"rollouts": {"0": {"s": -1}}}',
+     b'{"rollouts": {"0": {"s": 9223372036854775808}}}'],
+)  # fmt: skip
+def test_a_round_with_a_malformed_position_is_a_dead_letter(
+    engine: Engine, position: bytes
+) -> None:
+    log = log_of([ended("r")])
+    fold(log, engine)
+    good = diagnosed(folded_position(engine))
+    value = b'{"trigger": "diagnose", "position": ' + position + b"}"
+    log.append([replace(good, value=value), good])
+    fold(log, engine)
+    with database.reading(engine) as connection:
+        (letter,) = reads.dead_letters(connection)
+        last = reads.last_round(connection)
+    assert (letter.stream, letter.type) == (LEARNING.name, "PatternsDiagnosed")
+    assert "position" in letter.reason
+    assert last is not None
+
+
+def test_a_decision_that_breaks_in_the_middle_leaves_nothing_behind(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The invariant is broken from outside, for no stored event is known to break a round late."""
+    log = log_of([ended("r")])
+    fold(log, engine)
+    log.append([diagnosed(folded_position(engine))])
+
+    def broken(*_arguments: object) -> None:
+        raise ValueError("counted wrongly")
+
+    monkeypatch.setattr("consumers.tally.totals", broken)
+    fold(log, engine)
+    with database.reading(engine) as connection:
+        (letter,) = reads.dead_letters(connection)
+        assert letter.reason == "ValueError: counted wrongly"
+        assert reads.waiting(connection).undiagnosed == 1  # the claim was taken back
+        assert reads.last_round(connection) is None
+
+
 def test_tables_of_another_fold_version_are_refused(engine: Engine) -> None:
     fold(log_of([ended("r")]), engine)
     with database.writing(engine) as connection:

@@ -74,7 +74,10 @@ tasks = st.builds(
     definition=maybe_text,
 )  # fmt: skip
 positions = st.dictionaries(
-    text, st.dictionaries(count.map(str), st.dictionaries(text, count, max_size=2), max_size=2),
+    text,
+    st.dictionaries(
+        st.integers(0, 9_999).map(str), st.dictionaries(text, count, max_size=2), max_size=2
+    ),
     max_size=2,
 )  # fmt: skip
 events = st.one_of(
