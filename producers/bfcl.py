@@ -93,12 +93,9 @@ def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
     score = _score(_partner(source.path, "result", "score"))
     rows = sum(isinstance(found, Found) for found in records(source.path, shape, is_record))
     complete = score.judged_all(rows)
-    done = 0
-    for found in records(source.path, shape, is_record):
+    for found in source.advancing(records(source.path, shape, is_record)):
         row = _judged(found, score, complete) if isinstance(found, Found) else found
         yield source.attempt(row, lambda record: _parse(source, record, score.model_name))
-        source.advance(found.end - done)
-        done = found.end
 
 
 def _is_score(path: Path) -> bool:

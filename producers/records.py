@@ -9,7 +9,7 @@ U+FFFD in its place; the id is that of the record as written.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +100,14 @@ class Source:
 
     def rejection(self, position: str, reason: str) -> Rejection:
         return Rejection(str(self.path), position, reason)
+
+    def advancing(self, found: Iterable[Found | Damage]) -> Iterator[Found | Damage]:
+        """The records one by one; `advance` is told of each after it was used."""
+        done = 0
+        for one in found:
+            yield one
+            self.advance(one.end - done)
+            done = one.end
 
     def attempt(
         self, found: Found | Damage, parse: Callable[[Record], ImportedRollout]

@@ -161,15 +161,12 @@ def _read_index(
 def _read_list(
     source: Source, text: str, at: int, results: _Results
 ) -> Iterator[ImportedRollout | Rejection]:
-    done = 0
     if text[at : at + 1] != "[":
         if text[at : at + 4] != "null":
             yield source.rejection(SIMULATIONS, f"is no list: {text[at : at + 40]!r}")
         return
-    for found in items(text, at, SIMULATIONS, is_record):
+    for found in source.advancing(items(text, at, SIMULATIONS, is_record)):
         yield _attempt(source, found, results)
-        source.advance(found.end - done)
-        done = found.end
 
 
 def _read_folder(source: Source, results: _Results) -> Iterator[ImportedRollout | Rejection]:

@@ -88,11 +88,8 @@ def is_record(value: Any) -> bool:
 
 def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
     """Every record of the file."""
-    done = 0
-    for found in records(source.path, shape, is_record):
+    for found in source.advancing(records(source.path, shape, is_record)):
         yield source.attempt(found, lambda record: _parse(source, record))
-        source.advance(found.end - done)
-        done = found.end
 
 
 def _parse(source: Source, record: Record) -> ImportedRollout:
