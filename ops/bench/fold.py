@@ -8,8 +8,8 @@ fresh tables, on SQLite and on a real PostgreSQL:
     fold       the runner from the log's start to its end, 500 events a transaction
     insert     the rows of that fold, already made, as SQLAlchemy's multi-row INSERT, in as many
                transactions of as many rows
-    driver     the same rows through the driver's fastest statement (executemany on SQLite, one
-               array per column on PostgreSQL)
+    driver     the same rows through the statement of the fold itself (executemany on SQLite, one
+               JSON document per table on PostgreSQL)
 
 and the medians' ratios are reported, insert/fold and driver/fold as a share of that peer's speed.
 Fold decodes, validates and runs the detectors; the peers are handed finished rows, a call's two
