@@ -156,7 +156,8 @@ class Broker:
         self._state.write_text(json.dumps(state))
 
     def _format(self, virtual_machine: str, libs: Path) -> None:
-        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A first byte of zero: one in 64 random ids starts with "-", which is read as an option.
+        identity = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         # The glob is Java's to expand, not a shell's.
         command = [virtual_machine, "-Xmx256m", "-cp", f"{libs}/*", "kafka.tools.StorageTool"]
         command += ["format", "--standalone", "-t", identity, "-c", str(self._config)]
