@@ -1,1 +1,1 @@
-"""Executable environments; for now, what each one declares of its tools (rollout)."""
+"""Executable environments: tasks, tools, users, rewards and evaluation (rollout)."""

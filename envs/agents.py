@@ -1,0 +1,145 @@
+"""Agents that need no model: the ones an environment is checked with.
+
+    GoldAgent      plays a task's gold actions, asks before each write, says the outputs
+    NullAgent      talks and does nothing
+    RandomAgent    calls tools at random, with values it has seen and with nonsense
+
+Each is a function of the transcript (and its seed), so an episode with it can be played again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final, Protocol
+
+from envs.task import TaskDefinition
+from events.messages import Action, Message, ToolCall
+
+CLOSING: Final = "Your request is complete."
+"""The last sentence of an agent that has nothing else to say."""
+
+
+class Agent(Protocol):
+    """Something that answers as the agent, from what it can see."""
+
+    def reply(self, messages: Sequence[Message]) -> Message: ...
+
+
+def call(action: Action, number: int) -> Message:
+    """An assistant's message that makes one call."""
+    made = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
+    return Message(role="assistant", tool_calls=(made,))
+
+
+def calls_made(messages: Sequence[Message]) -> int:
+    """How many calls the agent has made."""
+    return sum(len(message.tool_calls) for message in messages if message.role == "assistant")
+
+
+class GoldAgent:
+    """The oracle: it is told what a perfect agent does and does it, turn by turn."""
+
+    def __init__(self, task: TaskDefinition, writes: frozenset[str]) -> None:
+        self.actions = [
+            action for action in task.criteria.gold_actions or () if action.requestor == "assistant"
+        ]
+        self.outputs = task.criteria.outputs
+        self.writes = writes
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next gold action, the question before it, or the closing words."""
+        done = calls_made(messages)
+        if done == len(self.actions):
+            return Message(role="assistant", content=self.closing())
+        action = self.actions[done]
+        if action.name in self.writes and not _asked(messages):
+            return Message(role="assistant", content=self.question(action))
+        return call(action, done)
+
+    def question(self, action: Action) -> str:
+        """Asks for leave to make a write."""
+        details = ", ".join(f"{name} {_plain(value)}" for name, value in action.arguments.items())
+        return f"I will {action.name.replace('_', ' ')}: {details}. Do you confirm (yes/no)?"
+
+    def closing(self) -> str:
+        """Says what must be said, and that it is over."""
+        return " ".join([*self.outputs, CLOSING])
+
+
+class NullAgent:
+    """Says a sentence that means nothing, whatever it is told."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The sentence."""
+        return Message(role="assistant", content="Thank you for your message.")
+
+
+class RandomAgent:
+    """Calls random tools with arguments that fit their schemas; talks now and then."""
+
+    def __init__(self, schemas: Sequence[Mapping[str, Any]], seed: int, calls: int = 8) -> None:
+        self.functions = [schema["function"] for schema in schemas]
+        self.seed = seed
+        self.calls = calls
+        """How many calls it makes; then it only talks."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """A call or a sentence."""
+        chance = Random(f"random agent {self.seed} {len(messages)}")
+        done = calls_made(messages)
+        if done >= self.calls or chance.random() < 0.2:
+            return Message(role="assistant", content=chance.choice(_SENTENCES))
+        function = chance.choice(self.functions)
+        seen = _values(messages)
+        properties = function["parameters"]["properties"]
+        arguments = {
+            name: _random_value(schema, name, seen, chance) for name, schema in properties.items()
+        }
+        return call(Action(name=function["name"], arguments=arguments), done)
+
+
+_SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do that.", CLOSING)
+
+
+def _asked(messages: Sequence[Message]) -> bool:
+    """Whether the last thing before the user's answer was a question, with no call since."""
+    return (
+        len(messages) >= 2
+        and messages[-1].role == "user"
+        and messages[-2].role == "assistant"
+        and messages[-2].sampled is not False
+    )
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _values(messages: Sequence[Message]) -> list[str]:
+    """Every word of the conversation that might be a value."""
+    found: set[str] = set()
+    for message in messages[-40:]:
+        if message.role != "system":
+            found.update(word.strip('.,:;!?"{}[]()') for word in message.text.split())
+    return sorted(found - {""})
+
+
+def _random_value(schema: Mapping[str, Any], name: str, seen: list[str], chance: Random) -> Any:
+    if "enum" in schema:
+        return chance.choice(schema["enum"])
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return chance.randrange(0, 5)
+    if kind == "boolean":
+        return chance.random() < 0.5
+    if kind == "array":
+        item = schema.get("items", {})
+        return [_random_value(item, name, seen, chance) for _ in range(chance.randrange(1, 3))]
+    if kind == "object":
+        return {
+            key: _random_value(inner, key, seen, chance)
+            for key, inner in schema.get("properties", {}).items()
+        }
+    return chance.choice(seen) if seen else name

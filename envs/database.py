@@ -1,0 +1,195 @@
+"""The state of an environment: tables of JSON records that are cheap to reset, hash and compare.
+
+    Database(tables)        the pristine state; its tables are never changed afterwards
+    fresh = pristine.fork() a state of its own, in constant time
+    fresh.edit("orders", k) a private copy of one record, to be changed in place
+
+Tools read tables as plain dicts and change a record only through `edit`, `put` and `remove`: that
+is what makes a reset free (nothing is copied before it is touched) and a comparison exact (only
+what was touched can differ).
+
+The digest is tau2-bench's database hash: sha256 over `json.dumps(tables, sort_keys=True)`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Record = Any
+"""JSON: mostly an object."""
+
+Tables = dict[str, dict[str, Record]]
+
+ABSENT: Final = "<absent>"
+"""In a difference: there is no such value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value in which two states differ."""
+
+    path: tuple[str, ...]
+    """Table, record id, then keys and places in lists."""
+    expected: Any
+    """`ABSENT` where the expected state has no such value."""
+    actual: Any
+
+
+class Database:
+    """Tables of records, copied when they are changed."""
+
+    __slots__ = ("_dumps", "_pristine", "_tables", "_touched")
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Record]]) -> None:
+        """The tables are taken over: whoever built them must not change them afterwards."""
+        self._pristine: Tables = {name: dict(records) for name, records in tables.items()}
+        self._tables: Tables = dict(self._pristine)
+        self._touched: dict[str, set[str]] = {}
+        self._dumps: dict[str, dict[str, str]] = {}
+        """JSON of pristine records, made once for all forks."""
+
+    def fork(self) -> "Database":
+        """The pristine state again, independent of this one."""
+        made = Database.__new__(Database)
+        made._pristine = self._pristine
+        made._tables = dict(self._pristine)
+        made._touched = {}
+        made._dumps = self._dumps
+        return made
+
+    def copy(self) -> "Database":
+        """This state as it is now, to be changed apart."""
+        made = self.fork()
+        for name, keys in self._touched.items():
+            table = self._tables[name]
+            for key in keys:
+                if key in table:
+                    made.put(name, key, copy_json(table[key]))
+                else:
+                    made.remove(name, key)
+        return made
+
+    def __getitem__(self, table: str) -> dict[str, Record]:
+        """A table, to be read."""
+        return self._tables[table]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables."""
+        return tuple(self._tables)
+
+    def edit(self, table: str, key: str) -> Record:
+        """The record, to be changed in place. Raises KeyError."""
+        records = self._tables[table]
+        if key in self._touched.get(table, ()):
+            return records[key]
+        record = copy_json(records[key])
+        self._own(table)[key] = record
+        self._touched[table].add(key)
+        return record
+
+    def put(self, table: str, key: str, record: Record) -> None:
+        """Insert or replace a record."""
+        self._own(table)[key] = record
+        self._touched[table].add(key)
+
+    def remove(self, table: str, key: str) -> None:
+        """Delete a record. Raises KeyError."""
+        del self._own(table)[key]
+        self._touched[table].add(key)
+
+    def _own(self, table: str) -> dict[str, Record]:
+        if table not in self._touched:
+            self._tables[table] = dict(self._tables[table])
+            self._touched[table] = set()
+        return self._tables[table]
+
+    def digest(self) -> str:
+        """sha256 of the whole state, hex."""
+        hashed = hashlib.sha256(b"{")
+        for place, name in enumerate(sorted(self._tables)):
+            start = f"{', ' if place else ''}{json.dumps(name)}: {{"
+            hashed.update((start + ", ".join(self._members(name)) + "}").encode())
+        hashed.update(b"}")
+        return hashed.hexdigest()
+
+    def _members(self, name: str) -> Iterator[str]:
+        touched = self._touched.get(name, ())
+        dumps = self._dumps.setdefault(name, {})
+        if not dumps:
+            pristine = self._pristine[name]
+            dumps |= {key: _member(key, pristine[key]) for key in sorted(pristine)}
+        if not touched:
+            yield from dumps.values()
+            return
+        table = self._tables[name]
+        for key in sorted(table):
+            yield _member(key, table[key]) if key in touched else dumps[key]
+
+    def same(self, other: "Database") -> bool:
+        """Whether the digests are equal; where both are forks of one state, without hashing."""
+        if self._pristine is not other._pristine:
+            return self.digest() == other.digest()
+        return next(self._differing(other), None) is None
+
+    def difference(self, actual: "Database") -> tuple[Difference, ...]:
+        """Every value in which `actual` is not as expected (this one), by path."""
+        found: list[Difference] = []
+        for name, key in sorted(self._differing(actual)):
+            expected, is_now = self[name].get(key, ABSENT), actual[name].get(key, ABSENT)
+            found.extend(_differences((name, key), expected, is_now))
+        return tuple(found)
+
+    def _differing(self, other: "Database") -> Iterator[tuple[str, str]]:
+        for name in {*self._tables, *other._tables}:
+            mine, others = self._tables.get(name, {}), other._tables.get(name, {})
+            keys: set[str]
+            if self._pristine is other._pristine:
+                keys = self._touched.get(name, set()) | other._touched.get(name, set())
+            else:
+                keys = {*mine, *others}
+            for key in keys:
+                if (key in mine) != (key in others):
+                    yield name, key
+                elif key in mine and _differ(mine[key], others[key]):
+                    yield name, key
+
+
+def _member(key: str, record: Record) -> str:
+    return f"{json.dumps(key)}: {_dump(record)}"
+
+
+def _differ(one: Record, other: Record) -> bool:
+    return one is not other and _dump(one) != _dump(other)
+
+
+def _dump(record: Record) -> str:
+    return json.dumps(record, sort_keys=True, default=str)
+
+
+def copy_json(value: Any) -> Any:
+    """A deep copy of JSON."""
+    if isinstance(value, dict):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_json(item) for item in value]
+    return value
+
+
+def _differences(path: tuple[str, ...], expected: Any, actual: Any) -> Iterator[Difference]:
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in sorted({*expected, *actual}):
+            yield from _differences(
+                (*path, str(key)), expected.get(key, ABSENT), actual.get(key, ABSENT)
+            )
+    elif isinstance(expected, list) and isinstance(actual, list):
+        for place in range(max(len(expected), len(actual))):
+            yield from _differences(
+                (*path, str(place)),
+                expected[place] if place < len(expected) else ABSENT,
+                actual[place] if place < len(actual) else ABSENT,
+            )
+    elif _differ(expected, actual):
+        yield Difference(path, expected, actual)

@@ -1,0 +1,172 @@
+"""What an environment is: tools over a state, a policy, a user and an evaluator.
+
+Subclass `Environment`, give it a name, tools, a policy and capabilities, and write `generate` and
+`pristine`; `kintsugi env new` writes such a file. Everything else has a default that works:
+
+    user       scripted (users.py); a model may take its place
+    oracle     plays the gold actions, asks before each write, says the outputs (agents.py)
+    evaluator  replays the agent's calls and the gold ones and compares the states (grading.py)
+
+Guarantee: an episode is a function of (task, seed, agent outputs). Therefore `generate` and
+`pristine` may use no clock, no global randomness and nothing outside their arguments;
+`kintsugi env check` proves it as far as it can be proved from outside.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Final
+
+from envs.agents import Agent, GoldAgent
+from envs.catalog import ToolCatalog, catalog, undeclared
+from envs.database import Database
+from envs.task import GENERATED, TaskDefinition
+from envs.tools import Toolset
+from envs.users import ScriptedUser, User
+from events.errors import KintsugiError
+from events.messages import Message
+
+_PRISTINE_STATES: Final = 64
+"""Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
+
+
+class UnknownTask(KintsugiError):
+    """No such task, split or capability."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an episode is cut off. Defaults: tau2-bench's."""
+
+    max_steps: int = 200
+    """Hops between user, agent and tools: a call and its results are two."""
+    max_errors: int = 10
+    """Calls that a tool answered with an error, in total."""
+
+
+class Environment(ABC):
+    """One domain: its tools, its policy, its tasks and how they are judged."""
+
+    name: ClassVar[str]
+    toolset: ClassVar[type[Toolset]]
+    capabilities: ClassVar[Mapping[str, str]]
+    """Kind of task that it can generate -> what it demands of the agent, in one line."""
+    greeting: ClassVar[str | None] = None
+    """What the agent's side says before the user opens; no model samples it."""
+    limits: ClassVar[Limits] = Limits()
+    tasks_per_capability: ClassVar[int] = 16
+    """Size of the generated split that is used where nobody asks for another."""
+
+    @abstractmethod
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """The task of this kind with this seed; its id is `task_id(capability, seed)`."""
+
+    @abstractmethod
+    def pristine(self, task: TaskDefinition) -> Database:
+        """The state in which a task begins. Not shared: `reset` forks and caches it."""
+
+    @abstractmethod
+    def policy(self, task: TaskDefinition) -> str:
+        """The system prompt: the rules the agent must keep."""
+
+    def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        """The tools as the agent is shown them, in OpenAI's format."""
+        return self.toolset.schemas()
+
+    def user(self, task: TaskDefinition) -> User:
+        """The scripted user."""
+        return ScriptedUser(task)
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """An agent that knows the gold actions and keeps the policy."""
+        return GoldAgent(task, self.writes)
+
+    def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
+        """What in a transcript breaks the policy, one sentence each."""
+        return ()
+
+    @property
+    def catalog(self) -> ToolCatalog:
+        """What diagnosis may know of the tools."""
+        return catalog(self.name) or undeclared(self.toolset.tools(), self.writes)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The tools that change the state."""
+        tools = self.toolset.tools().values()
+        return frozenset(tool.name for tool in tools if tool.kind == "write")
+
+    def reset(self, task: TaskDefinition) -> Database:
+        """A fresh state for one episode of the task."""
+        return self._pristine_of(self.state_key(task), task).fork()
+
+    def state_key(self, task: TaskDefinition) -> str:
+        """Tasks with equal keys begin in the same state."""
+        return task.id
+
+    def _pristine_of(self, key: str, task: TaskDefinition) -> Database:
+        cache: dict[str, Database] = self.__dict__.setdefault("_states", {})
+        found = cache.get(key)
+        if found is None:
+            while len(cache) >= _PRISTINE_STATES:
+                del cache[next(iter(cache))]
+            found = cache[key] = self.pristine(task)
+        return found
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """Name of each split and its number of tasks."""
+        return {GENERATED: len(self.capabilities) * self.tasks_per_capability}
+
+    def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
+        """The tasks of a split, in a fixed order. Raises UnknownTask."""
+        if split != GENERATED:
+            raise UnknownTask(
+                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
+            )
+        for seed in range(self.tasks_per_capability):
+            for capability in self.capabilities:
+                yield self.generate(capability, seed)
+
+    def task(self, task_id: str) -> TaskDefinition:
+        """The task with this id, for any seed. Raises UnknownTask."""
+        name, capability, seed = ([*task_id.split("/"), "", ""])[:3]
+        if name == self.name and capability in self.capabilities and seed.isdecimal():
+            return self.generate(capability, int(seed))
+        raise UnknownTask(
+            f"environment {self.name} has no task {task_id!r}; ids are "
+            f"{self.name}/CAPABILITY/SEED with a capability of {', '.join(self.capabilities)}"
+        )
+
+    def task_id(self, capability: str, seed: int) -> str:
+        """The id of a generated task."""
+        return f"{self.name}/{capability}/{seed}"
+
+    def mixture(
+        self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0
+    ) -> Iterator[TaskDefinition]:
+        """An endless stream of generated tasks in which capabilities have these shares.
+
+        Shares are weights, scaled to sum to 1; `first_task` is the seed of the first task, and
+        each task has the next one, so that two streams that do not overlap share no task.
+        Raises UnknownTask for a capability that does not exist, ValueError for bad shares.
+        """
+        unknown = sorted(set(shares) - set(self.capabilities))
+        if unknown:
+            raise UnknownTask(
+                f"environment {self.name} has no capability {unknown[0]!r}; it has "
+                f"{', '.join(self.capabilities)}"
+            )
+        if not shares or min(shares.values()) < 0 or not sum(shares.values()) > 0:
+            raise ValueError(f"shares {dict(shares)} must be non-negative with a positive sum")
+        names, weights = list(shares), list(shares.values())
+        return self._mixture(names, weights, Random(f"{self.name} mixture {seed}"), first_task)
+
+    def _mixture(
+        self, names: list[str], weights: list[float], chance: Random, first_task: int
+    ) -> Iterator[TaskDefinition]:
+        number = first_task
+        while True:
+            yield self.generate(chance.choices(names, weights)[0], number)
+            number += 1

@@ -1,0 +1,181 @@
+"""One episode by the turn protocol, without any I/O: whoever plays agent and user is outside.
+
+    episode = Episode(environment, task)
+    while episode.turn is not None:
+        party = agent if episode.turn is Party.AGENT else user
+        episode.receive(party.reply(episode.view(episode.turn)))
+
+An agent's message with tool calls goes to the tools, which answer at once; any other goes to the
+user, and the user's to the agent. This is tau2-bench's protocol in half duplex (its orchestrator):
+hops are counted, limits are looked at only between messages of agent and user, a stop token in the
+user's text ends the episode. `play` drives one with parties that answer at once; evaluation.py
+drives many whose parties are far away.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+from envs.environment import Environment, Limits
+from envs.task import TaskDefinition
+from envs.users import STOP, STOP_TOKENS
+from events.messages import Message
+
+
+class Party(StrEnum):
+    """Who may speak."""
+
+    AGENT = "agent"
+    USER = "user"
+
+
+class Termination(StrEnum):
+    """Why an episode is over; the words are tau2-bench's."""
+
+    USER_STOP = "user_stop"
+    """The user hung up: the only regular ending beside `agent_stop`."""
+    AGENT_STOP = "agent_stop"
+    """The agent said a stop token."""
+    MAX_STEPS = "max_steps"
+    TOO_MANY_ERRORS = "too_many_errors"
+    TIMEOUT = "timeout"
+    CONTEXT_OVERFLOW = "context_window_exceeded"
+    AGENT_ERROR = "agent_error"
+    """The agent's answer was no message: empty, garbage, too large."""
+    USER_ERROR = "user_error"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+    """A machine failed, not the agent: the rollout is not judged."""
+
+
+REGULAR: Final = frozenset({Termination.USER_STOP, Termination.AGENT_STOP})
+"""Endings after which a reward may be above 0."""
+
+
+class Replies(Protocol):
+    """An agent or a user that answers at once, from what it can see alone."""
+
+    def reply(self, messages: Sequence[Message]) -> Message: ...
+
+
+class Episode:
+    """The state of one attempt at a task."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        task: TaskDefinition,
+        *,
+        seed: int = 0,
+        limits: Limits | None = None,
+    ) -> None:
+        self.environment = environment
+        self.task = task
+        self.seed = seed
+        """Of whoever samples: the environment itself depends on the task alone."""
+        self.limits = limits or environment.limits
+        self.database = environment.reset(task)
+        self.tools = environment.toolset(self.database)
+        self.messages: list[Message] = []
+        """The whole transcript, without the system prompt."""
+        self.steps = 0
+        self.errors = 0
+        self.malformed = 0
+        """Calls that were wrong in themselves: no JSON, no such tool, arguments that do not fit."""
+        self.defects: list[str] = []
+        """Exceptions that no tool should raise."""
+        self.termination: Termination | None = None
+        self.reason = ""
+        """Why it ended, in words, where the termination alone does not say."""
+        self.turn: Party | None = Party.USER
+        self._system = Message(role="system", content=environment.policy(task))
+        if environment.greeting is not None:
+            greeting = Message(role="assistant", content=environment.greeting, sampled=False)
+            self.messages.append(greeting)
+
+    def receive(self, message: Message) -> None:
+        """A message of the party whose turn it is. Raises RuntimeError when it is over."""
+        if self.turn is None:
+            raise RuntimeError(f"episode of {self.task.id} is over: {self.termination}")
+        if self.turn is Party.AGENT:
+            self._from_agent(message)
+        else:
+            self._from_user(message)
+        if self.termination is None:
+            self._check_limits()
+
+    def stop(self, termination: Termination, reason: str = "") -> None:
+        """End it from outside."""
+        self.turn = None
+        self.termination = termination
+        self.reason = reason
+
+    def view(self, party: Party) -> list[Message]:
+        """What a party can see: the agent its policy and everything, the user only what was said.
+
+        The user's view has the roles of the transcript: its own messages are `user`.
+        """
+        if party is Party.AGENT:
+            return [self._system, *self.messages]
+        return [
+            message
+            for message in self.messages
+            if message.role in ("user", "assistant") and not message.tool_calls
+        ]
+
+    def _from_agent(self, message: Message) -> None:
+        if message.role != "assistant":
+            raise ValueError(f"the agent's message has the role {message.role!r}, not 'assistant'")
+        self.messages.append(message)
+        self.steps += 1
+        if message.tool_calls:
+            self._run_tools(message)
+        elif not message.text.strip():
+            self.stop(Termination.AGENT_ERROR, "the agent said nothing and called nothing")
+        elif STOP in message.text:
+            self.stop(Termination.AGENT_STOP)
+        else:
+            self.turn = Party.USER
+
+    def _run_tools(self, message: Message) -> None:
+        for call in message.tool_calls:
+            result = self.tools.call(call.name, call.arguments)
+            self.errors += result.error
+            self.malformed += result.malformed
+            if result.defect is not None:
+                self.defects.append(result.defect)
+            self.messages.append(
+                Message(
+                    role="tool",
+                    content=result.content,
+                    tool_call_id=call.id,
+                    name=call.name,
+                    error=result.error,
+                )
+            )
+        self.steps += 1
+
+    def _from_user(self, message: Message) -> None:
+        if message.role != "user":
+            raise ValueError(f"the user's message has the role {message.role!r}, not 'user'")
+        self.messages.append(message)
+        self.steps += 1
+        if not message.text.strip():
+            self.stop(Termination.USER_ERROR, "the user said nothing")
+        elif any(token in message.text for token in STOP_TOKENS):
+            self.stop(Termination.USER_STOP)
+        else:
+            self.turn = Party.AGENT
+
+    def _check_limits(self) -> None:
+        if self.steps >= self.limits.max_steps:
+            self.stop(Termination.MAX_STEPS, f"{self.steps} steps")
+        elif self.errors >= self.limits.max_errors:
+            self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
+
+
+def play(episode: Episode, agent: Replies, user: Replies) -> Episode:
+    """Play an episode to its end with parties that answer at once."""
+    while episode.turn is not None:
+        party = agent if episode.turn is Party.AGENT else user
+        episode.receive(party.reply(episode.view(episode.turn)))
+    return episode

@@ -1,0 +1,151 @@
+"""The verdict on a rollout, by replay: from its messages alone, wherever they come from.
+
+DB: the agent's writes are replayed on a fresh state, the gold actions on another; both must end
+equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased and
+without commas. ACTION: every gold action was called. These are tau2-bench's rules (its evaluator);
+POLICY asks the environment. What needs a judge is left open and never counted as right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envs.database import Database, Difference
+from envs.environment import Environment
+from envs.episode import REGULAR
+from envs.task import Basis, Criteria, TaskDefinition
+from events.messages import Action, ExecutedCall, Message, executed_calls
+
+VERSION: Final = "1"
+"""Of these rules; part of every graded rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a rollout was worth, unshaped."""
+
+    parts: dict[Basis, float | None]
+    """1 or 0 for each part of the reward basis; None where it needs a judge."""
+    difference: tuple[Difference, ...] = ()
+    """Where the state is not as expected; empty where DB is 1 or no part."""
+    missing: tuple[str, ...] = ()
+    """Outputs that were not said."""
+    violations: tuple[str, ...] = ()
+    irregular: str | None = None
+    """The termination, where it alone makes the reward 0."""
+
+    @property
+    def reward(self) -> float | None:
+        """The product of the parts, 0 or 1; None when it hangs on a judge alone."""
+        if self.irregular is not None or 0.0 in self.parts.values():
+            return 0.0
+        return None if None in self.parts.values() else 1.0
+
+    @property
+    def success(self) -> bool | None:
+        """The unshaped verdict."""
+        return None if self.reward is None else self.reward == 1.0
+
+    @property
+    def unevaluated(self) -> tuple[Basis, ...]:
+        """Parts that need a judge."""
+        return tuple(basis for basis, value in self.parts.items() if value is None)
+
+
+def grade(
+    environment: Environment,
+    task: TaskDefinition,
+    messages: Sequence[Message],
+    termination: str | None,
+) -> Grade:
+    """Judge a transcript (without system prompt) of a task. Pure; raises nothing for any
+    transcript."""
+    irregular = None if termination in REGULAR else str(termination)
+    executed = executed_calls(messages)
+    parts: dict[Basis, float | None] = {}
+    difference: tuple[Difference, ...] = ()
+    missing: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+    for basis in task.criteria.reward_basis:
+        if basis == "DB":
+            difference = state_difference(environment, task, executed)
+            parts[basis] = float(not difference)
+        elif basis == "COMMUNICATE":
+            missing = not_said(task.criteria.outputs, messages)
+            parts[basis] = float(not missing)
+        elif basis == "ACTION":
+            parts[basis] = float(not uncalled(task.criteria, executed))
+        elif basis == "POLICY":
+            violations = environment.violations(task, messages)
+            parts[basis] = float(not violations)
+        elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
+            parts[basis] = 1.0
+        else:
+            parts[basis] = None
+    return Grade(parts, difference, missing, violations, irregular)
+
+
+def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
+    """The state that the gold actions leave; an error of one of them is part of the task."""
+    database = environment.reset(task)
+    tools = environment.toolset(database)
+    for action in task.criteria.gold_actions or ():
+        tools.call(action.name, action.arguments)
+    return database
+
+
+def replay(
+    environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
+) -> Database:
+    """The state that a transcript's writes leave; whatever else was called changes nothing."""
+    database = environment.reset(task)
+    tools = environment.toolset(database)
+    for item in executed:
+        if item.call.name in environment.writes:
+            tools.call(item.call.name, item.call.arguments)
+    return database
+
+
+def state_difference(
+    environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
+) -> tuple[Difference, ...]:
+    """Where the transcript's state is not the gold one; nothing when no gold is known."""
+    if task.criteria.gold_actions is None:
+        return ()
+    return replay_gold(environment, task).difference(replay(environment, task, executed))
+
+
+def not_said(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:
+    """The outputs that no text of the agent contains."""
+    said = [
+        message.text.lower().replace(",", "")
+        for message in messages
+        if message.role == "assistant" and message.content
+    ]
+    return tuple(output for output in outputs if not any(output.lower() in text for text in said))
+
+
+def uncalled(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
+    """The gold actions that no call matches.
+
+    Of an action with `compare` these arguments count, else those that the call itself has: a call
+    without arguments matches any (tau2-bench is that lenient).
+    """
+    return tuple(
+        action
+        for action in criteria.gold_actions or ()
+        if not any(_matches(action, item) for item in executed)
+    )
+
+
+def _matches(action: Action, item: ExecutedCall) -> bool:
+    given = item.call.arguments
+    if item.call.name != action.name or isinstance(given, str):
+        return False
+    if item.requestor != action.requestor:
+        return False
+    compared = given if action.compare is None else action.compare
+    return all(
+        name in given and name in action.arguments and given[name] == action.arguments[name]
+        for name in compared
+    )

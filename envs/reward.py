@@ -1,0 +1,125 @@
+"""The shaped reward: the task's reward less capped penalties that never reorder two rollouts of
+different success.
+
+    R = R_task - p_auth [a write before authentication] - min(p_fmt N_fmt, cap_fmt)
+               - min(p_rep N_rep, cap_rep) - min(p_len max(0, L - L_0), cap_len),   R >= floor
+
+after SENTINEL (arXiv 2606.12908), whose constants were not published: the defaults are ours. The
+penalties of a success sum to less than 1, so any success is above any failure, whose reward is at
+most 0; a success without authentication falls below the failure threshold and reaches diagnosis.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pydantic import Field, model_validator
+
+from envs.catalog import ToolCatalog
+from events.canonical import exact_json
+from events.messages import Frozen, Message, executed_calls
+
+
+class Shaping(Frozen):
+    """The penalties. Defaults: ALGORITHMS 1.10 of the design notes."""
+
+    authentication: float = Field(default=0.5, ge=0)
+    """Once, for a write before the first successful authentication."""
+    format: float = Field(default=0.05, ge=0)
+    """Per malformed call."""
+    format_cap: float = Field(default=0.1, ge=0)
+    repetition: float = Field(default=0.02, ge=0)
+    """Per call that repeats the one before it."""
+    repetition_cap: float = Field(default=0.1, ge=0)
+    length: float = Field(default=2e-5, ge=0)
+    """Per token above the budget."""
+    length_cap: float = Field(default=0.1, ge=0)
+    length_budget: int = Field(default=6144, ge=0)
+    """Tokens the agent may write for nothing."""
+    floor: float = Field(default=-0.5, le=0)
+
+    @model_validator(mode="after")
+    def _never_reorders(self) -> Self:
+        most = self.authentication + self.format_cap + self.repetition_cap + self.length_cap
+        if most >= 1:
+            raise ValueError(
+                f"the penalties of a success can sum to {most:g}; keep them below 1, or a success "
+                "could be worth less than a failure"
+            )
+        return self
+
+
+DEFAULT: Final = Shaping()
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How the agent went about it, as counts."""
+
+    unauthenticated_write: bool = False
+    malformed: int = 0
+    repeated: int = 0
+    tokens: int | None = None
+    """What the model wrote, reasoning included; None when nobody counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A shaped reward and what it is made of."""
+
+    total: float
+    components: dict[str, float]
+    """`task`, and each penalty as a number at or below 0."""
+
+
+def shape(task_reward: float, conduct: Conduct, shaping: Shaping = DEFAULT) -> Reward:
+    """The shaped reward of a rollout whose unshaped one is 0 or 1."""
+    excess = max(0, (conduct.tokens or 0) - shaping.length_budget)
+    components = {
+        "task": task_reward,
+        "authentication": -shaping.authentication * conduct.unauthenticated_write,
+        "format": -min(shaping.format * conduct.malformed, shaping.format_cap),
+        "repetition": -min(shaping.repetition * conduct.repeated, shaping.repetition_cap),
+        "length": -min(shaping.length * excess, shaping.length_cap),
+    }
+    # Adding 0.0 turns the -0.0 of an absent penalty into 0.0.
+    components = {name: value + 0.0 for name, value in components.items()}
+    return Reward(max(shaping.floor, sum(components.values())), components)
+
+
+def conduct_of(
+    messages: Sequence[Message],
+    catalog: ToolCatalog,
+    malformed: int,
+    tokens: int | None = None,
+) -> Conduct:
+    """The counts of a transcript. `malformed` is the episode's own count."""
+    return Conduct(
+        unauthenticated_write=_wrote_unauthenticated(messages, catalog),
+        malformed=malformed,
+        repeated=sum(_repetitions(messages, catalog)),
+        tokens=tokens,
+    )
+
+
+def _wrote_unauthenticated(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
+    if not catalog.authenticating:
+        return False
+    for item in executed_calls(messages):
+        if item.call.name in catalog.authenticating and item.result and not item.failed:
+            return False
+        if item.call.name in catalog.writes and not item.failed:
+            return True
+    return False
+
+
+def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
+    """For each call whether it repeats the one before it, with no user message or write between."""
+    last: tuple[str, str] | None = None
+    for message in messages:
+        if message.role == "user":
+            last = None
+        for call in message.tool_calls:
+            this = (call.name, exact_json(call.arguments))
+            yield this == last
+            last = None if call.name in catalog.writes else this

@@ -1,0 +1,115 @@
+"""A task as an environment can execute it: who calls, what a perfect agent does, how it is judged.
+
+The log's `Task` (events/rollouts.py) is what a rollout says about its task; a `TaskDefinition` is
+all of it, and `record()` makes the former of the latter. It is plain data: it can be stored, sent
+and compared by its digest.
+"""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from events.canonical import exact_json, sha256
+from events.messages import Action, Frozen
+from events.rollouts import Id, Int64, Name, Task
+
+Basis = Literal["DB", "COMMUNICATE", "ACTION", "POLICY", "ENV_ASSERTION", "NL_ASSERTION"]
+"""What a reward is the product of. All but POLICY are tau2-bench's.
+
+DB             the database is as the gold actions leave it
+COMMUNICATE    every output was said by the agent
+ACTION         every gold action was called
+POLICY         the environment found no violation of its policy in the transcript
+ENV_ASSERTION  no environment here has one: never evaluated
+NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
+"""
+
+GENERATED: Final = "generated"
+"""The split of the tasks that an environment writes itself."""
+
+
+class Scenario(Frozen):
+    """What a user knows and wants; the fields are tau2-bench's user instructions."""
+
+    reason_for_call: str
+    known_info: str = ""
+    unknown_info: str = ""
+    task_instructions: str = ""
+    """How to behave, conditions included."""
+    persona: str = ""
+
+    def text(self) -> str:
+        """One labelled paragraph per part that is not empty."""
+        return "\n".join(
+            f"{name.replace('_', ' ').capitalize()}: {value}"
+            for name, value in self.model_dump().items()
+            if value
+        )
+
+
+class Answer(Frozen):
+    """What a scripted user says when the agent's text matches."""
+
+    asks: str
+    """Regular expression, searched in the agent's text without regard to case."""
+    says: str
+    once: bool = False
+    """Whether it is given at most once; later answers get their turn afterwards."""
+
+
+class Script(Frozen):
+    """The lines of a scripted user. Of the agent's text, the first that matches counts:
+    `ends`, then the answers in order, then `otherwise`."""
+
+    opening: str
+    answers: tuple[Answer, ...] = ()
+    otherwise: str = "I have nothing to add."
+    ends: str = ""
+    """Regular expression: the agent is done and the user hangs up. Empty: never."""
+    patience: int = Field(default=3, ge=1)
+    """How often `otherwise` is said; then the user hangs up."""
+
+
+class Criteria(Frozen):
+    """How a rollout of a task is judged."""
+
+    gold_actions: tuple[Action, ...] | None = None
+    """The calls of a perfect agent, in order; () when it must change nothing; None: unknown."""
+    outputs: tuple[str, ...] = ()
+    """What the agent must say: each a part of one of its messages."""
+    nl_assertions: tuple[str, ...] = ()
+    reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
+
+
+class TaskDefinition(Frozen):
+    """A task that can be executed."""
+
+    id: Id
+    """`environment/split-or-capability/...`: unique over environments."""
+    environment: Name
+    capability: Name
+    """The environment's label of this kind of task."""
+    split: Name = GENERATED
+    seed: Int64 = 0
+    """Of the generated database; no meaning for a task that was loaded."""
+    scenario: Scenario
+    script: Script | None = None
+    """None: the scripted user improvises from the scenario (users.py)."""
+    criteria: Criteria
+
+    def digest(self) -> str:
+        """sha256 of the whole definition: tells two versions of a task apart."""
+        return sha256(exact_json(self.model_dump(mode="json")))
+
+    def record(self) -> Task:
+        """The task as rollouts name it."""
+        return Task(
+            id=self.id,
+            environment=self.environment,
+            capability=self.capability,
+            instruction=self.scenario.text(),
+            gold_actions=self.criteria.gold_actions,
+            outputs=self.criteria.outputs,
+            reward_basis=self.criteria.reward_basis,
+            definition=self.digest(),
+        )

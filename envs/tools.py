@@ -1,0 +1,202 @@
+"""Tools: typed methods over a database, called by a model that may get anything wrong.
+
+    class ShopTools(Toolset):
+        @read
+        def get_order(self, order_id: Annotated[str, Field(description="Its id.")]) -> Any:
+            "Look up one order."
+
+The signature is the contract: the OpenAI schema and the check of the arguments are both made from
+it by pydantic. A tool refuses by raising `ToolError`; its text is what the agent reads. Whatever
+a model sends, `call` returns a result and raises nothing.
+
+A class with `validates = False` follows tau2-bench instead: types are not checked, and any
+exception's own text is the answer.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from envs.database import Database
+from events.errors import KintsugiError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Kind = Literal["read", "write", "generic"]
+"""`write` changes the database; `generic` touches no state."""
+
+MAX_ARGUMENT_CHARACTERS: Final = 65_536
+"""Longest arguments of one call, as JSON: ten times what any task needs, and no more than a
+transcript can hold a few hundred times."""
+
+_KIND: Final = "__tool_kind__"
+_DECLARED: Final = "__tools_declared__"
+
+
+class ToolError(KintsugiError):
+    """A tool refuses; the text is its answer to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool answered."""
+
+    content: str
+    error: bool = False
+    malformed: bool = False
+    """Whether the call itself was wrong: no JSON, no such tool, arguments that do not fit."""
+    defect: str | None = None
+    """An exception that no tool should raise, for whoever maintains the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool as declared."""
+
+    name: str
+    kind: Kind
+    arguments: type[BaseModel]
+    schema: Mapping[str, Any]
+    """In OpenAI's function format."""
+
+
+def read(method: F) -> F:
+    """Mark a tool that changes nothing."""
+    return _mark(method, "read")
+
+
+def write(method: F) -> F:
+    """Mark a tool that changes the database."""
+    return _mark(method, "write")
+
+
+def generic(method: F) -> F:
+    """Mark a tool that touches no state: arithmetic, handing over."""
+    return _mark(method, "generic")
+
+
+class Toolset:
+    """The tools of one environment over one state."""
+
+    validates: ClassVar[bool] = True
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def tools(cls) -> Mapping[str, Tool]:
+        """Every tool by name, in the order of declaration."""
+        found = vars(cls).get(_DECLARED)
+        if found is None:
+            setattr(cls, _DECLARED, found := _declared(cls))
+        return cast("Mapping[str, Tool]", found)
+
+    @classmethod
+    def schemas(cls) -> list[dict[str, Any]]:
+        """Every tool in OpenAI's function format."""
+        return [dict(tool.schema) for tool in cls.tools().values()]
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+        """Run one tool; `arguments` that are a string are what a model wrote instead of JSON."""
+        tool = self.tools().get(name)
+        if tool is None:
+            return _malformed(f"Tool '{name[:100]}' not found.")
+        if isinstance(arguments, str):
+            return _malformed(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
+        if _length(arguments) > MAX_ARGUMENT_CHARACTERS:
+            return _malformed(
+                f"the arguments of {name} are longer than {MAX_ARGUMENT_CHARACTERS} characters"
+            )
+        try:
+            given = _checked(tool, arguments) if self.validates else arguments
+        except ValidationError as error:
+            return _malformed(_explain(name, error))
+        return self._run(name, given)
+
+    def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        try:
+            return ToolResult(self.render(getattr(self, name)(**arguments)))
+        except ToolError as refusal:
+            return ToolResult(f"Error: {refusal}", error=True)
+        except Exception as error:
+            defect = None if not self.validates else f"{name}: {type(error).__name__}: {error}"
+            return ToolResult(f"Error: {error}", error=True, defect=defect)
+
+    def render(self, value: Any) -> str:
+        """What the agent reads of a returned value: a string as it is, the rest as JSON."""
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _mark(method: F, kind: Kind) -> F:
+    setattr(method, _KIND, kind)
+    return method
+
+
+def _declared(toolset: type[Toolset]) -> Mapping[str, Tool]:
+    found: dict[str, Tool] = {}
+    for owner in reversed(toolset.__mro__):
+        for name, method in vars(owner).items():
+            kind = getattr(method, _KIND, None)
+            if kind is not None:
+                found[name] = _tool(name, method, kind)
+    return found
+
+
+def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
+    hints = get_type_hints(method, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.name not in hints:
+            raise TypeError(f"parameter {parameter.name} of tool {name} has no type; annotate it")
+        required = parameter.default is inspect.Parameter.empty
+        fields[parameter.name] = (hints[parameter.name], ... if required else parameter.default)
+    model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    description = inspect.cleandoc(method.__doc__ or "")
+    function = {"name": name, "description": description, "parameters": _parameters(model)}
+    return Tool(name, kind, model, {"type": "function", "function": function})
+
+
+def _parameters(model: type[BaseModel]) -> dict[str, Any]:
+    schema: dict[str, Any] = _without_titles(model.model_json_schema())
+    schema.setdefault("properties", {})
+    schema.pop("additionalProperties", None)
+    return schema
+
+
+def _without_titles(schema: Any) -> Any:
+    """The schema without the titles that pydantic adds: they repeat the names."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_titles(value) for name, value in item.items()}
+        if key in ("properties", "$defs")
+        else _without_titles(item)
+        for key, item in schema.items()
+        if key != "title"
+    }
+
+
+def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as the tool's types; strictly, so that "3" is no number. Raises."""
+    checked = tool.arguments.model_validate(arguments, strict=True)
+    return {name: getattr(checked, name) for name in tool.arguments.model_fields}
+
+
+def _explain(name: str, error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{name}: {where}: {problem['msg']}"
+
+
+def _malformed(message: str) -> ToolResult:
+    return ToolResult(f"Error: {message}", error=True, malformed=True)
+
+
+def _length(arguments: Mapping[str, Any]) -> int:
+    return sum(len(repr(value)) for value in arguments.values())

@@ -1,0 +1,100 @@
+"""Scripted users: deterministic, and a function of the conversation alone.
+
+A script (task.py) says what the user opens with, what it answers to which question, and when it
+hangs up: conditional instructions are answers that match what the agent offers. A task without a
+script gets one that tells everything it knows at once and agrees to every question; that is enough
+for a scripted agent, and no person: let a model play the user (simulator.py) to measure an
+agent on such a task.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+from envs.task import Answer, Script, TaskDefinition
+from events.messages import Message
+
+STOP: Final = "###STOP###"
+TRANSFER: Final = "###TRANSFER###"
+OUT_OF_SCOPE: Final = "###OUT-OF-SCOPE###"
+STOP_TOKENS: Final = (STOP, TRANSFER, OUT_OF_SCOPE)
+"""Any of them in a user's text ends the episode. The agent may say the first."""
+
+_CONFIRMATION: Final = r"\b(confirm|proceed|go ahead|shall i|would you like|is that right)"
+_TRANSFERRED: Final = "being transferred to a human agent"
+
+
+class User(Protocol):
+    """Somebody who wants something."""
+
+    def reply(self, messages: Sequence[Message]) -> Message: ...
+
+
+class ScriptedUser:
+    """Plays a script."""
+
+    def __init__(self, task: TaskDefinition) -> None:
+        self.script = task.script or improvised(task)
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next line, given what was said so far."""
+        if not any(message.role == "user" for message in messages):
+            return Message(role="user", content=self.script.opening)
+        heard = [m.text for m in _since_opening(messages) if m.role == "assistant"]
+        *_, said = _answers(self.script, heard)
+        return Message(role="user", content=said)
+
+
+def improvised(task: TaskDefinition) -> Script:
+    """The script of a user of whom only the scenario is known."""
+    scenario = task.scenario
+    told = " ".join(filter(None, (scenario.reason_for_call, scenario.known_info)))
+    return Script(
+        opening=told or "Hello.",
+        answers=(Answer(asks=_CONFIRMATION, says="Yes, please."),),
+        otherwise=" ".join(filter(None, (scenario.known_info, scenario.task_instructions)))
+        or "I have nothing to add.",
+        ends=f"{_TRANSFERRED}|{STOP}",
+    )
+
+
+def _since_opening(messages: Sequence[Message]) -> Sequence[Message]:
+    first = next(i for i, message in enumerate(messages) if message.role == "user")
+    return messages[first + 1 :]
+
+
+def _answers(script: Script, heard: Sequence[str]) -> Iterator[str]:
+    """The answer to each text of the agent, in order."""
+    given: Counter[int] = Counter()
+    patience = script.patience
+    for text in heard:
+        if script.ends and _matches(script.ends, text):
+            yield STOP
+            continue
+        place = _first_match(script, text, given)
+        if place is not None:
+            given[place] += 1
+            yield script.answers[place].says
+        elif patience:
+            patience -= 1
+            yield script.otherwise
+        else:
+            yield STOP
+
+
+def _first_match(script: Script, text: str, given: Counter[int]) -> int | None:
+    for place, answer in enumerate(script.answers):
+        if not (answer.once and given[place]) and _matches(answer.asks, text):
+            return place
+    return None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _compiled(pattern).search(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
