@@ -151,9 +151,7 @@ class Database:
             else:
                 keys = {*mine, *others}
             for key in keys:
-                if (key in mine) != (key in others):
-                    yield name, key
-                elif key in mine and _differ(mine[key], others[key]):
+                if _differ(mine.get(key, ABSENT), others.get(key, ABSENT)):
                     yield name, key
 
 
