@@ -15,6 +15,7 @@ Guarantee: an episode is a function of (task, seed, agent outputs). Therefore `g
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -58,6 +59,11 @@ class Environment(ABC):
     tasks_per_capability: ClassVar[int] = 16
     """Size of the generated split that is used where nobody asks for another."""
 
+    def __init__(self, benchmarks: Path | None = None) -> None:
+        """`benchmarks` is the operator's folder of real tasks; None where there is none."""
+        self.benchmarks = benchmarks
+        self._states: dict[str, Database] = {}
+
     @abstractmethod
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """The task of this kind with this seed; its id is `task_id(capability, seed)`."""
@@ -99,20 +105,16 @@ class Environment(ABC):
 
     def reset(self, task: TaskDefinition) -> Database:
         """A fresh state for one episode of the task."""
-        return self._pristine_of(self.state_key(task), task).fork()
+        key = self.state_key(task)
+        if key not in self._states:
+            while len(self._states) >= _PRISTINE_STATES:
+                del self._states[next(iter(self._states))]
+            self._states[key] = self.pristine(task)
+        return self._states[key].fork()
 
     def state_key(self, task: TaskDefinition) -> str:
         """Tasks with equal keys begin in the same state."""
         return task.id
-
-    def _pristine_of(self, key: str, task: TaskDefinition) -> Database:
-        cache: dict[str, Database] = self.__dict__.setdefault("_states", {})
-        found = cache.get(key)
-        if found is None:
-            while len(cache) >= _PRISTINE_STATES:
-                del cache[next(iter(cache))]
-            found = cache[key] = self.pristine(task)
-        return found
 
     @property
     def splits(self) -> Mapping[str, int]:
