@@ -14,11 +14,12 @@ drives many whose parties are far away.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
+from envs.agents import Agent
 from envs.environment import Environment, Limits
 from envs.task import TaskDefinition
-from envs.users import STOP, STOP_TOKENS
+from envs.users import STOP, STOP_TOKENS, User
 from events.messages import Message
 
 
@@ -49,12 +50,6 @@ class Termination(StrEnum):
 
 REGULAR: Final = frozenset({Termination.USER_STOP, Termination.AGENT_STOP})
 """Endings after which a reward may be above 0."""
-
-
-class Replies(Protocol):
-    """An agent or a user that answers at once, from what it can see alone."""
-
-    def reply(self, messages: Sequence[Message]) -> Message: ...
 
 
 class Episode:
@@ -173,7 +168,7 @@ class Episode:
             self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
 
 
-def play(episode: Episode, agent: Replies, user: Replies) -> Episode:
+def play(episode: Episode, agent: Agent, user: User) -> Episode:
     """Play an episode to its end with parties that answer at once."""
     while episode.turn is not None:
         party = agent if episode.turn is Party.AGENT else user
