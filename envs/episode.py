@@ -12,7 +12,6 @@ user's text ends the episode. `play` drives one with parties that answer at once
 drives many whose parties are far away.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
