@@ -1,0 +1,97 @@
+"""An environment that generates tasks of its own and also runs tau2-bench's real ones.
+
+A domain (envs/retail, envs/airline) adds its tools, what a canonical database is, a generator of
+databases, the policy in our words and the kinds of task it generates. Real tasks appear as the
+splits `base`, `train` and `test` where the operator's folder has the domain; they share one state,
+and policy and tool schemas are then the folder's own.
+
+Guarantee: training draws from `generate` alone, which never reads the folder.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+from envs.database import Database, Tables
+from envs.environment import Environment, UnknownTask
+from envs.task import GENERATED, TaskDefinition
+from envs.tau2.benchmark import Benchmark, folder, load
+from envs.tau2.toolset import Tau2Toolset
+
+_REAL_STATE = "benchmark"
+
+
+class Tau2Environment(Environment):
+    """A domain of tau2-bench."""
+
+    toolset: ClassVar[type[Tau2Toolset]]
+    greeting: ClassVar[str | None] = "Hi! How can I help you today?"
+
+    @staticmethod
+    @abstractmethod
+    def canonical(tables: Mapping[str, Any]) -> Tables:
+        """The tables of a database file with every field and type of the original's models.
+
+        Raises KeyError, TypeError, ValueError or AttributeError for another shape.
+        """
+
+    @abstractmethod
+    def generated_database(self, seed: int) -> Database:
+        """Our own database with this seed; tasks with equal seeds share it."""
+
+    @abstractmethod
+    def generated_policy(self) -> str:
+        """The policy of generated tasks, in our words."""
+
+    @cached_property
+    def benchmark(self) -> Benchmark:
+        """The real tasks. Raises BenchmarkMissing, BenchmarkBroken."""
+        return load(self.benchmarks, self.name, self.canonical, self.writes)
+
+    def pristine(self, task: TaskDefinition) -> Database:
+        """The state in which a task begins; it is never changed."""
+        if task.split == GENERATED:
+            return self.generated_database(task.seed)
+        return self.benchmark.database
+
+    def state_key(self, task: TaskDefinition) -> str:
+        """All real tasks share one state, generated ones that of their seed."""
+        return f"generated {task.seed}" if task.split == GENERATED else _REAL_STATE
+
+    def policy(self, task: TaskDefinition) -> str:
+        """Our words, or the folder's for a real task."""
+        return self.generated_policy() if task.split == GENERATED else self.benchmark.policy
+
+    def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        """Our descriptions, or the folder's for a real task."""
+        if task.split == GENERATED:
+            return super().schemas(task)
+        return [dict(schema) for schema in self.benchmark.schemas]
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """Generated tasks, and the real ones where the operator's folder has this domain."""
+        if self.benchmarks is None or not folder(self.benchmarks, self.name).is_dir():
+            return super().splits
+        real = {split: len(ids) for split, ids in self.benchmark.splits.items()}
+        return {**super().splits, **real}
+
+    def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
+        """The tasks of a split, in a fixed order. Raises UnknownTask, BenchmarkMissing."""
+        if split == GENERATED:
+            return super().tasks(split)
+        if split not in self.benchmark.splits:
+            raise UnknownTask(
+                f"environment {self.name} has no split {split!r}; it has {', '.join(self.splits)}"
+            )
+        return (self.benchmark.tasks[task_id] for task_id in self.benchmark.splits[split])
+
+    def task(self, task_id: str) -> TaskDefinition:
+        """The task with this id: generated `name/capability/seed`, or real `name/number`.
+
+        Raises UnknownTask, of which BenchmarkMissing is one.
+        """
+        real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
+        found = self.benchmark.tasks.get(task_id) if real else None
+        return found or super().task(task_id)

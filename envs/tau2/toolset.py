@@ -1,0 +1,88 @@
+"""How the tools of tau2-bench's domains answer.
+
+    any exception       `Error: ` and its own text; types of arguments are not checked
+    unknown tool        `Error: Tool 'x' not found.`
+    arguments that do   Python's own text, with the class and the tool: `Error:
+    not bind            RetailTools.get_order_details() missing 1 required positional argument: ...`
+    a string            as it is
+    a record            `json.dumps` of it, in the order of its fields
+    nothing             `null`
+
+A record is what the original models with pydantic. Plain data, which the original would show with
+its numbers and truth values as strings, must be turned by `plain` before it is returned.
+
+Guarantee: `call` raises nothing and answers byte for byte as the original. What a tool does to the
+state is the domain's (envs/retail, envs/airline).
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from envs.tau2 import arithmetic
+from envs.tools import ToolResult, Toolset, generic
+
+TRANSFERRED: Final = "Transfer successful"
+
+
+class Tau2Toolset(Toolset):
+    """The two tools that every domain has, and the conventions."""
+
+    validates: ClassVar[bool] = False
+
+    @generic
+    def calculate(
+        self,
+        expression: Annotated[
+            str, Field(description="Numbers, + - * / and parentheses, such as '(12.5 - 3) * 2'.")
+        ],
+    ) -> str:
+        """Work out an arithmetic expression; the result is rounded to two digits."""
+        return arithmetic.calculate(expression)
+
+    @generic
+    def transfer_to_human_agents(
+        self, summary: Annotated[str, Field(description="What the user wants and what was done.")]
+    ) -> str:
+        """Hand the user over to a person.
+
+        Only when the user asks for one, or when neither the policy nor the tools allow to help.
+        """
+        return TRANSFERRED
+
+    def render(self, value: Any) -> str:
+        """A string as it is, the rest as JSON in ASCII."""
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        method = getattr(self, name)
+        try:
+            return ToolResult(self.render(method(**arguments)))
+        except TypeError as error:
+            if _binds(method, arguments):
+                return ToolResult(f"Error: {error}", error=True)
+            # Python names the class that defines the method, the original its domain's.
+            text = str(error).replace(f"{method.__qualname__}()", f"{type(self).__name__}.{name}()")
+            return ToolResult(f"Error: {text}", error=True, malformed=True)
+        except Exception as error:
+            return ToolResult(f"Error: {error}", error=True)
+
+
+def plain(value: Any) -> Any:
+    """Plain data as the original shows it: numbers and truth values become strings."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _binds(method: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(method).bind(**arguments)
+    except TypeError:
+        return False
+    return True
