@@ -1,0 +1,147 @@
+"""Replay of recorded tool calls: output, error flag and state hash, each compared.
+
+A row of a JSON Lines file is one sequence of calls on a fresh database of the real tasks:
+
+    {"calls": [...], "initial_db_hash", "gold_db_hash"}     hash before the first and after the last
+    {"calls": [{..., "db_hash_after"}]}                     hash after each call; its beginning is
+                                                            enough
+    call: {"name", "arguments", "error", "output"}, a long output as "output_sha256",
+          "output_len" and "output_head"
+
+What a row has is compared; the two kinds may be mixed. A row that is none of this is a mismatch of
+its own, named by its number. The version in the links of pydantic's errors is left out: it is that
+of the installation, not of the tool.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from envs.database import Database
+from envs.tau2.environment import Tau2Environment
+from envs.tools import ToolResult
+
+_LINK: Final = re.compile(r"https://errors\.pydantic\.dev/[0-9.]+/")
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that is not as recorded."""
+
+    row: int
+    """Line of the file, from 0."""
+    call: int | None
+    """Place in the row, from 0; None for the row as a whole."""
+    what: str
+    expected: Any
+    actual: Any
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a file was compared to."""
+
+    rows: int = 0
+    calls: int = 0
+    equal: int = 0
+    """Calls in which nothing differs."""
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+
+class _Malformed(Exception):
+    """A row or a call is not what one has to be."""
+
+
+def replay(environment: Tau2Environment, lines: Iterable[str]) -> Replayed:
+    """Replay every line that is not empty. Raises BenchmarkMissing, BenchmarkBroken."""
+    pristine = environment.benchmark.database
+    found = Replayed()
+    for number, line in enumerate(lines):
+        if line.strip():
+            found.rows += 1
+            _replay_row(environment, pristine.fork(), number, line, found)
+    return found
+
+
+def _replay_row(
+    environment: Tau2Environment, database: Database, number: int, line: str, found: Replayed
+) -> None:
+    try:
+        row = _row(line)
+    except _Malformed as error:
+        found.mismatches.append(Mismatch(number, None, "row", "an object with calls", str(error)))
+        return
+    tools = environment.toolset(database)
+    found.mismatches += _hash(number, None, "initial_db_hash", row, database)
+    for place, call in enumerate(row["calls"]):
+        found.calls += 1
+        try:
+            name, arguments = _call(call)
+        except _Malformed as error:
+            found.mismatches.append(
+                Mismatch(number, place, "call", "an object with name and arguments", str(error))
+            )
+            continue
+        result = tools.call(name, arguments)
+        differing = [
+            *_compared(number, place, call, result),
+            *_hash(number, place, "db_hash_after", call, database),
+        ]
+        found.equal += not differing
+        found.mismatches += differing
+    found.mismatches += _hash(number, None, "gold_db_hash", row, database)
+
+
+def _row(line: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise _Malformed(f"no JSON: {error}") from error
+    if not isinstance(row, dict) or not isinstance(row.get("calls"), list):
+        raise _Malformed(line.strip()[:200])
+    return row
+
+
+def _call(call: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(call, dict):
+        name, arguments = call.get("name"), call.get("arguments")
+        if isinstance(name, str) and isinstance(arguments, dict):
+            return name, arguments
+    raise _Malformed(repr(call)[:200])
+
+
+def _compared(
+    row: int, place: int, call: Mapping[str, Any], result: ToolResult
+) -> Iterator[Mismatch]:
+    is_now: dict[str, Any] = {
+        "error": result.error,
+        "output": result.content,
+        "output_sha256": hashlib.sha256(result.content.encode()).hexdigest(),
+        "output_len": len(result.content),
+    }
+    if isinstance(call.get("output_head"), str):
+        is_now["output_head"] = result.content[: len(call["output_head"])]
+    compared = [what for what in is_now if what in call]
+    if not {"output", "output_sha256"} & set(compared) or "error" not in compared:
+        yield Mismatch(row, place, "call", "an output and an error flag", sorted(call))
+    for what in compared:
+        if _settled(call[what]) != _settled(is_now[what]):
+            yield Mismatch(row, place, what, call[what], is_now[what])
+
+
+def _hash(
+    row: int, place: int | None, what: str, record: Mapping[str, Any], database: Database
+) -> Iterator[Mismatch]:
+    if what not in record:
+        return
+    expected, digest = record[what], database.digest()
+    if not isinstance(expected, str) or not expected or not digest.startswith(expected):
+        yield Mismatch(row, place, what, expected, digest)
+
+
+def _settled(value: Any) -> Any:
+    """The value without what depends on the installation."""
+    return _LINK.sub("https://errors.pydantic.dev/", value) if isinstance(value, str) else value
