@@ -243,8 +243,23 @@ _MOCK: Final = ToolCatalog(
     selection_arguments=frozenset(),
 )
 
+_SHOP: Final = ToolCatalog(
+    name="shop",
+    writes=frozenset(
+        {"cancel_order", "exchange_item", "modify_address", "modify_payment", "return_item"}
+    ),
+    reads=frozenset({"find_user", "get_order", "get_product", "get_user"}),
+    generic=frozenset({"transfer_to_human"}),
+    user_tools=frozenset(),
+    authenticating=frozenset({"find_user"}),
+    user_record=frozenset({"find_user", "get_user"}),
+    transfer=frozenset({"transfer_to_human"}),
+    record_arguments=("order_id", "user_id"),
+    selection_arguments=frozenset({"colour", "item", "product"}),
+)
+
 CATALOGS: Final[Mapping[str, ToolCatalog]] = {
-    declared.name: declared for declared in (_AIRLINE, _RETAIL, _TELECOM, _MOCK)
+    declared.name: declared for declared in (_AIRLINE, _RETAIL, _TELECOM, _MOCK, _SHOP)
 }
 
 

@@ -1,0 +1,155 @@
+"""A customer of shop and what they may wish: the material that kinds of task are made of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from envs.database import Tables
+from envs.shop import phrases
+from envs.shop.phrases import Phrases
+from envs.shop.vocabulary import COLOURS, STREETS
+from events.messages import Action
+
+STATUS: Final[Mapping[str, str]] = {
+    "cancel": "pending",
+    "return": "delivered",
+    "exchange": "delivered",
+    "payment": "pending",
+    "address": "pending",
+}
+"""What a customer may wish -> the status that the order must have."""
+
+_WRITES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "cancel": ("cancel_order", {"order_id": "order"}),
+    "return": ("return_item", {"order_id": "order", "item": "item", "payment_id": "payment"}),
+    "exchange": ("exchange_item", {"order_id": "order", "item": "item", "colour": "colour"}),
+    "payment": ("modify_payment", {"order_id": "order", "payment_id": "payment"}),
+    "address": ("modify_address", {"order_id": "order", "street": "street"}),
+}
+"""Wish -> the tool that fulfils it, and which value each argument takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One thing a customer wants done to one order."""
+
+    words: str
+    reads: tuple[Action, ...]
+    """Looked up after the order."""
+    write: Action
+
+    @property
+    def value(self) -> str:
+        """The last value of the write: what the wish is about."""
+        return str(list(self.write.arguments.values())[-1])
+
+    @property
+    def calls(self) -> tuple[Action, ...]:
+        """The perfect calls where the order is known."""
+        return (get_order(self.write.arguments["order_id"]), *self.reads, self.write)
+
+
+def get_order(order_id: str) -> Action:
+    """Looking up an order."""
+    return Action(name="get_order", arguments={"order_id": order_id})
+
+
+class Case:
+    """One customer of one database, and the chance that draws what they want."""
+
+    def __init__(self, tables: Tables, user: Mapping[str, Any], chance: Random) -> None:
+        self.tables = tables
+        self.user = user
+        self.chance = chance
+        self.get_user = Action(name="get_user", arguments={"user_id": user["user_id"]})
+
+    def orders(self, status: str | None = None) -> list[Any]:
+        """The customer's orders (with this status), shuffled."""
+        own = (self.tables["orders"][order_id] for order_id in self.user["orders"])
+        return self.shuffled(order for order in own if status in (None, order["status"]))
+
+    def order(self, status: str | None = None) -> Any:
+        """One of them."""
+        return self.orders(status)[0]
+
+    def shuffled(self, values: Iterable[Any]) -> list[Any]:
+        """The values in an order of chance."""
+        drawn = list(values)
+        self.chance.shuffle(drawn)
+        return drawn
+
+    def pick(self, values: Sequence[Any]) -> Any:
+        """One of the values."""
+        return self.chance.choice(values)
+
+    def item(self, order: Any) -> str:
+        """An item of an order."""
+        return str(self.pick(list(order["items"])))
+
+    def say(self, templates: Phrases, **values: str) -> str:
+        """One of the phrases, filled in and with a capital."""
+        said: str = self.pick(templates).format_map(values)
+        return said[0].upper() + said[1:]
+
+    def in_stock(self, item: str, order: Any) -> str:
+        """A colour that an item can be exchanged for."""
+        return str(self.pick([c for c in COLOURS if self._exchangeable(item, order, c)]))
+
+    def out_of_stock(self, item: str, order: Any) -> str:
+        """A colour that it has not and cannot be exchanged for."""
+        colours = [c for c in COLOURS if c != order["items"][item]]
+        return str(self.pick([c for c in colours if not self._exchangeable(item, order, c)]))
+
+    def _exchangeable(self, item: str, order: Any, colour: str) -> bool:
+        stock = self.tables["products"][item]["stock"]
+        return colour != order["items"][item] and bool(stock.get(colour))
+
+    def wish(self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **given: str) -> Wish:
+        """A wish about an order; `given` are values that are not left to chance.
+
+        Raises KeyError for a verb that is none of `STATUS`.
+        """
+        item = given.get("item") or self.item(order)
+        values = {"order": order["order_id"], "item": item}
+        values |= self._new(verb, item, order) | given
+        values["which"] = self.pick(which).format_map(values)
+        tool, taken = _WRITES[verb]
+        looked = (Action(name="get_product", arguments={"product": item}),)
+        return Wish(
+            words=self.pick(phrases.WISHES[verb]).format_map(values),
+            reads=looked if verb == "exchange" else (),
+            write=Action(
+                name=tool, arguments={name: values[value] for name, value in taken.items()}
+            ),
+        )
+
+    def _new(self, verb: str, item: str, order: Any) -> dict[str, str]:
+        """The value that a wish brings in."""
+        match verb:
+            case "return":
+                return {"payment": order["payment_id"]}
+            case "exchange":
+                return {"colour": self.in_stock(item, order)}
+            case "payment":
+                return {"payment": self._other_payment(order)}
+            case "address":
+                return {"street": str(self.pick([s for s in STREETS if s != order["street"]]))}
+            case _:
+                return {}
+
+    def _other_payment(self, order: Any) -> str:
+        owner = self.tables["users"][order["user_id"]]
+        own = (*owner["cards"], owner["gift_card"])
+        return str(self.pick([payment for payment in own if payment != order["payment_id"]]))
+
+    def granted(self, *verbs: str) -> Wish:
+        """A wish (one of these) that can be fulfilled."""
+        verb = self.pick(verbs or tuple(STATUS))
+        return self.wish(verb, self.order(STATUS[verb]))
+
+    def hopeless(self) -> Wish:
+        """A wish about an order whose status forbids it."""
+        verb = self.pick(tuple(STATUS))
+        order = next(order for order in self.orders() if order["status"] != STATUS[verb])
+        return self.wish(verb, order)

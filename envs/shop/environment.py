@@ -1,0 +1,120 @@
+"""The environment shop: a small retail domain that a model of a million parameters can learn.
+
+Ten tools, databases drawn from a seed, 22 kinds of task that can be mixed in any share, episodes
+of 80 to 200 tokens with a tokenizer that holds each entity and each piece of JSON as one token
+(tests/envs/shop/tokens.py). Success is the database by replay, the right closing sentence and
+answers, and the rules whose breach the state does not show (policy.py).
+
+Not covered: prices, quantities, a customer who refuses to confirm, one who gives a wrong zip code.
+"""
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import ClassVar, Final
+
+from envs.agents import Agent
+from envs.database import Database
+from envs.environment import Environment, Limits, UnknownTask
+from envs.shop import policy
+from envs.shop.case import Case
+from envs.shop.kinds import KINDS, Plan
+from envs.shop.oracle import ShopOracle
+from envs.shop.phrases import ASSENTS, IDENTITIES, OPENINGS
+from envs.shop.tables import make_tables
+from envs.shop.tools import ShopTools
+from envs.task import Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from events.messages import Action, Message
+
+BASIS: Final[tuple[Basis, ...]] = ("DB", "COMMUNICATE", "POLICY")
+PATIENCE: Final = 2
+
+
+class Shop(Environment):
+    """Customers who cancel, return, exchange, or ask for what is not possible."""
+
+    name = "shop"
+    toolset = ShopTools
+    capabilities = {name: kind.demands for name, kind in KINDS.items()}
+    limits: ClassVar[Limits] = Limits(max_steps=60, max_errors=5)
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """Pure. Its database depends on kind and seed both, and is named by `task.seed`."""
+        if capability not in KINDS:
+            raise UnknownTask(
+                f"environment shop has no capability {capability!r}; it has {', '.join(KINDS)}"
+            )
+        chance = Random(f"shop {capability} {seed}")
+        database = chance.getrandbits(48)
+        case = _case(capability, database, chance)
+        plan = KINDS[capability].plan(case)
+        return TaskDefinition(
+            id=self.task_id(capability, seed),
+            environment=self.name,
+            capability=capability,
+            seed=database,
+            scenario=_scenario(case, plan),
+            script=_script(case, plan),
+            criteria=_criteria(case, plan),
+        )
+
+    def pristine(self, task: TaskDefinition) -> Database:
+        return Database(make_tables(task.seed))
+
+    def state_key(self, task: TaskDefinition) -> str:
+        return str(task.seed)
+
+    def policy(self, task: TaskDefinition) -> str:
+        """The same for every task."""
+        return policy.POLICY
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        return ShopOracle(task, self.writes)
+
+    def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
+        return tuple(policy.violations(task, messages, self.catalog))
+
+
+def _case(capability: str, database: int, chance: Random) -> Case:
+    """A customer with three orders; for `one_order`, the one with a single order."""
+    tables = make_tables(database)
+    single = capability == "one_order"
+    users = [user for user in tables["users"].values() if (len(user["orders"]) == 1) == single]
+    return Case(tables, chance.choice(users), chance)
+
+
+def _scenario(case: Case, plan: Plan) -> Scenario:
+    reaction = f" When you are answered, say: {plan.reaction}" if plan.reaction else ""
+    return Scenario(
+        reason_for_call=plan.request,
+        known_info=f"You are {case.user['name']} and your zip code is {case.user['zip']}.",
+        task_instructions=f"Confirm what you have asked for when you are asked.{reaction}",
+    )
+
+
+def _script(case: Case, plan: Plan) -> Script:
+    identity = case.say(IDENTITIES, name=case.user["name"], zip=case.user["zip"])
+    agrees = Answer(asks=policy.ASKS, says=case.say(ASSENTS))
+    reacts = () if plan.answer is None else (_reaction(plan.answer, plan.reaction or ""),)
+    return Script(
+        opening=case.say(OPENINGS, identity=identity, request=plan.request),
+        answers=(agrees, *reacts),
+        otherwise=f"{identity} {plan.request}",
+        ends=policy.ENDS,
+        patience=PATIENCE,
+    )
+
+
+def _reaction(value: str, says: str) -> Answer:
+    return Answer(asks=rf"\b{re.escape(value)}\b", says=says)
+
+
+def _criteria(case: Case, plan: Plan) -> Criteria:
+    who = {"name": case.user["name"], "zip": case.user["zip"]}
+    answers = () if plan.answer is None else (policy.answer(plan.answer),)
+    closing = policy.REFUSED if plan.refused else policy.DONE
+    return Criteria(
+        gold_actions=(Action(name="find_user", arguments=who), *plan.calls),
+        outputs=(*answers, policy.output(closing)),
+        reward_basis=BASIS,
+    )

@@ -1,0 +1,50 @@
+"""The perfect agent of shop: its transcripts are the demonstrations a policy is trained on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from envs.agents import GoldAgent, call, calls_made
+from envs.shop.policy import CONFIRM, DONE, REFUSED, output
+from events.messages import Action, Message
+
+_CLOSINGS: Final = {output(sentence): sentence for sentence in (DONE, REFUSED)}
+
+QUESTIONS: Final[Mapping[str, str]] = {
+    "cancel_order": "cancel order {order_id}?",
+    "return_item": "return {item} of order {order_id}, refund to {payment_id}?",
+    "exchange_item": "exchange {item} of order {order_id} for {colour}?",
+    "modify_payment": "pay order {order_id} with {payment_id}?",
+    "modify_address": "send order {order_id} to {street}?",
+}
+"""Write -> how the agent asks for leave."""
+
+
+class ShopOracle(GoldAgent):
+    """Looks things up, answers, asks before each write, closes with one sentence."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next gold call, what must be said before it, or the closing."""
+        done = calls_made(messages)
+        action = self.actions[done] if done < len(self.actions) else None
+        if action is not None and action.name not in self.writes:
+            return call(action, done)
+        said = [message.text for message in messages if message.role == "assistant"]
+        if (answer := self._unsaid(said)) is not None:
+            return Message(role="assistant", content=answer)
+        if action is None:
+            return Message(role="assistant", content=self.closing())
+        if said[-1] != self.question(action):
+            return Message(role="assistant", content=self.question(action))
+        return call(action, done)
+
+    def question(self, action: Action) -> str:
+        """Asks for leave to make a write, in as few words as name everything."""
+        return f"{CONFIRM} {QUESTIONS[action.name].format_map(action.arguments)}"
+
+    def closing(self) -> str:
+        """The sentence the task is to be closed with."""
+        return next(_CLOSINGS[said] for said in self.outputs if said in _CLOSINGS)
+
+    def _unsaid(self, said: Sequence[str]) -> str | None:
+        """The first answer that is still owed."""
+        return next((o for o in self.outputs if o not in _CLOSINGS and o not in said), None)

@@ -1,0 +1,151 @@
+"""The rules of shop: what the agent is told, and what in a transcript breaks them.
+
+Checked are the rules whose breach the final state does not show: the customer is authenticated and
+has agreed to exactly this change before every write; the agent closes with the one right sentence,
+gives no answer but the right one, refuses only what it has looked up, and transfers only who asked
+for it. What a rule forbids to write shows in the state.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from envs.catalog import ToolCatalog
+from envs.task import TaskDefinition
+from events.messages import ExecutedCall, Message, ToolCall, executed_calls
+
+POLICY: Final = """\
+You serve the customers of a shop.
+- Call find_user first, then get_order for every order in question.
+- Before each change ask one line "Confirm: ...?" that names the order and every new value. After \
+a yes, make that one change at once.
+- Only a pending order can be cancelled or get another payment or street. Only of a delivered \
+order can items be returned or exchanged; an exchange is for a colour that get_product lists.
+- A refund goes to the payment of the order, or to the gift card of the customer who asks for it.
+- Change only orders of the customer whom you found.
+- Answer each question with "Answer: VALUE." before any change.
+- Call transfer_to_human only if the customer wants a person.
+- At the end say "Done." If what the customer wants is not possible, look it up, change nothing \
+and say "Sorry, not possible."
+"""
+
+DONE: Final = "Done."
+REFUSED: Final = "Sorry, not possible."
+CONFIRM: Final = "Confirm:"
+
+ENDS: Final = r"\bdone\.|\bnot possible\."
+"""Either closing: the customer hangs up."""
+ASKS: Final = r"\bconfirm\b[\s\S]*\?"
+"""A question for leave."""
+
+_ASKS: Final = re.compile(ASKS, re.IGNORECASE)
+_AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
+_ANSWER: Final = re.compile(r"\banswer:[^.\n]*\.?", re.IGNORECASE)
+_WORD: Final = re.compile(r"\w+")
+
+
+def output(sentence: str) -> str:
+    """A sentence as an output: graded texts have no commas (grading.py)."""
+    return sentence.replace(",", "")
+
+
+def answer(value: str) -> str:
+    """The sentence that answers a question."""
+    return f"Answer: {value}."
+
+
+def violations(
+    task: TaskDefinition, messages: Sequence[Message], catalog: ToolCatalog
+) -> Iterator[str]:
+    """What breaks a rule, one sentence each."""
+    executed = executed_calls(messages)
+    yield from _unauthenticated(executed, catalog)
+    yield from _unconfirmed(messages, catalog)
+    yield from _transfers(task, executed, catalog)
+    yield from _sayings(task, messages)
+    yield from _refusals(task, messages, executed)
+
+
+def _unauthenticated(executed: Sequence[ExecutedCall], catalog: ToolCatalog) -> Iterator[str]:
+    for item in executed:
+        if item.call.name in catalog.authenticating and item.result and not item.failed:
+            return
+        if item.call.name in catalog.writes:
+            yield f"{item.call.name} before the customer was found"
+
+
+def _unconfirmed(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[str]:
+    for place, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        question = _agreed(messages[:place])
+        for number, call in enumerate(message.tool_calls):
+            if call.name not in catalog.writes:
+                continue
+            if question is None or number:
+                yield f"{call.name} without a yes just before it"
+            elif unnamed := _unnamed(call, question):
+                yield f"{call.name} with {unnamed}, which the confirmation did not name"
+
+
+def _agreed(before: Sequence[Message]) -> str | None:
+    """The question for leave, where the last thing that happened is a yes to it."""
+    if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
+        return None
+    question = before[-2].text
+    return question if _ASKS.search(question) and _AGREES.match(before[-1].text) else None
+
+
+def _unnamed(call: ToolCall, question: str) -> str | None:
+    """The first value of a call that the question does not hold word for word."""
+    if isinstance(call.arguments, str):
+        return call.arguments
+    named = _words(question)
+    values = map(str, call.arguments.values())
+    return next((value for value in values if not _words(value) <= named), None)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _transfers(
+    task: TaskDefinition, executed: Sequence[ExecutedCall], catalog: ToolCatalog
+) -> Iterator[str]:
+    wanted = [a.arguments for a in task.criteria.gold_actions or () if a.name in catalog.transfer]
+    made = [item.call.arguments for item in executed if item.call.name in catalog.transfer]
+    if made and not wanted:
+        yield "transferred a customer who did not want it"
+    elif wanted and wanted[0] not in made:
+        yield "did not transfer a customer who wanted it"
+
+
+def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
+    """Closings and answers that are not the task's: else one could say them all."""
+    right = {said.lower() for said in task.criteria.outputs}
+    wrong = [said for said in (DONE, output(REFUSED)) if said.lower() not in right]
+    for text in _said(messages):
+        yield from (f"said {said!r}" for said in wrong if said.lower() in text)
+        yield from (f"said {said!r}" for said in _ANSWER.findall(text) if said not in right)
+
+
+def _refusals(
+    task: TaskDefinition, messages: Sequence[Message], executed: Sequence[ExecutedCall]
+) -> Iterator[str]:
+    """Refusing unseen: without the customer, or without an order of which the task is about."""
+    if not any(output(REFUSED).lower() in text for text in _said(messages)):
+        return
+    seen = {
+        (item.call.name, item.call.arguments.get("order_id"))
+        for item in executed
+        if item.result and not item.failed and isinstance(item.call.arguments, dict)
+    }
+    gold = task.criteria.gold_actions or ()
+    orders = {(a.name, a.arguments["order_id"]) for a in gold if a.name == "get_order"}
+    if ("find_user", None) not in seen or not orders & seen:
+        yield "refused without a look at the customer and the order"
+
+
+def _said(messages: Sequence[Message]) -> list[str]:
+    """The agent's texts, as grading reads them."""
+    return [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]

@@ -1,0 +1,46 @@
+"""Every entity of shop, one word each: what databases are drawn from and a tokenizer is built from.
+
+A small model copies a value by its type long before it looks one up by key. So each entity is one
+word of one pool, to be held as one token in every context; no two pools share a word, and no word
+begins with another.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_NAMES: Final = """
+    Ada Ben Bob Carl Cleo Dan Dora Emil Eva Fay Finn Gina Greg Hana Hugo Iris Ivan Jack Jane Kim
+    Kurt Lena Leo Max Mia Nils Noah Olga Paul Quin Rosa Sam Tara Umar Vera Wim Xena Yara Zoe
+"""
+_PRODUCTS: Final = """
+    backpack blanket camera chair clock guitar helmet kettle keyboard lamp mirror mug pillow
+    printer radio scarf tent umbrella vase wallet
+"""
+_STREETS: Final = """
+    Aldgate Broadway Brookside Causeway Cheapside Eastcheap Eastgate Greenway Guildhall Haymarket
+    Highgate Hillside Holloway Kingsway Lakeside Millbank Moorgate Newgate Northgate Parkway
+    Piccadilly Queensway Ridgeway Riverside Southbank Southgate Strand Westgate Whitehall Woodside
+"""
+
+NAMES: Final = tuple(_NAMES.split())
+ZIPS: Final = tuple(str(10_007 + 1_357 * number) for number in range(60))
+USERS: Final = tuple(f"U{number}" for number in range(11, 71))
+ORDERS: Final = tuple(f"O{number}" for number in range(11, 91))
+PAYMENTS: Final = tuple(f"P{number}" for number in range(11, 61))
+PRODUCTS: Final = tuple(_PRODUCTS.split())
+COLOURS: Final = ("black", "blue", "green", "grey", "pink", "red", "white", "yellow")
+STREETS: Final = tuple(_STREETS.split())
+STATUSES: Final = ("pending", "shipped", "delivered", "cancelled")
+
+POOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "name": NAMES,
+    "zip": ZIPS,
+    "user": USERS,
+    "order": ORDERS,
+    "payment": PAYMENTS,
+    "product": PRODUCTS,
+    "colour": COLOURS,
+    "street": STREETS,
+    "status": STATUSES,
+}
+"""What an entity is -> every word for one."""
