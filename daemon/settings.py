@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -78,6 +79,24 @@ class Log(Section):
     """`power`: an acknowledged event survives a power cut; `process`: a killed process."""
 
 
+class Environments(Section):
+    """Where environments of your own are."""
+
+    paths: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Python files, and folders of them. Finding their environments means running them."""
+
+    @field_validator("paths", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """In a variable they stand side by side, as in PATH."""
+        return value.split(os.pathsep) if isinstance(value, str) and value else value or ()
+
+    @field_validator("paths")
+    @classmethod
+    def _expanded(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(path.expanduser().absolute() for path in paths)
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -93,6 +112,7 @@ class Settings(BaseSettings):
     """Empty: the embedded log only."""
     benchmarks: Path | None = None
     """Folder of real benchmark data."""
+    environments: Environments = Environments()
     kafka: Kafka = Kafka()
     log: Log = Log()
 

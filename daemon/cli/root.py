@@ -14,6 +14,7 @@ from daemon.cli import (
     diagnose,
     dlq,
     doctor,
+    environments,
     importing,
     log,
     patterns,
@@ -56,5 +57,5 @@ def root(
 
 for module in (importing, diagnose, patterns, status, rebuild, doctor, roles):
     module.register(app)
-for module in (rollouts, log, dlq, db, config):
+for module in (rollouts, environments, log, dlq, db, config):
     app.add_typer(module.group)

@@ -43,7 +43,7 @@ def test_every_setting_is_described_with_its_variable_and_default() -> None:
     for name, (named, written, meaning) in described.items():
         assert named == f"`{variable(name)}`"
         value = default(name)
-        assert written.strip("`") == ("" if value in (None, "") else str(value)), name
+        assert written.strip("`") == ("" if value in (None, "", ()) else str(value)), name
         assert meaning
 
 

@@ -1,0 +1,262 @@
+"""Finding environments: by name or by path (what makes tasks executable).
+
+    built-in       shop, retail, airline
+    entry points   a distribution that declares `kintsugi.environments`
+    paths          Python files, and folders of them, that the settings or a command name
+
+An environment of a file is every concrete subclass of `Environment` that the file itself defines.
+Finding the files' names means importing them, and a file is code that runs with our rights: name
+only files you would run.
+
+Guarantee: a name means one environment, or an error names both. Each time a file is opened it is
+read anew, and nothing is written beside it. Not covered: a file that imports its neighbours; make
+such an environment a distribution with an entry point.
+"""
+
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from envs.environment import Environment
+from envs.tools import Toolset
+from events.canonical import sha256
+from events.errors import KintsugiError
+
+GROUP: Final = "kintsugi.environments"
+"""Of the entry points: `name = "package.module:Class"`."""
+
+BUILT_IN: Final = "built-in"
+_CLASSES: Final = {
+    "shop": "envs.shop.environment:Shop",
+    "retail": "envs.retail.environment:Retail",
+    "airline": "envs.airline.environment:Airline",
+}
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""What an environment may be called: its name is the first part of its tasks' ids."""
+
+_DECLARED: Final = {
+    "name": 'a name, as `name: ClassVar = "library"`',
+    "toolset": "its tools, as `toolset: ClassVar = LibraryTools`",
+    "capabilities": 'kinds of task, as `capabilities: ClassVar = {"lend": "lends one book"}`',
+}
+
+
+class UnknownEnvironment(KintsugiError):
+    """No environment of this name or at this path."""
+
+
+class EnvironmentBroken(KintsugiError):
+    """Found, but it cannot be used: it fails to import, is incomplete, or shares its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An environment that could be opened."""
+
+    name: str
+    source: str
+    """`built-in`, the distribution and its version, or the file."""
+    load: Callable[[], type[Environment]]
+    """Its class. Raises EnvironmentBroken."""
+
+
+def open_environment(
+    name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
+) -> Environment:
+    """The environment of this name, or the one that this file defines.
+
+    `benchmarks` is the operator's folder of real tasks, `paths` the files and folders of the
+    settings. Raises UnknownEnvironment, EnvironmentBroken.
+    """
+    found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
+    return found.load()(benchmarks)
+
+
+def environments(paths: Sequence[Path] = ()) -> list[Found]:
+    """Every environment there is: built-in ones, then those of distributions, then of files.
+
+    Raises EnvironmentBroken where two have one name or a file cannot be imported.
+    """
+    found = [*_built_in(), *_distributed(), *(one for path in paths for one in _in_path(path))]
+    known: dict[str, Found] = {}
+    for one in found:
+        other = known.setdefault(one.name, one)
+        if other is not one:
+            raise EnvironmentBroken(
+                f"two environments are called {one.name!r}: {other.source} and {one.source}; "
+                "rename one, or leave it out of environments.paths"
+            )
+    return found
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".py") or "/" in text or "\\" in text
+
+
+def _named(name: str, paths: Sequence[Path]) -> Found:
+    known = {one.name: one for one in environments(paths)}
+    if name in known:
+        return known[name]
+    close = get_close_matches(name, list(known), n=1)
+    if close:
+        raise UnknownEnvironment(f"there is no environment {name!r}; did you mean {close[0]}?")
+    raise UnknownEnvironment(
+        f"there is no environment {name!r}, only {', '.join(known)}; name your own by its path, "
+        f"such as ./{name}.py, or in the setting environments.paths"
+    )
+
+
+def _at(text: str) -> Found:
+    """The one environment of a file or folder."""
+    found = list(_in_path(Path(text).expanduser().absolute()))
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise UnknownEnvironment(
+            f"{text} defines several environments: {names}; add it to the setting "
+            "environments.paths and give a name"
+        )
+    return found[0]
+
+
+def _built_in() -> Iterator[Found]:
+    for name, reference in _CLASSES.items():
+        module, _, attribute = reference.partition(":")
+        yield Found(name, BUILT_IN, partial(_imported_class, module, attribute))
+
+
+def _imported_class(module: str, attribute: str) -> type[Environment]:
+    cls: type[Environment] = getattr(import_module(module), attribute)
+    return cls
+
+
+def _distributed() -> Iterator[Found]:
+    for point in entry_points(group=GROUP):
+        owner = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+        yield Found(point.name, owner, partial(_from_entry_point, point, owner))
+
+
+def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
+    where = f"entry point {point.name!r} of {owner}"
+    try:
+        loaded: Any = point.load()
+    except Exception as error:
+        raise EnvironmentBroken(
+            f"{where}: {point.value} cannot be imported: {_said(error)}; mend or uninstall it"
+        ) from error
+    if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
+        raise EnvironmentBroken(f"{where}: {point.value} is no subclass of Environment")
+    _check(loaded, where)
+    if loaded.name != point.name:
+        raise EnvironmentBroken(
+            f"{where}: its environment is called {loaded.name!r}; give both the same name"
+        )
+    return loaded
+
+
+def _in_path(path: Path) -> Iterator[Found]:
+    """The environments of a file, or of the files of a folder."""
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.py") if not file.name.startswith("_"))
+        if not files:
+            raise UnknownEnvironment(f"folder {path} has no Python file; put an environment there")
+    elif path.is_file():
+        files = [path]
+    else:
+        raise UnknownEnvironment(
+            f"{path} is no file and no folder; correct the path or environments.paths, or write "
+            "a new environment with kintsugi env new NAME"
+        )
+    for file in files:
+        for cls in _defined(file):
+            yield Found(cls.name, str(file), partial(_already, cls))
+
+
+def _already(cls: type[Environment]) -> type[Environment]:
+    return cls
+
+
+def _defined(file: Path) -> list[type[Environment]]:
+    """The environments that a file defines. Raises EnvironmentBroken."""
+    module = _imported(file)
+    own = [
+        value
+        for value in dict.fromkeys(vars(module).values())
+        if inspect.isclass(value) and issubclass(value, Environment)
+        if value.__module__ == module.__name__
+    ]
+    found = [cls for cls in own if not _is_base(cls, own)]
+    if not found:
+        raise EnvironmentBroken(
+            f"{file} defines no environment; subclass envs.environment.Environment there"
+        )
+    for cls in found:
+        _check(cls, f"{file}: class {cls.__name__}")
+    return found
+
+
+def _is_base(cls: type[Environment], own: Sequence[type[Environment]]) -> bool:
+    """Whether it is unfinished and another class of the file finishes it."""
+    return bool(_missing(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
+
+
+def _imported(file: Path) -> ModuleType:
+    module = ModuleType(f"kintsugi_environment_{sha256(str(file))[:16]}")
+    module.__file__ = str(file)
+    # Types that pydantic and dataclasses resolve later are looked up here.
+    sys.modules[module.__name__] = module
+    try:
+        # Not by the import system: it would leave a __pycache__ beside the user's file.
+        exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise EnvironmentBroken(
+            f"{file}, line {_line(error, file)}: {_said(error)}; the file fails to import, mend it"
+        ) from error
+    return module
+
+
+def _line(error: BaseException, file: Path) -> int:
+    """The last line of the file that ran, or that could not be parsed."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return error.lineno or 0
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno or 0 for f in reversed(frames) if f.filename == str(file)), 0)
+
+
+def _said(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _check(cls: type[Environment], where: str) -> None:
+    """Whether the class is complete; raises EnvironmentBroken and names what is missing."""
+    missing = _missing(cls)
+    if missing:
+        raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")
+    if not (isinstance(cls.name, str) and NAME.fullmatch(cls.name)):
+        raise EnvironmentBroken(
+            f"{where} is called {cls.name!r}; use small letters, digits, _ and -, a letter first"
+        )
+    if not (inspect.isclass(cls.toolset) and issubclass(cls.toolset, Toolset)):
+        raise EnvironmentBroken(f"{where}: toolset {cls.toolset!r} is no subclass of Toolset")
+    try:
+        cls.toolset.tools()
+    except Exception as error:
+        raise EnvironmentBroken(f"{where}: a tool cannot be declared: {_said(error)}") from error
+
+
+def _missing(cls: type[Environment]) -> list[str]:
+    declared = [remedy for name, remedy in _DECLARED.items() if not getattr(cls, name, None)]
+    methods: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+    return [*declared, *(f"the method {name}" for name in sorted(methods))]
