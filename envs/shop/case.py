@@ -143,10 +143,10 @@ class Case:
         own = (*owner["cards"], owner["gift_card"])
         return str(self.pick([payment for payment in own if payment != order["payment_id"]]))
 
-    def granted(self, *verbs: str) -> Wish:
+    def granted(self, *verbs: str, which: Phrases = phrases.NUMBERED) -> Wish:
         """A wish (one of these) that can be fulfilled."""
         verb = self.pick(verbs or tuple(STATUS))
-        return self.wish(verb, self.order(STATUS[verb]))
+        return self.wish(verb, self.order(STATUS[verb]), which)
 
     def hopeless(self) -> Wish:
         """A wish about an order whose status forbids it."""

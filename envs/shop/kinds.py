@@ -101,20 +101,27 @@ def _refund(case: Case) -> Plan:
 
 
 def _compound(case: Case) -> Plan:
-    first, second = case.shuffled(
-        (case.granted("cancel", "payment", "address"), case.granted("return", "exchange"))
-    )
+    pending = case.granted("cancel", "payment", "address", which=phrases.SHORTLY)
+    delivered = case.granted("return", which=phrases.SHORTLY)
+    first, second = case.shuffled((pending, delivered))
     request = case.say(phrases.COMPOUND, first=first.words, second=second.words)
     return Plan(request, (*first.calls, *second.calls))
 
 
 def _unknown_order(case: Case) -> Plan:
-    verb = case.pick(("cancel", "payment", "address"))
-    order = case.order(STATUS[verb])
-    wish = case.wish(verb, order, phrases.DESCRIBED)
+    """The order is among the first two, so that the search stays short."""
+    first_two = case.user["orders"][:2]
+    order = next(
+        order
+        for order in case.orders()
+        if order["order_id"] in first_two and order["status"] in ("pending", "delivered")
+    )
+    if order["status"] == "pending":
+        wish = case.wish(case.pick(("cancel", "payment", "address")), order, phrases.DESCRIBED)
+    else:
+        wish = case.wish("return", order, phrases.SOME)
     request = case.say(phrases.UNKNOWN_ORDER, wish=wish.words)
-    place = case.user["orders"].index(order["order_id"])
-    searched = map(get_order, case.user["orders"][:place])
+    searched = map(get_order, first_two[: first_two.index(order["order_id"])])
     return Plan(request, (case.get_user, *searched, *wish.calls))
 
 

@@ -11,26 +11,26 @@ from typing import Final
 Phrases = tuple[str, ...]
 
 OPENINGS: Final[Phrases] = (
-    "{identity} {request}",
-    "{request} {identity}",
     "Hello! {identity} {request}",
-    "Hi! {request} {identity}",
+    "Hello. {request} {identity}",
+    "Hi! {identity} {request}",
+    "Hi. {request} {identity}",
 )
 IDENTITIES: Final[Phrases] = (
-    "I am {name}, zip {zip}.",
-    "My name is {name} and my zip is {zip}.",
-    "This is {name} from {zip}.",
-    "It is {name}, zip code {zip}.",
+    "I am {name}, my zip is {zip}.",
+    "My name is {name}, zip code {zip}.",
+    "This is {name} and my zip is {zip}.",
+    "It is {name}, my zip is {zip}.",
 )
 MOODS: Final[Phrases] = (
-    "Please {wish}.",
+    "Please let me {wish}.",
     "I want to {wish}.",
     "I would like to {wish}.",
     "I need to {wish}.",
 )
 ASSENTS: Final[Phrases] = ("Yes.", "Yes, please.", "Yes, go ahead.")
 
-NUMBERED: Final[Phrases] = ("order {order}", "my order {order}")
+NUMBERED: Final[Phrases] = ("the order {order}", "my order {order}")
 DESCRIBED: Final[Phrases] = ("my order with the {item}", "the order with the {item}")
 
 WISHES: Final[Mapping[str, Phrases]] = {
@@ -81,10 +81,11 @@ REFUND: Final[Phrases] = (
 )
 COMPOUND: Final[Phrases] = (
     "Please {first}, and {second}.",
-    "I want to {first} and also {second}.",
-    "Two things: {first}, and then {second}.",
-    "I need to {first}. I also want to {second}.",
+    "I want to {first} and {second}.",
+    "Two things: {first}, and {second}.",
+    "I have to {first}. Also {second}.",
 )
+SHORTLY: Final[Phrases] = ("order {order}", "{order}")
 UNKNOWN_ORDER: Final[Phrases] = (
     "I do not know the number, but please {wish}.",
     "I want to {wish}. I have no number.",
@@ -96,6 +97,7 @@ ONE_ORDER: Final[Phrases] = (
     "I want to {wish}, the only one I have.",
 )
 SINGLE: Final[Phrases] = ("my order", "my only order")
+SOME: Final[Phrases] = ("one of my orders", "an order")
 
 QUESTIONS: Final[Mapping[str, Phrases]] = {
     "status": (
