@@ -1,0 +1,124 @@
+"""A customer of a retail database: the material that kinds of task are made of."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Final, TypeVar
+
+from envs.database import Database, Record
+from envs.retail.tools import GIFT_CARD
+from events.messages import Action
+
+T = TypeVar("T")
+
+METHODS: Final[Mapping[str, str]] = {
+    GIFT_CARD: "my gift card",
+    "credit_card": "my credit card",
+    "paypal": "my PayPal account",
+}
+"""How a customer calls a payment method, of which they have one of each source at most."""
+
+
+class Case:
+    """One customer, and the chance that draws what they want."""
+
+    def __init__(self, database: Database, user: Record, chance: Random) -> None:
+        self.database = database
+        self.user = user
+        self.chance = chance
+
+    def orders(self, status: str) -> list[Record]:
+        """The customer's orders with this status, shuffled."""
+        own = (self.database["orders"][order_id] for order_id in self.user["orders"])
+        return self.shuffled(order for order in own if order["status"] == status)
+
+    def order(self, status: str) -> Record:
+        """One of them. Raises IndexError if there is none."""
+        return self.orders(status)[0]
+
+    def shuffled(self, values: Iterable[T]) -> list[T]:
+        """The values in an order of chance."""
+        drawn = list(values)
+        self.chance.shuffle(drawn)
+        return drawn
+
+    def variants(self, item: Record, available: bool = True) -> list[Record]:
+        """Other items of the same product that can (or cannot) be had, shuffled."""
+        found = self.database["products"][item["product_id"]]["variants"].values()
+        return self.shuffled(
+            variant
+            for variant in found
+            if variant["item_id"] != item["item_id"] and variant["available"] == available
+        )
+
+    def method(self, source: str) -> Record | None:
+        """The customer's payment method of this source."""
+        methods = self.user["payment_methods"].values()
+        return next((method for method in methods if method["source"] == source), None)
+
+    def methods(self, amount: float) -> list[Record]:
+        """The payment methods that can pay this amount, shuffled."""
+        return self.shuffled(
+            method
+            for method in self.user["payment_methods"].values()
+            if method["source"] != GIFT_CARD or method["balance"] >= amount
+        )
+
+    def paid_with(self, order: Record) -> Record:
+        """The payment method that paid the order."""
+        methods: Mapping[str, Record] = self.user["payment_methods"]
+        return methods[order["payment_history"][0]["payment_method_id"]]
+
+    def holding(self, product_id: str) -> list[Record]:
+        """The customer's orders that have an item of this product."""
+        own = (self.database["orders"][order_id] for order_id in self.user["orders"])
+        return [
+            order
+            for order in own
+            if any(item["product_id"] == product_id for item in order["items"])
+        ]
+
+
+def total(order: Record) -> float:
+    """What the order cost when it was placed."""
+    return float(order["payment_history"][0]["amount"])
+
+
+def difference(item: Record, variant: Record) -> float:
+    """What the variant costs more."""
+    return float(round(variant["price"] - item["price"], 2))
+
+
+def action(name: str, **arguments: Any) -> Action:
+    """A call of a perfect agent."""
+    return Action(name=name, arguments=arguments)
+
+
+def get_order(order: Record) -> Action:
+    """Looking up an order."""
+    return action("get_order_details", order_id=order["order_id"])
+
+
+def get_user(case: Case) -> Action:
+    """Looking up the customer."""
+    return action("get_user_details", user_id=case.user["user_id"])
+
+
+def get_product(item: Record) -> Action:
+    """Looking up an item's product."""
+    return action("get_product_details", product_id=item["product_id"])
+
+
+def named(items: Sequence[Record]) -> str:
+    """The items of an order in a customer's words: no order has a product twice."""
+    return " and ".join(f"the {item['name'].lower()}" for item in items)
+
+
+def described(variant: Record) -> str:
+    """A variant by its options."""
+    return ", ".join(f"{option} {value}" for option, value in variant["options"].items())
+
+
+def money(amount: float) -> str | None:
+    """An amount that can be written in one way only; None if its last digit may be left out."""
+    written = f"{amount:.2f}"
+    return None if written.endswith("0") else written

@@ -1,0 +1,153 @@
+"""Retail customer service: tasks of our own over generated databases, and tau2-bench's real ones.
+
+    Retail().tasks()                    our tasks, every kind in turn
+    Retail(benchmarks).tasks("test")    the real ones of a split
+
+Guarantee: a generated task is a function of capability and seed, its customer fits its kind, and
+tasks with equal seeds share a database. Not promised: that a scripted customer understands every
+way in which an agent may ask; a model plays one better.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar, Final
+
+from envs.agents import CLOSING, Agent
+from envs.database import Database, Record, Tables
+from envs.retail.case import Case, action
+from envs.retail.database import canonical, generated
+from envs.retail.kinds import KINDS, Plan
+from envs.retail.oracle import RetailOracle
+from envs.retail.policy import POLICY, violations
+from envs.retail.tools import RetailTools
+from envs.task import GENERATED, Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.tau2.environment import Tau2Environment
+from envs.users import STOP
+from events.messages import Action, Message
+
+_FAREWELL: Final = Answer(
+    asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
+    r"|further (help|assistance)|thank you for (contacting|choosing|shopping)"
+    r"|have a (good|great|lovely|nice|wonderful)",
+    says=f"No, that is all. {STOP}",
+)
+_YES: Final = Answer(
+    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
+    r"|may i|go ahead|proceed",
+    says="Yes, please.",
+)
+_CORRECT: Final = Answer(asks=r"\bconfirm|is (this|that) (right|correct)", says="Yes, please.")
+_IDENTITY: Final = (
+    r"\be-?mail|\byour (full |first |last )?names?\b|\bzip|verify|identity|authenticate|who you are"
+)
+_ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
+_NOTHING_ELSE: Final = (
+    # The first time it may be meant before a change: whether all was named.
+    Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
+    Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
+)
+_ENDS: Final = rf"being transferred to a human agent|{CLOSING}"
+
+
+class Retail(Tau2Environment):
+    """Orders that are cancelled, changed, returned, exchanged and asked about."""
+
+    name: ClassVar[str] = "retail"
+    toolset = RetailTools
+    capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+
+    @staticmethod
+    def canonical(tables: Mapping[str, Any]) -> Tables:
+        """The tables with every field and type of the original's models."""
+        return canonical(tables)
+
+    def generated_database(self, seed: int) -> Database:
+        """Thirty users and their orders."""
+        return generated(seed)
+
+    def generated_policy(self) -> str:
+        """The rules in our words."""
+        return POLICY
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """Of generated tasks, one that asks who the user is."""
+        if task.split != GENERATED:
+            return super().oracle(task)
+        return RetailOracle(task, self.writes)
+
+    def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
+        """Broken rules about who is helped, who agreed and how calls are made."""
+        return violations(messages, self.writes)
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """The task of this kind with this seed."""
+        chance = Random(f"retail task {capability} {seed}")
+        case, plan = _fitting(capability, generated(seed), chance)
+        by_email = chance.random() < 0.5
+        return TaskDefinition(
+            id=self.task_id(capability, seed),
+            environment=self.name,
+            capability=capability,
+            seed=seed,
+            scenario=_scenario(case.user, plan, by_email),
+            script=_script(case.user, plan, by_email, told_at_once=chance.random() < 0.5),
+            criteria=Criteria(
+                gold_actions=(_authentication(case.user, by_email), *plan.calls),
+                outputs=plan.outputs,
+            ),
+        )
+
+
+def _fitting(capability: str, database: Database, chance: Random) -> tuple[Case, Plan]:
+    """A customer whom the kind fits, and what they want."""
+    users = list(database["users"].values())
+    chance.shuffle(users)
+    for user in users:
+        case = Case(database, user, chance)
+        plan = KINDS[capability].plan(case)
+        if plan is not None:
+            return case, plan
+    raise RuntimeError(f"no user of this generated database fits retail's kind {capability!r}")
+
+
+def _authentication(user: Record, by_email: bool) -> Action:
+    if by_email:
+        return action("find_user_id_by_email", email=user["email"])
+    return action("find_user_id_by_name_zip", **user["name"], zip=user["address"]["zip"])
+
+
+def _identity(user: Record, by_email: bool) -> str:
+    """What the customer says of who they are: what the perfect agent looks them up by."""
+    if by_email:
+        return f"My e-mail address is {user['email']}."
+    name = user["name"]
+    return (
+        f"I am {name['first_name']} {name['last_name']}, zip code {user['address']['zip']}. I do "
+        "not remember my e-mail address."
+    )
+
+
+def _scenario(user: Record, plan: Plan, by_email: bool) -> Scenario:
+    return Scenario(
+        reason_for_call=plan.request,
+        known_info=_identity(user, by_email),
+        task_instructions="Agree to what fits your request, to nothing else. You have no other "
+        "request.",
+    )
+
+
+def _script(user: Record, plan: Plan, by_email: bool, told_at_once: bool) -> Script:
+    identity = _identity(user, by_email)
+    return Script(
+        opening=f"{identity} {plan.request}" if told_at_once else plan.request,
+        answers=(
+            _FAREWELL,
+            _YES,
+            *plan.answers,
+            Answer(asks=_IDENTITY, says=identity),
+            _CORRECT,
+            *_NOTHING_ELSE,
+        ),
+        otherwise=plan.request,
+        ends=_ENDS,
+    )

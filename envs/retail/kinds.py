@@ -1,0 +1,385 @@
+"""The kinds of task: each draws what a customer wants and says what a perfect agent does about it.
+
+A kind is a function of a case; it returns None where this customer does not fit, and the next one
+is tried. Plain kinds are one change; the others combine two, hang on what is looked up, must be
+refused, or ask for an answer. Every kind changes something or demands an output, so that an agent
+that does nothing fails it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from envs.database import Record
+from envs.retail import database
+from envs.retail.case import (
+    METHODS,
+    Case,
+    action,
+    described,
+    difference,
+    get_order,
+    get_product,
+    get_user,
+    money,
+    named,
+    total,
+)
+from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
+from envs.task import Answer
+from events.messages import Action
+
+_REASONS: Final = {
+    "no longer needed": "I no longer need it",
+    "ordered by mistake": "I ordered it by mistake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a customer says, and what a perfect agent does once it has found the customer."""
+
+    request: str
+    calls: tuple[Action, ...]
+    outputs: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+class Kind(NamedTuple):
+    """A kind of task."""
+
+    demands: str
+    """What it demands of the agent."""
+    plan: Callable[[Case], Plan | None]
+
+
+def _cancel(case: Case) -> Plan | None:
+    order, reason = case.order(PENDING), case.chance.choice(list(_REASONS))
+    return Plan(
+        f"Please cancel my order {order['order_id']}. {_REASONS[reason]}.",
+        (get_order(order), _cancelling(order, reason)),
+        answers=_because(reason),
+    )
+
+
+def _return(case: Case) -> Plan | None:
+    order = case.order(DELIVERED)
+    items = order["items"][: case.chance.randrange(1, len(order["items"]) + 1)]
+    method = case.chance.choice([case.paid_with(order), case.method(GIFT_CARD)])
+    return Plan(
+        f"I want to return {named(items)} of order {order['order_id']}. "
+        f"Please refund {METHODS[method['source']]}.",
+        (get_order(order), get_user(case), _returning(order, items, method)),
+    )
+
+
+def _exchange(case: Case) -> Plan | None:
+    return _replacement(case, case.order(DELIVERED), "exchange", "exchange_delivered_order_items")
+
+
+def _modify_items(case: Case) -> Plan | None:
+    return _replacement(case, case.order(PENDING), "change", "modify_pending_order_items")
+
+
+def _replacement(case: Case, order: Record, verb: str, tool: str) -> Plan | None:
+    item = case.chance.choice(order["items"])
+    variant = case.variants(item)[0]
+    method = case.methods(difference(item, variant))[0]
+    return Plan(
+        f"I want to {verb} {named([item])} of order {order['order_id']}: I would rather have "
+        f"{described(variant)}. Use {METHODS[method['source']]} for the difference.",
+        (
+            get_order(order),
+            get_product(item),
+            get_user(case),
+            _replacing(tool, order, item, variant, method),
+        ),
+        answers=(_ALL_ITEMS,),
+    )
+
+
+def _modify_payment(case: Case) -> Plan | None:
+    order = case.order(PENDING)
+    others = [m for m in case.methods(total(order)) if m != case.paid_with(order)]
+    if not others:
+        return None
+    return Plan(
+        f"I would like to pay order {order['order_id']} with {METHODS[others[0]['source']]} "
+        "instead.",
+        (get_order(order), get_user(case), _paying(order, others[0])),
+    )
+
+
+def _modify_address(case: Case) -> Plan | None:
+    order, address = case.order(PENDING), database.address(case.chance)
+    return Plan(
+        f"Please send my order {order['order_id']} to another address: {_written(address)}.",
+        (
+            get_order(order),
+            action("modify_pending_order_address", order_id=order["order_id"], **address),
+        ),
+    )
+
+
+def _user_address(case: Case) -> Plan | None:
+    address = database.address(case.chance)
+    return Plan(
+        "I have moved. Please change the address of my account, and leave my orders as they "
+        f"are. The new one is {_written(address)}.",
+        (
+            get_user(case),
+            action("modify_user_address", user_id=case.user["user_id"], **address),
+        ),
+    )
+
+
+def _two_requests(case: Case) -> Plan | None:
+    first, second = _cancel(case), _return(case)
+    if first is None or second is None:
+        return None
+    return Plan(
+        f"I have two requests. {first.request} And then, {second.request}",
+        first.calls + second.calls,
+        answers=first.answers,
+    )
+
+
+def _status_condition(case: Case) -> Plan | None:
+    order = case.order(case.chance.choice((PENDING, DELIVERED)))
+    reason = "no longer needed"
+    act = (
+        _cancelling(order, reason)
+        if order["status"] == PENDING
+        else _returning(order, order["items"], case.paid_with(order))
+    )
+    return Plan(
+        f"I no longer need order {order['order_id']}. If it can still be cancelled, cancel it. If "
+        "it has arrived already, I want to return all of it, with the refund to the payment "
+        "method that I paid with.",
+        (get_order(order), act),
+        answers=_because(reason),
+    )
+
+
+def _fallback_item(case: Case) -> Plan | None:
+    order = case.order(DELIVERED)
+    item = case.chance.choice(order["items"])
+    wanted = case.variants(item, available=case.chance.random() < 0.3)
+    others = [variant for variant in case.variants(item) if variant not in wanted[:1]]
+    method = case.paid_with(order)
+    if not wanted or not others or method["source"] == GIFT_CARD:
+        return None
+    taken = wanted[0] if wanted[0]["available"] else others[0]
+    return Plan(
+        f"I want to exchange {named([item])} of order {order['order_id']} for one with "
+        f"{described(wanted[0])}. Only if that is out of stock, take {described(others[0])}. "
+        f"{METHODS[method['source']].capitalize()} pays the difference.",
+        (
+            get_order(order),
+            get_product(item),
+            get_user(case),
+            _replacing("exchange_delivered_order_items", order, item, taken, method),
+        ),
+        answers=(_ALL_ITEMS,),
+    )
+
+
+def _cheapest(case: Case) -> Plan | None:
+    order = case.order(PENDING)
+    item = case.chance.choice(order["items"])
+    variants = sorted(case.variants(item), key=lambda variant: float(variant["price"]))
+    method = case.paid_with(order)
+    if variants[0]["price"] >= min(variants[1]["price"], item["price"]):
+        return None
+    return Plan(
+        f"In order {order['order_id']} I want the cheapest {item['name'].lower()} that you have in "
+        "stock, whatever it looks like. The difference goes to the payment method that I paid "
+        "with.",
+        (
+            get_order(order),
+            get_product(item),
+            _replacing("modify_pending_order_items", order, item, variants[0], method),
+        ),
+        answers=(_ALL_ITEMS,),
+    )
+
+
+def _balance_condition(case: Case) -> Plan | None:
+    order, card = case.order(PENDING), case.method(GIFT_CARD)
+    if card is None or case.paid_with(order) == card:
+        return None
+    reason = "no longer needed"
+    enough = card["balance"] >= total(order)
+    return Plan(
+        f"If my gift card covers all of order {order['order_id']}, pay it with the gift card. If "
+        "it does not, cancel the order; then I no longer need it.",
+        (
+            get_order(order),
+            get_user(case),
+            _paying(order, card) if enough else _cancelling(order, reason),
+        ),
+        answers=_because(reason),
+    )
+
+
+def _find_order(case: Case) -> Plan | None:
+    order = case.order(PENDING)
+    item = case.chance.choice(order["items"])
+    if case.holding(item["product_id"]) != [order]:
+        return None
+    own = case.user["orders"]
+    searched = own[: own.index(order["order_id"]) + 1]
+    reason = case.chance.choice(list(_REASONS))
+    return Plan(
+        f"I have lost the number of my order. It is the one with {named([item])} in it. Please "
+        f"cancel it. {_REASONS[reason]}.",
+        (
+            get_user(case),
+            *(action("get_order_details", order_id=order_id) for order_id in searched),
+            _cancelling(order, reason),
+        ),
+        answers=_because(reason),
+    )
+
+
+def _all_pending(case: Case) -> Plan | None:
+    pending = {order["order_id"]: order for order in case.orders(PENDING)}
+    if len(pending) < 2:
+        return None
+    reason = case.chance.choice(list(_REASONS))
+    looked_up = (action("get_order_details", order_id=own) for own in case.user["orders"])
+    cancelled = (_cancelling(pending[own], reason) for own in case.user["orders"] if own in pending)
+    return Plan(
+        f"Please cancel all my orders that are still pending. The reason is: {reason}.",
+        (get_user(case), *looked_up, *cancelled),
+        answers=_because(reason),
+    )
+
+
+def _refused_cancellation(case: Case) -> Plan | None:
+    sent = case.orders(database.PROCESSED)
+    paid = money(total(sent[0])) if sent else None
+    if paid is None:
+        return None
+    return Plan(
+        f"Please cancel my order {sent[0]['order_id']}, I no longer need it. If you cannot do "
+        "that, leave it and tell me how much I paid for it.",
+        (get_order(sent[0]),),
+        outputs=(paid,),
+    )
+
+
+def _refused_refund(case: Case) -> Plan | None:
+    order = case.order(DELIVERED)
+    others = [m for m in case.user["payment_methods"].values() if m != case.paid_with(order)]
+    item = case.chance.choice(order["items"])
+    price = money(item["price"])
+    if others[0]["source"] == GIFT_CARD or price is None:
+        return None
+    return Plan(
+        f"I want to return {named([item])} of order {order['order_id']}, but the refund must go to "
+        f"{METHODS[others[0]['source']]}, nothing else. If that is not possible, leave it and tell "
+        f"me what {named([item])} cost.",
+        (get_order(order), get_user(case)),
+        outputs=(price,),
+    )
+
+
+def _question_refund(case: Case) -> Plan | None:
+    order = case.order(DELIVERED)
+    items = order["items"][:2]
+    refund = money(sum(item["price"] for item in items))
+    if len(items) < 2 or refund is None:
+        return None
+    prices = " + ".join(f"{item['price']:.2f}" for item in items)
+    return Plan(
+        f"If I returned {named(items)} of order {order['order_id']}, how much would I get back in "
+        "all? I only want to know.",
+        (get_order(order), action("calculate", expression=prices)),
+        outputs=(refund,),
+    )
+
+
+def _question_price(case: Case) -> Plan | None:
+    product = case.shuffled(case.database["products"].values())[0]
+    stocked = [variant for variant in product["variants"].values() if variant["available"]]
+    lowest = money(min(variant["price"] for variant in stocked))
+    if lowest is None:
+        return None
+    return Plan(
+        f"What does the cheapest {product['name'].lower()} cost that you have in stock?",
+        (action("list_all_product_types"), get_product(product)),
+        outputs=(lowest,),
+    )
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "cancel": Kind("Cancel a pending order.", _cancel),
+    "return": Kind("Return items of a delivered order.", _return),
+    "exchange": Kind("Exchange an item of a delivered order.", _exchange),
+    "modify-items": Kind("Change an item of a pending order.", _modify_items),
+    "modify-payment": Kind("Change how a pending order is paid.", _modify_payment),
+    "modify-address": Kind("Change where a pending order is sent.", _modify_address),
+    "user-address": Kind("Change the user's own address and no order's.", _user_address),
+    "two-requests": Kind("A cancellation and a return in one conversation.", _two_requests),
+    "status-condition": Kind("Cancel or return, as the order's status allows.", _status_condition),
+    "fallback-item": Kind("A second choice where the first is out of stock.", _fallback_item),
+    "cheapest": Kind("Find the cheapest item in stock and change to it.", _cheapest),
+    "balance-condition": Kind("Compare a balance with a total, then act.", _balance_condition),
+    "find-order": Kind("Find an order by what is in it.", _find_order),
+    "all-pending": Kind("The same change on every order it applies to.", _all_pending),
+    "refused-cancellation": Kind("Refuse by status, and answer instead.", _refused_cancellation),
+    "refused-refund": Kind("Refuse by rule, and answer instead.", _refused_refund),
+    "question-refund": Kind("Answer a question by adding up; change nothing.", _question_refund),
+    "question-price": Kind("Answer a question from the catalogue.", _question_price),
+}
+"""Capability -> its kind."""
+
+
+_ALL_ITEMS: Final = Answer(
+    asks=r"(list|items?) (is |are )?complete|all (of )?the items|any other items?",
+    says="Yes, that is every item.",
+)
+
+
+def _because(reason: str) -> tuple[Answer, ...]:
+    return (Answer(asks=r"\breason\b|\bwhy\b", says=f"{_REASONS[reason]}."),)
+
+
+def _cancelling(order: Record, reason: str) -> Action:
+    return action("cancel_pending_order", order_id=order["order_id"], reason=reason)
+
+
+def _returning(order: Record, items: list[Record], method: Record) -> Action:
+    return action(
+        "return_delivered_order_items",
+        order_id=order["order_id"],
+        item_ids=[item["item_id"] for item in items],
+        payment_method_id=method["id"],
+    )
+
+
+def _replacing(tool: str, order: Record, item: Record, variant: Record, method: Record) -> Action:
+    return action(
+        tool,
+        order_id=order["order_id"],
+        item_ids=[item["item_id"]],
+        new_item_ids=[variant["item_id"]],
+        payment_method_id=method["id"],
+    )
+
+
+def _paying(order: Record, method: Record) -> Action:
+    return action(
+        "modify_pending_order_payment",
+        order_id=order["order_id"],
+        payment_method_id=method["id"],
+    )
+
+
+def _written(address: Record) -> str:
+    second = f"{address['address2']}, " if address["address2"] else ""
+    return (
+        f"{address['address1']}, {second}{address['city']}, {address['state']} {address['zip']}, "
+        f"{address['country']}"
+    )

@@ -1,0 +1,57 @@
+"""The gold actions of real tasks, played through whole episodes and graded.
+
+A scripted agent makes the calls, asks before each write and says what must be communicated; a
+scripted user agrees. Every task should be worth 1: one that is not shows a mistake in the tools,
+the turn protocol or the evaluation, or a task whose data does not fit its database.
+
+Guarantee: what needs a judge is named as unevaluated and never counted as 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from envs.episode import Episode, play
+from envs.grading import Grade, grade
+from envs.task import TaskDefinition
+from envs.tau2.benchmark import BASE
+from envs.tau2.environment import Tau2Environment
+
+
+@dataclass(slots=True)
+class GoldReport:
+    """What the tasks of a split were worth."""
+
+    tasks: int = 0
+    reward_one: int = 0
+    unevaluated: dict[str, list[str]] = field(default_factory=dict)
+    """Part of the reward that needs a judge -> tasks whose other parts are all 1."""
+    failed: list[str] = field(default_factory=list)
+
+
+def play_gold(environment: Tau2Environment, split: str = BASE) -> GoldReport:
+    """Play and grade every task of a split. Raises UnknownTask, BenchmarkBroken."""
+    report = GoldReport()
+    for task in environment.tasks(split):
+        _count(report, task, _played(environment, task))
+    return report
+
+
+def _played(environment: Tau2Environment, task: TaskDefinition) -> Grade:
+    episode = Episode(environment, task)
+    play(episode, environment.oracle(task), environment.user(task))
+    return grade(environment, task, episode.messages, episode.termination)
+
+
+def _count(report: GoldReport, task: TaskDefinition, verdict: Grade) -> None:
+    report.tasks += 1
+    if verdict.reward == 1:
+        report.reward_one += 1
+    elif verdict.reward is None:
+        _name_unevaluated(report, task, verdict.unevaluated)
+    else:
+        report.failed.append(task.id)
+
+
+def _name_unevaluated(report: GoldReport, task: TaskDefinition, parts: Sequence[str]) -> None:
+    for part in parts:
+        report.unevaluated.setdefault(part, []).append(task.id)
