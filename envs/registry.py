@@ -189,11 +189,11 @@ def _already(cls: type[Environment]) -> type[Environment]:
 def _defined(file: Path) -> list[type[Environment]]:
     """The environments that a file defines. Raises EnvironmentBroken."""
     module = _imported(file)
+    classes = [value for value in vars(module).values() if inspect.isclass(value)]
     own = [
-        value
-        for value in dict.fromkeys(vars(module).values())
-        if inspect.isclass(value) and issubclass(value, Environment)
-        if value.__module__ == module.__name__
+        cls
+        for cls in dict.fromkeys(classes)
+        if issubclass(cls, Environment) and cls.__module__ == module.__name__
     ]
     found = [cls for cls in own if not _is_base(cls, own)]
     if not found:
