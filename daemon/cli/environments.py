@@ -1,13 +1,18 @@
 """`kintsugi env`: environments, their tasks, and what proves that they are right."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from daemon.cli.command import Cli, command, noun
-from daemon.cli.output import table
+import typer
+
+from daemon.cli.command import PARTLY, Cli, command, noun
+from daemon.cli.output import facts, table
 
 if TYPE_CHECKING:
     from envs.environment import Environment
     from envs.registry import Found
+    from envs.tau2.environment import Tau2Environment
 
 group = noun("env", "Environments: tasks that can be executed.")
 
@@ -63,3 +68,80 @@ def _splits(cli: Cli, found: "Found") -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+_SHOWN_MISMATCHES = 20
+"""Of a replay, in the table; `--json` has all of them."""
+
+_SHOWN_VALUE = 160
+"""Characters of a value in that table."""
+
+Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail or airline.")]
+
+
+@command(group)
+def replay(
+    cli: Cli,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="JSON Lines.")
+    ],
+    env: Domain,
+) -> int | None:
+    """Replay recorded tool calls on the real tasks' database and compare everything."""
+    from envs.tau2.golden import replay as replayed
+
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        found = replayed(_real(cli, env), lines)
+    if cli.out.json:
+        cli.out.document(asdict(found))
+    else:
+        if found.mismatches:
+            rows = [_cells(asdict(one)) for one in found.mismatches[:_SHOWN_MISMATCHES]]
+            cli.out.show(table(["row", "call", "what", "expected", "actual"], rows), "")
+        cli.out.show(
+            f"{found.equal:,} of {found.calls:,} calls in {found.rows:,} rows are equal, "
+            f"{len(found.mismatches):,} values differ"
+        )
+    return PARTLY if found.mismatches else None
+
+
+@command(group)
+def gold(
+    cli: Cli,
+    env: Domain,
+    split: Annotated[str, typer.Option(metavar="S", help="base, train or test.")] = "base",
+) -> int | None:
+    """Play the gold actions of real tasks through whole episodes and grade them."""
+    from envs.tau2.gold import play_gold
+
+    report = play_gold(_real(cli, env), split)
+    if cli.out.json:
+        cli.out.document(asdict(report))
+        return PARTLY if report.failed else None
+    cli.out.show(
+        facts(
+            {
+                "tasks": report.tasks,
+                "reward 1": report.reward_one,
+                **{f"needs {part}": len(ids) for part, ids in report.unevaluated.items()},
+                "failed": ", ".join(report.failed) or 0,
+            }
+        )
+    )
+    return PARTLY if report.failed else None
+
+
+def _real(cli: Cli, name: str) -> "Tau2Environment":
+    """The environment, if it is one that has real tasks."""
+    from envs.tau2.environment import Tau2Environment
+
+    environment = opened(cli, name)
+    if not isinstance(environment, Tau2Environment):
+        raise typer.BadParameter(
+            f"{name} has no real tasks; give retail or airline", param_hint="--env"
+        )
+    return environment
+
+
+def _cells(mismatch: dict[str, Any]) -> list[str]:
+    return ["" if value is None else str(value)[:_SHOWN_VALUE] for value in mismatch.values()]

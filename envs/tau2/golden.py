@@ -97,12 +97,16 @@ def _replay_row(
 
 def _row(line: str) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError as error:
+        row = json.loads(line, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise _Malformed(f"no JSON: {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("calls"), list):
         raise _Malformed(line.strip()[:200])
     return row
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _call(call: Any) -> tuple[str, Mapping[str, Any]]:
