@@ -1,0 +1,445 @@
+"""What proves that an environment is right: determinism, and agents that must win or must not.
+
+    found = check(Sample(environment="./library.py"))
+    found.problems      one sentence each: which task, what is wrong, what to do
+
+Checked on the tasks that an environment generates: a task is a function of its capability and
+seed, here and in a process with another order of sets; the same messages of the agent give the
+same episode, in another order of tasks too; an episode leaves no trace; the oracle gets 1, an
+agent that does nothing at most .2 and one that does anything at most .3 (static checks of TRACE,
+arXiv 2604.05336); gold actions repeat, and change the state if they write; no tool raises; ids,
+schemas and scenarios are fit for use. Loaded tasks are somebody else's: their figures are reported
+and not judged.
+
+Not covered: what changes once a day or from machine to machine, and whether a task makes sense.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from envs.environment import Environment
+from envs.footprint import (
+    AGENTS,
+    REPEATED,
+    SCENARIOS,
+    Played,
+    Repeats,
+    Report,
+    Sample,
+    SecondProcess,
+    Trial,
+    drawn,
+    played,
+    written_out,
+)
+from envs.grading import replay_gold
+from envs.schema import ToolSchema
+from envs.task import GENERATED
+from events.canonical import sha256
+
+NULL_AT_MOST: Final = 0.2
+RANDOM_AT_MOST: Final = 0.3
+DISTINCT_AT_LEAST: Final = 0.95
+
+_PARTS: Final = {
+    "definition": "definition",
+    "state": "first state",
+    "oracle": "episode of the oracle",
+    "random": "episode of the random agent",
+}
+_EVERY_SEED: Final = "every capability must give a task for every seed"
+_ANY_AGENT: Final = "whatever an agent says, an episode must come to an end"
+_STAGES: Final = {
+    "generate": ("generate", _EVERY_SEED),
+    "generate again": ("generate, the second time,", _EVERY_SEED),
+    "reset": ("pristine", "every task must have a first state of JSON records"),
+    "pristine": ("pristine, the second time,", "every task must have a first state"),
+    "task": ("task(id)", "let it give every task that a split has"),
+    "oracle": ("the episode of the oracle", _ANY_AGENT),
+    "null": ("the episode of an agent that does nothing", _ANY_AGENT),
+    "random": ("the episode of a random agent", _ANY_AGENT),
+    "again": ("an episode that is played again", _ANY_AGENT),
+    "gold": ("replaying the gold actions", "let tools raise ToolError alone"),
+    "schemas": ("schemas(task)", "let every task have its tools"),
+}
+"""Where code of the environment ran -> its words, and what to do."""
+
+_SCHEMA: Final = "give it in the format of OpenAI's functions, with a docstring"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with one task, or with the whole environment."""
+
+    kind: str
+    subject: str
+    """Id of the task, or name of the environment."""
+    what: str
+    remedy: str
+    determinism: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Mean rewards; None where no task can be judged without a person."""
+
+    tasks: int
+    oracle: float | None
+    null: float | None
+    random: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The verdict on an environment."""
+
+    environment: str
+    split: str
+    judged: bool
+    """Whether the rates were held against their limits: not those of loaded tasks."""
+    digest: str
+    """sha256 of all definitions: two versions of a split differ in it."""
+    deterministic: bool
+    overall: Rates
+    capabilities: Mapping[str, Rates]
+    problems: tuple[str, ...]
+
+
+def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> Check:
+    """Check a sample of tasks; `progress` is told of each task twice.
+
+    Raises UnknownEnvironment, EnvironmentBroken, UnknownTask; what the environment raises while it
+    works is a problem.
+    """
+    environment = sample.open()
+    with SecondProcess(sample) as second:
+        trials = drawn(environment, sample)
+        ready = [one for one in trials if one.ready]
+        problems = [
+            *_first_round(environment, ready, sample.seed, progress),
+            *_second_round(environment, ready, progress),
+            *_definitions(environment, ready),
+        ]
+        report = second.report()
+    problems += _elsewhere(environment, ready, report, {problem.subject for problem in problems})
+    rates, capabilities = _rates(ready), _by_capability(ready)
+    judged = sample.split == GENERATED
+    if judged:
+        problems += _verdicts(environment, ready, report, rates, capabilities)
+    problems += _raised(trials)
+    return Check(
+        environment.name,
+        sample.split,
+        judged,
+        sha256(" ".join(one.task.digest() for one in ready)),
+        not any(problem.determinism for problem in problems),
+        rates,
+        capabilities,
+        tuple(_sentences(problems)),
+    )
+
+
+def _first_round(
+    environment: Environment, trials: Sequence[Trial], seed: int, progress: Callable[[int], None]
+) -> Iterator[Problem]:
+    """Plays every task with every agent, and sees what that did to the first states."""
+    for _, group in groupby(trials, key=lambda one: one.begins):
+        together = list(group)
+        task = together[0].task
+        before = written_out(environment.reset(task))
+        for one in together:
+            one.play(environment, AGENTS, seed)
+            progress(1)
+        if written_out(environment.reset(task)) != before:
+            yield Problem(
+                "reset",
+                task.id,
+                "its first state is another one after it was played",
+                "a tool changes a record in place: take it with database.edit before",
+                determinism=True,
+            )
+
+
+def _second_round(
+    environment: Environment, trials: Sequence[Trial], progress: Callable[[int], None]
+) -> Iterator[Problem]:
+    """Says the same to every task again, the last task first."""
+    for one in reversed(trials):
+        for name in REPEATED:
+            with one.stage("again"):
+                yield from _repeated(environment, one, name)
+        progress(1)
+
+
+def _repeated(environment: Environment, one: Trial, name: str) -> Iterator[Problem]:
+    first = one.plays.get(name)
+    if first is None:
+        return
+    second = played(environment, one.task, Repeats(first.messages))
+    if second.trace != first.trace:
+        yield Problem(
+            "episode",
+            one.subject,
+            f"the same messages of the agent gave another episode ({_difference(first, second)})",
+            "keep all state in the database, none in a class, a module or the environment",
+            determinism=True,
+        )
+
+
+def _difference(first: Played, second: Played) -> str:
+    """The first thing in which two episodes differ."""
+    for place, (one, other) in enumerate(zip(first.messages, second.messages, strict=False)):
+        if one != other:
+            return f"message {place} was {one.text[:80]!r}, then {other.text[:80]!r}"
+    if len(first.messages) != len(second.messages):
+        return f"{len(first.messages)} messages, then {len(second.messages)}"
+    if first.policy != second.policy:
+        return "the policy differs"
+    if first.state != second.state:
+        return "the last state differs"
+    return f"the reward was {first.grade.reward}, then {second.grade.reward}"
+
+
+def _definitions(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
+    """Whether a task is what it says, and is the same when it is asked for again."""
+    found = Counter(one.task.id for one in trials)
+    for one in trials:
+        if found[one.task.id] > 1:
+            yield Problem(
+                "unique",
+                one.task.id,
+                f"{found[one.task.id]} tasks have this id",
+                "give each its own, with self.task_id(capability, seed)",
+            )
+            continue
+        with one.stage("generate again"):
+            yield from _made_again(one)
+        with one.stage("pristine"):
+            yield from _state_again(environment, one)
+        with one.stage("task"):
+            yield from _looked_up(environment, one)
+
+
+def _made_again(one: Trial) -> Iterator[Problem]:
+    if one.make().digest() != one.task.digest():
+        yield Problem(
+            "generate",
+            one.subject,
+            "generated twice, it is not the same task",
+            "let chance come from Random(text with the seed), and use no clock",
+            determinism=True,
+        )
+
+
+def _state_again(environment: Environment, one: Trial) -> Iterator[Problem]:
+    if environment.pristine(one.task).digest() != one.state:
+        yield Problem(
+            "pristine",
+            one.subject,
+            "pristine made another state the second time",
+            "let chance come from Random(text with task.seed), and use no clock",
+            determinism=True,
+        )
+
+
+def _looked_up(environment: Environment, one: Trial) -> Iterator[Problem]:
+    task = one.task
+    expected = (one.subject, environment.name)
+    if (task.id, task.environment) != expected:
+        yield Problem(
+            "id",
+            one.subject,
+            f"it says that it is {task.id!r} of {task.environment!r}",
+            "set id=self.task_id(capability, seed) and environment=self.name",
+        )
+    elif environment.task(task.id).digest() != task.digest():
+        yield Problem(
+            "task",
+            one.subject,
+            "task(id) gives another definition than its split",
+            "let both come from generate",
+        )
+
+
+def _elsewhere(
+    environment: Environment, trials: Sequence[Trial], report: Report, known: Container[str]
+) -> Iterator[Problem]:
+    """Where another process, with another order of sets, saw something else."""
+    if report.crashed:
+        yield Problem(
+            "process",
+            environment.name,
+            f"in a second process it cannot be used ({report.crashed})",
+            "make it independent of the process that imports it",
+            determinism=True,
+        )
+        return
+    for one in trials:
+        there = report.footprints.get(one.subject, {})
+        different = [part for part, hashed in one.footprint.items() if there.get(part) != hashed]
+        if different and one.subject not in known:
+            yield Problem(
+                "process",
+                one.subject,
+                f"another process sees another {_PARTS[different[0]]}",
+                "sort what comes from a set, and use neither hash() nor id()",
+                determinism=True,
+            )
+
+
+def _verdicts(
+    environment: Environment,
+    trials: Sequence[Trial],
+    report: Report,
+    rates: Rates,
+    capabilities: Mapping[str, Rates],
+) -> Iterator[Problem]:
+    """What is asked of tasks that the environment writes itself."""
+    yield from _too_easy(environment, rates, capabilities)
+    for one in trials:
+        yield from _played_wrong(one)
+        with one.stage("gold"):
+            yield from _gold(environment, one)
+    for capability, distinct in report.distinct.items():
+        if distinct < DISTINCT_AT_LEAST * SCENARIOS:
+            yield Problem(
+                "distinct",
+                f"{environment.name}/{capability}",
+                f"{distinct} of {SCENARIOS} scenarios are distinct, "
+                f"{DISTINCT_AT_LEAST * SCENARIOS:.0f} should be",
+                "draw names, records and wishes from more values",
+            )
+    for subject, text in report.failures.items():
+        yield Problem("generate raises", subject, f"generate raises {text}", _EVERY_SEED)
+    yield from _schemas(environment, trials)
+
+
+def _too_easy(
+    environment: Environment, rates: Rates, capabilities: Mapping[str, Rates]
+) -> Iterator[Problem]:
+    limits = (
+        ("null", "does nothing", NULL_AT_MOST),
+        ("random", "calls tools at random", RANDOM_AT_MOST),
+    )
+    for agent, does, most in limits:
+        reached = getattr(rates, agent)
+        if reached is None or reached <= most:
+            continue
+        shares = {name: getattr(one, agent) or 0.0 for name, one in capabilities.items()}
+        easiest = max(shares, key=lambda name: shares[name])
+        yield Problem(
+            agent,
+            environment.name,
+            f"an agent that {does} gets {reached:.2f}, above {most:.2f}, and {shares[easiest]:.2f} "
+            f"of {easiest!r}",
+            "demand a change, or an output that only a look into the state can tell",
+        )
+
+
+def _played_wrong(one: Trial) -> Iterator[Problem]:
+    for episode in one.plays.values():
+        for defect in episode.defects:
+            remedy = "raise ToolError for whatever an agent may get wrong"
+            yield Problem("defect", one.subject, f"a tool raised: {defect}", remedy)
+    oracle = one.plays.get("oracle")
+    if oracle is None or oracle.grade.reward == 1.0:
+        return
+    if oracle.grade.reward is None:
+        what = f"nobody but a judge can tell {', '.join(oracle.grade.unevaluated)}"
+        yield Problem("judge", one.subject, what, "leave it out of the reward basis")
+        return
+    remedy = "correct its gold actions and outputs, the script, or the oracle"
+    yield Problem("oracle", one.subject, f"the oracle gets 0: {_why(oracle)}", remedy)
+
+
+def _why(played: Played) -> str:
+    """Why an episode was worth nothing."""
+    grade = played.grade
+    if grade.irregular is not None:
+        return f"the episode ended with {grade.irregular}"
+    if grade.difference:
+        first = grade.difference[0]
+        return f"{'/'.join(first.path)} is {first.actual!r}, not {first.expected!r}"
+    if grade.missing:
+        return f"{grade.missing[0]!r} was not said"
+    return next(iter(grade.violations), "a gold action was not called")
+
+
+def _gold(environment: Environment, one: Trial) -> Iterator[Problem]:
+    first, second = (replay_gold(environment, one.task) for _ in range(2))
+    if first.digest() != second.digest():
+        yield Problem(
+            "gold",
+            one.subject,
+            "its gold actions leave another state the second time",
+            "keep all state in the database, none in a class, a module or the environment",
+            determinism=True,
+        )
+    writes = [a for a in one.task.criteria.gold_actions or () if a.name in environment.writes]
+    if writes and first.digest() == one.state:
+        yield Problem(
+            "no change",
+            one.subject,
+            f"its gold actions write ({writes[0].name}), but the state stays as it was",
+            "correct their arguments, or the tool",
+        )
+
+
+def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
+    """The tools of one task of each capability."""
+    seen = {one.task.capability: one for one in trials}
+    for one in seen.values():
+        with one.stage("schemas"):
+            for schema in environment.schemas(one.task):
+                try:
+                    ToolSchema.model_validate(schema)
+                except ValidationError as error:
+                    yield Problem("schema", one.subject, _explained(schema, error), _SCHEMA)
+
+
+def _explained(schema: Mapping[str, Any], error: ValidationError) -> str:
+    function = schema.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"the schema of tool {name!r} is wrong at {where}: {problem['msg']}"
+
+
+def _raised(trials: Sequence[Trial]) -> Iterator[Problem]:
+    for one in trials:
+        for stage, text in one.failures.items():
+            what, remedy = _STAGES[stage]
+            yield Problem(f"{stage} raises", one.subject, f"{what} raises {text}", remedy)
+
+
+def _rates(trials: Sequence[Trial]) -> Rates:
+    return Rates(len(trials), *(_mean(trials, agent) for agent in AGENTS))
+
+
+def _mean(trials: Sequence[Trial], agent: str) -> float | None:
+    rewards = [one.plays[agent].grade.reward for one in trials if agent in one.plays]
+    known = [reward for reward in rewards if reward is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
+    found: dict[str, list[Trial]] = defaultdict(list)
+    for one in trials:
+        found[one.task.capability].append(one)
+    return {capability: _rates(found[capability]) for capability in found}
+
+
+def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
+    """One sentence for each kind of problem of each capability, about the first such task."""
+    groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
+    for problem in problems:
+        groups[problem.kind, problem.subject.rpartition("/")[0]].append(problem)
+    for group in groups.values():
+        first, others = group[0], len({problem.subject for problem in group}) - 1
+        more = f" (and {others} more like it)" if others else ""
+        yield f"{first.subject}: {first.what}{more}; {first.remedy}"

@@ -1,0 +1,306 @@
+"""What an environment does, as hashes: what a check (checking.py) compares between processes.
+
+    Sample               an environment and some of its tasks
+    Trial                one of them, generated and played by agents that need no model
+    trial.footprint      its definition, first state and episodes as hashes
+    SecondProcess        the same sample in another process, with another order of sets
+
+Guarantee: whatever an environment raises becomes a failure with the stage it came from. Not
+covered: an environment that never returns.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from envs.agents import Agent, NullAgent, RandomAgent
+from envs.database import Database
+from envs.environment import Environment
+from envs.episode import Episode, Termination, play
+from envs.grading import Grade, grade
+from envs.registry import open_environment
+from envs.task import GENERATED, TaskDefinition
+from envs.users import STOP
+from events.canonical import exact_json, sha256
+from events.messages import Frozen, Message
+
+Slot = tuple[str, Callable[[], TaskDefinition]]
+"""The id that a task should have, and what makes it."""
+
+SCENARIOS: Final = 200
+"""Seeds over which the scenarios of a capability are counted."""
+
+_HASH_SEEDS: Final = ("1", "2")
+
+
+class Sample(Frozen):
+    """Which tasks of which environment."""
+
+    environment: str
+    """Name or path."""
+    benchmarks: Path | None = None
+    paths: tuple[Path, ...] = ()
+    split: str = GENERATED
+    tasks: int | None = None
+    """None: as many as the split has."""
+    seed: int = 0
+    """Of the first generated task, and of the random agent."""
+
+    def open(self) -> Environment:
+        """The environment, new. Raises UnknownEnvironment, EnvironmentBroken."""
+        return open_environment(self.environment, benchmarks=self.benchmarks, paths=self.paths)
+
+    def slots(self, environment: Environment) -> list[Slot]:
+        """The tasks. Raises UnknownTask for a split that does not exist."""
+        if self.split == GENERATED:
+            size = len(environment.capabilities) * environment.tasks_per_capability
+            return list(islice(self._generated(environment), self.tasks or size))
+        tasks = islice(environment.tasks(self.split), self.tasks)
+        return [(task.id, partial(_same, task)) for task in tasks]
+
+    def _generated(self, environment: Environment) -> Iterator[Slot]:
+        for seed in count(self.seed):
+            for capability in environment.capabilities:
+                make = partial(environment.generate, capability, seed)
+                yield environment.task_id(capability, seed), make
+
+
+def _same(task: TaskDefinition) -> TaskDefinition:
+    return task
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode that is over."""
+
+    policy: str
+    messages: tuple[Message, ...]
+    termination: Termination | None
+    state: str
+    """Digest of the last state."""
+    defects: tuple[str, ...]
+    grade: Grade
+
+    @property
+    def trace(self) -> str:
+        """sha256 of everything that another run must repeat."""
+        messages = [message.model_dump(mode="json") for message in self.messages]
+        told = [self.policy, messages, self.termination, self.state, self.grade.reward]
+        return sha256(exact_json(told))
+
+
+@dataclass(slots=True)
+class Trial:
+    """One task and what became of it."""
+
+    subject: str
+    """The id that the task should have."""
+    make: Callable[[], TaskDefinition]
+    made: TaskDefinition | None = None
+    begins: str = ""
+    """Key of the state in which it begins."""
+    state: str = ""
+    """Digest of that state."""
+    plays: dict[str, Played] = field(default_factory=dict)
+    """By agent."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Stage -> what was raised there."""
+
+    @property
+    def task(self) -> TaskDefinition:
+        """The task; only of one that is ready."""
+        assert self.made is not None
+        return self.made
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a task, and a state in which it begins."""
+        return self.made is not None and "reset" not in self.failures
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Code of the environment runs here; what it raises is kept as a failure."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[name] = said(error)
+
+    def play(self, environment: Environment, agents: Iterable[str], seed: int) -> None:
+        """Let each of the agents play it once."""
+        for name in agents:
+            with self.stage(name):
+                agent = AGENTS[name](environment, self.task, seed)
+                self.plays[name] = played(environment, self.task, agent)
+
+    @property
+    def footprint(self) -> dict[str, str]:
+        """What another process must see too."""
+        made = {} if self.made is None else {"definition": self.made.digest()}
+        traces: dict[str, str] = {
+            name: self.plays[name].trace for name in REPEATED if name in self.plays
+        }
+        return {**made, "state": self.state, **traces}
+
+
+AGENTS: Final[Mapping[str, Callable[[Environment, TaskDefinition, int], Agent]]] = {
+    "oracle": lambda environment, task, seed: environment.oracle(task),
+    "null": lambda environment, task, seed: NullAgent(),
+    "random": lambda environment, task, seed: RandomAgent(environment.schemas(task), seed),
+}
+
+REPEATED: Final = ("oracle", "random")
+"""Agents whose episodes are played again, elsewhere too; the other one reaches no tool."""
+
+
+def said(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}"
+
+
+def drawn(environment: Environment, sample: Sample) -> list[Trial]:
+    """The tasks of a sample, and their first states. Raises UnknownTask for an unknown split."""
+    trials = [Trial(subject, make) for subject, make in sample.slots(environment)]
+    for one in trials:
+        with one.stage("generate"):
+            one.made = one.make()
+        if one.made is not None:
+            with one.stage("reset"):
+                one.begins = environment.state_key(one.made)
+                one.state = environment.reset(one.made).digest()
+    return trials
+
+
+def played(environment: Environment, task: TaskDefinition, agent: Agent) -> Played:
+    """One graded episode."""
+    episode = play(Episode(environment, task), agent, environment.user(task))
+    return Played(
+        environment.policy(task),
+        tuple(episode.messages),
+        episode.termination,
+        episode.database.digest(),
+        tuple(episode.defects),
+        grade(environment, task, episode.messages, episode.termination),
+    )
+
+
+class Repeats:
+    """An agent that says again, word for word, what it said in another episode."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.said = iter([m for m in messages if m.role == "assistant" and m.sampled is not False])
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The next message; a stop where the other episode had ended."""
+        return next(self.said, Message(role="assistant", content=STOP))
+
+
+def written_out(database: Database) -> str:
+    """sha256 of the state as it is now. `Database.digest` remembers untouched records, so a
+    record that was changed behind its back shows here alone."""
+    tables = {name: database[name] for name in database.names}
+    return sha256(json.dumps(tables, sort_keys=True, default=str))
+
+
+def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[str, str]]:
+    """Per capability, how many of the first scenarios differ; and what was raised, by task id."""
+    distinct: dict[str, int] = {}
+    failures: dict[str, str] = {}
+    for capability in environment.capabilities:
+        scenarios = set()
+        for seed in range(SCENARIOS):
+            try:
+                scenarios.add(environment.generate(capability, seed).scenario)
+            except Exception as error:
+                failures[environment.task_id(capability, seed)] = said(error)
+        distinct[capability] = len(scenarios)
+    return distinct, failures
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the second process saw."""
+
+    footprints: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By subject."""
+    distinct: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    crashed: str = ""
+    """Its last words, where it could not report."""
+
+
+class SecondProcess:
+    """Works on a sample while this process does; `report` waits for it."""
+
+    def __init__(self, sample: Sample) -> None:
+        own = os.environ.get("PYTHONHASHSEED")
+        search = os.pathsep.join(folder for folder in sys.path if folder)
+        self.process = subprocess.Popen(
+            # Not the working directory, whose files might have our packages' names.
+            [sys.executable, "-P", "-m", "envs.footprint"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": next(seed for seed in _HASH_SEEDS if seed != own),
+                "PYTHONPATH": search,
+            },
+        )  # fmt: skip
+        self.sample = sample
+
+    def __enter__(self) -> Self:
+        assert self.process.stdin is not None
+        self.process.stdin.write(self.sample.model_dump_json())
+        self.process.stdin.close()
+        self.process.stdin = None
+        return self
+
+    def report(self) -> Report:
+        """What it saw."""
+        out, error = self.process.communicate()
+        if self.process.returncode:
+            last = ([*error.strip().splitlines(), ""])[-1] or "no word"
+            return Report(crashed=f"exit code {self.process.returncode}: {last}")
+        return Report(**json.loads(out))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+def observed(sample: Sample) -> dict[str, Any]:
+    """What a process sees of a sample."""
+    environment = sample.open()
+    trials = drawn(environment, sample)
+    for one in trials:
+        if one.ready:
+            one.play(environment, REPEATED, sample.seed)
+    own = sample.split == GENERATED
+    distinct, failures = distinct_scenarios(environment) if own else ({}, {})
+    footprints = {one.subject: one.footprint for one in trials}
+    return {"footprints": footprints, "distinct": distinct, "failures": failures}
+
+
+def main() -> None:
+    """Print what this process sees of the sample on stdin."""
+    # What an environment prints must not stand in our document.
+    with redirect_stdout(sys.stderr):
+        found = observed(Sample.model_validate_json(sys.stdin.read()))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
