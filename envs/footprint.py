@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, product
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,7 +28,7 @@ from envs.environment import Environment
 from envs.episode import Episode, Termination, play
 from envs.grading import Grade, grade
 from envs.registry import open_environment
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED, Scenario, TaskDefinition
 from envs.users import STOP
 from events.canonical import exact_json, sha256
 from events.messages import Frozen, Message
@@ -212,16 +212,15 @@ def written_out(database: Database) -> str:
 
 def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[str, str]]:
     """Per capability, how many of the first scenarios differ; and what was raised, by task id."""
-    distinct: dict[str, int] = {}
+    scenarios: dict[str, set[Scenario]] = {name: set() for name in environment.capabilities}
     failures: dict[str, str] = {}
-    for capability in environment.capabilities:
-        scenarios = set()
-        for seed in range(SCENARIOS):
-            try:
-                scenarios.add(environment.generate(capability, seed).scenario)
-            except Exception as error:
-                failures[environment.task_id(capability, seed)] = said(error)
-        distinct[capability] = len(scenarios)
+    # Seed by seed, because tasks of one seed often share a database that is dear to make.
+    for seed, capability in product(range(SCENARIOS), environment.capabilities):
+        try:
+            scenarios[capability].add(environment.generate(capability, seed).scenario)
+        except Exception as error:
+            failures[environment.task_id(capability, seed)] = said(error)
+    distinct = {capability: len(found) for capability, found in scenarios.items()}
     return distinct, failures
 
 
