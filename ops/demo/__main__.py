@@ -2,10 +2,10 @@
 
     python -m ops.demo [--seed N] [--tasks N] [--trials N] [--home FOLDER]
 
-It plays a scripted agent in a small shop, imports the rollouts, kills the folding process with
-SIGKILL while it works, several times, and shows that the tables are the same as those of a fold
-that nobody disturbed. Exit code 1 if they are not. Uses the embedded defaults alone, whatever the
-environment configures; the home stays, so that the commands it names can be tried.
+It plays a scripted agent in the environment shop, imports the rollouts, kills the folding process
+with SIGKILL while it works, several times, and shows that the tables are the same as those of a
+fold that nobody disturbed. Exit code 1 if they are not. Uses the embedded defaults alone, whatever
+is configured; the home stays, so that the commands it names can be tried.
 """
 
 import argparse
@@ -21,10 +21,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from ops.demo.agent import CATEGORY, Attempt, attempts
-from ops.demo.shop import make_shop
+from envs.shop.environment import Shop
+from ops.demo.agent import Attempt, attempts
+from ops.demo.mistakes import CATEGORY
 from ops.demo.steps import Demo, DemoFailed
-from ops.demo.tasks import make_tasks
+from ops.demo.traffic import make_tasks
 
 KILLS: Final = 3
 
@@ -63,7 +64,7 @@ def tell(console: Console, home: Path, seed: int, tasks: int, trials: int) -> bo
     """The demo, step by step; whether the killed and the undisturbed fold are equal."""
     shutil.rmtree(home, ignore_errors=True)
     demo = Demo(home)
-    shop = make_shop(seed)
+    shop = Shop()
     made = list(attempts(shop, make_tasks(shop, seed, tasks), trials, seed))
     failed = sum(not attempt.record["success"] for attempt in made)
     _head(console, 1, "rollouts")
@@ -146,7 +147,7 @@ def _compare(console: Console, demo: Demo, made: list[Attempt]) -> None:
     for attempt in made:
         if attempt.mistake is None or attempt.record["success"]:
             continue
-        key = (f"demo/{attempt.record['task']['id']}", attempt.record["trial"])
+        key = (f"shop/{attempt.record['task']['id']}", attempt.record["trial"])
         planted[attempt.mistake] += 1
         agreed[attempt.mistake] += found.get(key) == CATEGORY[attempt.mistake]
     table = Table(box=None, pad_edge=False)

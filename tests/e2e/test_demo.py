@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ops.demo.agent import CATEGORY, Mistake, attempts
-from ops.demo.shop import make_shop
-from ops.demo.tasks import make_tasks
+from envs.shop.environment import Shop
+from ops.demo.agent import attempts
+from ops.demo.mistakes import CATEGORY, Mistake
+from ops.demo.traffic import make_tasks
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +37,7 @@ def test_the_demo_survives_its_kills_and_ends_with_equal_tables(tmp_path: Path) 
 
 def test_the_same_seed_makes_the_same_rollouts_and_another_seed_others() -> None:
     def lines(seed: int) -> list[str]:
-        shop = make_shop(seed)
+        shop = Shop()
         return [json.dumps(a.record) for a in attempts(shop, make_tasks(shop, seed, 20), 2, seed)]
 
     assert lines(1) == lines(1)
@@ -44,7 +45,7 @@ def test_the_same_seed_makes_the_same_rollouts_and_another_seed_others() -> None
 
 
 def test_an_attempt_fails_only_by_a_mistake_and_every_mistake_is_made() -> None:
-    shop = make_shop(3)
+    shop = Shop()
     made = list(attempts(shop, make_tasks(shop, 3, 400), 2, 3))
     assert {attempt.mistake for attempt in made} == {None, *Mistake}
     assert all(attempt.mistake for attempt in made if not attempt.record["success"])
