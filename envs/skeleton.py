@@ -1,5 +1,8 @@
-"""The environment `skeleton`: a library that lends books. Make it yours, and prove after each
-change that it is still right: kintsugi env check skeleton.py
+"""The environment `skeleton`: a library that lends books.
+
+Make it yours, and prove after each change that it is still right:
+
+    kintsugi env check skeleton.py
 """
 
 from random import Random

@@ -1,18 +1,26 @@
 """`kintsugi env`: environments, their tasks, and what proves that they are right."""
 
+import inspect
+import keyword
+import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from daemon.cli.command import PARTLY, Cli, command, noun
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
 
 if TYPE_CHECKING:
+    from envs.checking import Check, Rates
     from envs.environment import Environment
     from envs.registry import Found
     from envs.tau2.environment import Tau2Environment
+
+_NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+"""Also the name of a Python file and, in capitals, of a class."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
@@ -77,6 +85,137 @@ _SHOWN_VALUE = 160
 """Characters of a value in that table."""
 
 Domain = Annotated[str, typer.Option("--env", metavar="E", help="retail or airline.")]
+
+
+@command(group)
+def new(
+    cli: Cli, name: Annotated[str, typer.Argument(help="Small letters, digits and _.")]
+) -> None:
+    """Write NAME.py here: a small environment that works, to be made yours."""
+    text = _skeleton(name, _taken(cli))
+    file = Path(f"{name}.py")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise typer.BadParameter(
+            f"{file} exists already and is not overwritten; choose another name"
+        ) from None
+    if cli.out.json:
+        cli.out.document({"env": name, "file": str(file.absolute())})
+        return
+    cli.out.show(f"wrote {file}: tools, a policy and two kinds of task")
+    cli.out.hint(
+        f"prove it: kintsugi env check {file}\n"
+        f"then make it yours, a tool and a kind of task at a time, and prove it again\n"
+        f"to use it by its name: environments.paths = [{str(file.absolute())!r}] in kintsugi.toml"
+    )
+
+
+def _taken(cli: Cli) -> dict[str, str]:
+    """The names of environments that there are, and where each comes from."""
+    from envs.registry import environments
+
+    return {one.name: one.source for one in environments(cli.settings.environments.paths)}
+
+
+def _skeleton(name: str, taken: Mapping[str, str]) -> str:
+    """The text of a new environment. Raises BadParameter for a name that cannot be used."""
+    from envs import skeleton
+
+    if not _NEW_NAME.fullmatch(name):
+        raise typer.BadParameter(
+            f"{name!r} is no name; use small letters, digits and _, a letter first, at most 40"
+        )
+    if name in taken:
+        raise typer.BadParameter(
+            f"there is an environment {name!r} already ({taken[name]}); choose another name"
+        )
+    title = "".join(part.capitalize() for part in name.split("_"))
+    if keyword.iskeyword(title) or (hasattr(skeleton, title) and name != "skeleton"):
+        raise typer.BadParameter(
+            f"a class cannot be called {title!r} in that file; choose another name"
+        )
+    text = inspect.getsource(skeleton)
+    return text.replace("Skeleton", title).replace("skeleton", name)
+
+
+@command(group)
+def check(
+    cli: Cli,
+    env: Annotated[str, typer.Argument(help="Name of an environment, or its file.")],
+    split: Annotated[str, typer.Option(help="Which tasks.")] = "generated",
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="How many; default: as many as the split has.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the first generated task, and of the random agent.")
+    ] = 0,
+) -> int:
+    """Prove that an environment is right; exit 1 when something is wrong.
+
+    Loaded tasks are reported, not judged. The file of an environment is run.
+    """
+    from envs import checking
+    from envs.footprint import Sample
+
+    settings = cli.settings
+    sample = Sample(
+        environment=env,
+        benchmarks=settings.benchmarks,
+        paths=settings.environments.paths,
+        split=split,
+        tasks=tasks,
+        seed=seed,
+    )
+    with cli.out.progress("Checking") as advance:
+        found = checking.check(sample, advance)
+    if cli.out.json:
+        cli.out.document(_as_document(found))
+    else:
+        cli.out.show(_rates(found), *_conclusions(found))
+    return FAILED if found.problems else DONE
+
+
+def _as_document(found: "Check") -> dict[str, Any]:
+    return {
+        "env": found.environment,
+        "split": found.split,
+        "judged": found.judged,
+        "digest": found.digest,
+        "deterministic": found.deterministic,
+        **asdict(found.overall),
+        "capabilities": {name: asdict(rates) for name, rates in found.capabilities.items()},
+        "problems": list(found.problems),
+    }
+
+
+def _rates(found: "Check") -> Any:
+    rows = [_row(name, rates) for name, rates in found.capabilities.items()]
+    rows.append(_row("all", found.overall))
+    numbers = ["tasks", "oracle", "null", "random"]
+    return table(["capability", *numbers], rows, right=numbers, whole=["capability"])
+
+
+def _row(name: str, rates: "Rates") -> list[Any]:
+    means = (rates.oracle, rates.null, rates.random)
+    return [name, f"{rates.tasks:,}", *(None if one is None else f"{one:.2f}" for one in means)]
+
+
+def _conclusions(found: "Check") -> list[str]:
+    """What the rates mean, and one line for each problem."""
+    said = [f"deterministic: {'yes' if found.deterministic else 'no'}"]
+    if not found.judged:
+        said.append("the tasks are not ours, so their rates are not judged")
+    if not found.problems:
+        return ["", *said, "no problems"]
+    return ["", *said, f"{len(found.problems)} problems:", *map(_bullet, found.problems)]
+
+
+def _bullet(problem: str) -> str:
+    from daemon.cli.output import plain
+
+    return f"- {plain(problem)}"
 
 
 @command(group)
