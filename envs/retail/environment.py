@@ -32,13 +32,15 @@ _FAREWELL: Final = Answer(
     says=f"No, that is all. {STOP}",
 )
 _YES: Final = Answer(
-    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
-    r"|may i|go ahead|proceed",
+    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to",
     says="Yes, please.",
 )
-_CORRECT: Final = Answer(asks=r"\bconfirm|is (this|that) (right|correct)", says="Yes, please.")
 _IDENTITY: Final = (
-    r"\be-?mail|\byour (full |first |last )?names?\b|\bzip|verify|identity|authenticate|who you are"
+    r"\byour ((full|first|last) )?(e-?mail|names?|zip)|(e-?mail|zip)[^.!]*\?"
+    r"|verify|identity|authenticate|who you are"
+)
+_CORRECT: Final = Answer(
+    asks=r"\bconfirm|is (this|that) (right|correct)|go ahead|proceed", says="Yes, please."
 )
 _ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
 _NOTHING_ELSE: Final = (
