@@ -90,6 +90,8 @@ class RolloutEnded(EventData):
     """Who judged, with version; None where nobody did."""
     termination: str | None = None
     """Why it ended, in the words of its source (`user_stop`, `max_steps`, ...)."""
+    reason: Annotated[str, Field(max_length=1000)] | None = None
+    """Why it ended, in words, where the termination does not say."""
     simulator: str | None = None
     """The user's simulator; None for a person or where unknown."""
     write_tools: tuple[str, ...] | None = None

@@ -138,6 +138,7 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
         "base": row.base,
         "environment": row.environment,
         "termination": row.termination,
+        "reason": transcript.data.reason,
         "time": row.time,
         "pivot": row.pivot,
         "evidence": row.evidence,
@@ -186,7 +187,8 @@ def _head(transcript: "Transcript") -> Any:
         if others:
             values["also"] = ", ".join(others)
     if row.termination:
-        values["ended by"] = row.termination
+        reason = transcript.data.reason
+        values["ended by"] = f"{row.termination}: {reason}" if reason else row.termination
     return facts(values)
 
 

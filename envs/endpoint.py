@@ -1,0 +1,534 @@
+"""A client of any OpenAI-compatible endpoint: messages in, one classified outcome out.
+
+    async with Endpoint("http://127.0.0.1:8000/v1", "small", concurrency=64) as endpoint:
+        completion = await endpoint.complete(messages, tools=tools, seed=7)
+
+Whatever an endpoint does ends in one of four ways:
+
+    Completion           an answer, each choice in our form
+    AnswerFailed         this episode is over, with a termination and a reason that quotes:
+                           infrastructure_error     no connection, 429 or 5xx, after retries
+                           timeout                  no whole answer in time; asked once
+                           context_window_exceeded  the conversation no longer fits
+                           agent_error              no message: no JSON, no choices, wrong types,
+                                                    empty, too large
+    EndpointRefused      it will not serve: wrong key, model, URL or parameters; the run is over
+    EndpointUnavailable  nobody is there; only `check` raises it
+
+Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
+themselves answer them. The body of an answer is read up to a limit and no further. The API key is
+in no message, error or log. Not covered: streaming, and exact tokens (those come by the gateway).
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NoReturn, Self
+
+import httpx2
+import stamina
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envs.episode import Termination
+from events.errors import KintsugiError
+from events.messages import Message, ToolCall
+from events.registry import first_problem
+
+MAX_ANSWER_BYTES: Final = 4 << 20
+"""Of one answer: room for a call with a megabyte of arguments, which the tools then refuse."""
+
+_MAX_ERROR_BYTES: Final = 16_384
+"""Read of an error's body."""
+
+_MAX_DEPTH: Final = 100
+"""Deepest nesting of arguments that can be stored (producers/records.py has the same)."""
+
+_QUOTED: Final = 200
+"""Characters of an offending piece that a reason quotes."""
+
+_CONNECT_SECONDS: Final = 10.0
+_MAX_RETRY_AFTER_SECONDS: Final = 120.0
+
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_CONTEXT: Final = re.compile(
+    r"context[_ ](length|window|size)|maximum model length|prompt is too long|too many tokens",
+    re.IGNORECASE,
+)
+"""How endpoints say that a conversation no longer fits."""
+
+
+class EndpointUnavailable(KintsugiError):
+    """Nobody answers there now."""
+
+
+class EndpointRefused(KintsugiError):
+    """It answers and will not serve: waiting does not help, correcting the command does."""
+
+
+class AnswerFailed(KintsugiError):
+    """No answer that an episode could go on with."""
+
+    def __init__(self, termination: Termination, reason: str) -> None:
+        super().__init__(reason)
+        self.termination = termination
+        self.reason = reason
+
+
+class _Again(Exception):
+    """A failure that may pass."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+        """Seconds, where the endpoint named them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample; what is None is left to the endpoint."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the request's body, as they are."""
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request's body."""
+        given = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What answers cost, in tokens by the endpoint's own count."""
+
+    requests: int = 0
+    prompt_tokens: int | None = 0
+    """None when an answer did not say."""
+    completion_tokens: int | None = 0
+    """Reasoning included; None when an answer did not say."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.requests + other.requests,
+            _sum(self.prompt_tokens, other.prompt_tokens),
+            _sum(self.completion_tokens, other.completion_tokens),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer: its choices that are usable messages, at least one."""
+
+    messages: tuple[Message, ...]
+    finish_reason: str | None
+    """Of the first choice."""
+    usage: Usage
+
+    @property
+    def message(self) -> Message:
+        """The first choice."""
+        return self.messages[0]
+
+
+class Endpoint:
+    """One model behind one URL; an async context manager over one pool of connections."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        concurrency: int = 16,
+        timeout: float = 300.0,
+        attempts: int = 6,
+        wait_seconds: float = 0.5,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
+        in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
+        doubled each time up to 20. Raises EndpointRefused for what is no URL."""
+        self.base_url = _checked_url(base_url)
+        self.model = model
+        self.timeout = timeout
+        self.attempts = attempts
+        self.wait_seconds = wait_seconds
+        self.max_answer_bytes = max_answer_bytes
+        self.answered = False
+        """Whether it ever gave an answer: until then, a refusal is the configuration's fault."""
+        self.retries = 0
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx2.AsyncClient(
+            headers={**headers, "accept-encoding": "identity"},
+            limits=httpx2.Limits(
+                max_connections=concurrency, max_keepalive_connections=concurrency
+            ),
+            timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def check(self) -> None:
+        """See that somebody is there. Raises EndpointUnavailable, EndpointRefused.
+
+        Asks for the list of models; an endpoint that has none is there all the same.
+        """
+        try:
+            async with (
+                asyncio.timeout(self.timeout),
+                self._client.stream("GET", f"{self.base_url}/models") as response,
+            ):
+                status = response.status_code
+        except (httpx2.TransportError, TimeoutError) as error:
+            raise EndpointUnavailable(
+                f"{self.base_url} cannot be reached: {_named(error)}; start the endpoint, or "
+                "correct the base URL"
+            ) from error
+        if status in (401, 403):
+            raise EndpointRefused(self._refusal(status, "it lists no models without a key"))
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        sampling: Sampling | None = None,
+        seed: int | None = None,
+        choices: int = 1,
+    ) -> Completion:
+        """Ask for the next message. Raises AnswerFailed, EndpointRefused.
+
+        An endpoint may ignore `choices` and give one; a choice that is no usable message is left
+        out, and only where all are is that an error.
+        """
+        body: dict[str, Any] = {"model": self.model, "messages": [wire(one) for one in messages]}
+        body |= {"tools": list(tools)} if tools else {}
+        body |= (sampling or Sampling()).fields()
+        body |= {} if seed is None else {"seed": seed}
+        body |= {"n": choices} if choices > 1 else {}
+        status, answer = await self._ask(body)
+        if not 200 <= status < 300:
+            self._raise_refusal(status, answer)
+        completion = _completion(answer, len(messages))
+        self.answered = True
+        return completion
+
+    async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Status and body of an answer that asking again would not better."""
+        content = json.dumps(body, allow_nan=False).encode()
+        try:
+            async for attempt in stamina.retry_context(
+                on=_pause,
+                attempts=self.attempts,
+                timeout=None,
+                wait_initial=self.wait_seconds,
+                wait_max=20.0,
+                wait_jitter=self.wait_seconds,
+            ):
+                self.retries += attempt.num > 1
+                with attempt:
+                    return await self._once(content)
+        except _Again as error:
+            raise AnswerFailed(
+                Termination.INFRASTRUCTURE_ERROR, f"{error}; asked {self.attempts} times"
+            ) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, content: bytes) -> tuple[int, bytes]:
+        try:
+            async with (
+                asyncio.timeout(self.timeout),
+                self._client.stream(
+                    "POST",
+                    f"{self.base_url}/chat/completions",
+                    content=content,
+                    headers={"content-type": "application/json"},
+                ) as response,
+            ):
+                status = response.status_code
+                good = 200 <= status < 300
+                answer = await self._read(response, good)
+                if status in (408, 429) or status >= 500:
+                    raise _Again(f"HTTP {status}: {_said(answer)}", _retry_after(response))
+                return status, answer
+        except TimeoutError:
+            raise AnswerFailed(
+                Termination.TIMEOUT, f"no whole answer within {self.timeout:g} s"
+            ) from None
+        except httpx2.TransportError as error:
+            raise _Again(f"no answer: {_named(error)}") from error
+        except httpx2.RequestError as error:
+            raise AnswerFailed(
+                Termination.AGENT_ERROR, f"the answer cannot be decoded: {_named(error)}"
+            ) from error
+
+    async def _read(self, response: httpx2.Response, good: bool) -> bytes:
+        """The body, as far as it may go: an error's is cut, an answer's refused."""
+        read = bytearray()
+        limit = self.max_answer_bytes if good else _MAX_ERROR_BYTES
+        async for chunk in response.aiter_bytes():
+            read += chunk
+            if len(read) > limit:
+                if not good:
+                    break
+                raise AnswerFailed(
+                    Termination.AGENT_ERROR,
+                    f"the answer is larger than {limit:,} bytes; it begins {_quoted(read)}",
+                )
+        return bytes(read)
+
+    def _raise_refusal(self, status: int, answer: bytes) -> NoReturn:
+        said = _said(answer)
+        if status in (400, 413, 422) and _CONTEXT.search(said):
+            raise AnswerFailed(Termination.CONTEXT_OVERFLOW, f"HTTP {status}: {said}")
+        if status in (401, 403, 404) or not self.answered:
+            raise EndpointRefused(self._refusal(status, said))
+        raise AnswerFailed(
+            Termination.AGENT_ERROR, f"the conversation was refused: HTTP {status}: {said}"
+        )
+
+    def _refusal(self, status: int, said: str) -> str:
+        remedy = {
+            401: "give the API key of this endpoint",
+            403: "give an API key that may use this model",
+            404: f"correct the base URL (it mostly ends in /v1) or the model {self.model!r}",
+        }.get(status, "correct what it names: the model, the sampling, or how it was started")
+        return f"{self.base_url} refuses to serve: HTTP {status}: {said}; {remedy}"
+
+
+def request_seed(*parts: object) -> int:
+    """A seed of 31 bits that follows from its parts: any endpoint takes as much."""
+    return Random("request " + " ".join(map(str, parts))).getrandbits(31)
+
+
+def wire(message: Message) -> dict[str, Any]:
+    """A message as the endpoint gets it.
+
+    Arguments that were no JSON object go out as an object that quotes them: servers parse the
+    history again (vLLM answers 400 to anything else), and one bad call would end the episode.
+    Reasoning is not sent back.
+    """
+    sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        sent["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
+    if message.role == "tool":
+        sent["tool_call_id"] = message.tool_call_id
+    return sent
+
+
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments
+    given = arguments if isinstance(arguments, dict) else {"malformed_arguments": arguments}
+    function = {"name": call.name, "arguments": json.dumps(given, ensure_ascii=False)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+class _Wire(BaseModel):
+    """What is read of an answer: exact types, the rest ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class _Function(_Wire):
+    name: str
+    arguments: Any = None
+
+
+class _Call(_Wire):
+    id: Any = None
+    function: _Function
+
+
+class _Message(_Wire):
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(_Wire):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Answer(_Wire):
+    choices: list[Any] = Field(min_length=1)
+    usage: Any = None
+
+
+def _completion(answer: bytes, turn: int) -> Completion:
+    """An answer in our form; raises AnswerFailed. `turn` makes the ids that are missing."""
+    try:
+        parsed = _Answer.model_validate(_parsed(answer.decode("utf-8", "replace")))
+        choices, problems = _choices(parsed.choices, turn)
+    except ValidationError as error:
+        raise _no_answer(first_problem(error), answer) from error
+    except ValueError as error:
+        raise _no_answer(f"it is no JSON ({error})", answer) from error
+    if not choices:
+        raise _no_answer(problems[0], answer)
+    finish_reason, _ = choices[0]
+    return Completion(tuple(message for _, message in choices), finish_reason, _usage(parsed.usage))
+
+
+def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[str | None, Message]], list[str]]:
+    """The usable choices with their finish reasons, and what is wrong with the others."""
+    usable: list[tuple[str | None, Message]] = []
+    problems: list[str] = []
+    for one in raw:
+        try:
+            choice = _Choice.model_validate(one)
+        except ValidationError as error:
+            problems.append(f"choices: {first_problem(error)}")
+            continue
+        message = _message(choice.message, turn)
+        if message.text.strip() or message.tool_calls:
+            usable.append((choice.finish_reason, message))
+        else:
+            problems.append(f"it is empty (finish_reason {choice.finish_reason!r})")
+    return usable, problems
+
+
+def _message(answer: _Message, turn: int) -> Message:
+    calls = tuple(
+        ToolCall(
+            name=call.function.name,
+            arguments=_arguments(call.function.arguments),
+            id=call.id if isinstance(call.id, str) and call.id else f"call_{turn}_{place}",
+        )
+        for place, call in enumerate(answer.tool_calls or ())
+    )
+    content = answer.content
+    if isinstance(content, list):
+        content = Message(role="assistant", content=content).text
+    return Message(
+        role="assistant",
+        content=content or answer.refusal,
+        tool_calls=calls,
+        reasoning=answer.reasoning or answer.reasoning_content,
+    )
+
+
+def _arguments(raw: Any) -> dict[str, Any] | str:
+    """The arguments as an object where they are one, else as the text they were."""
+    if raw is None or (isinstance(raw, str) and not raw.strip()):
+        return {}
+    text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
+    try:
+        parsed = _parsed(text)
+        _check_storable(parsed)
+    except ValueError:
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+def _parsed(text: str) -> Any:
+    """Strict JSON, with U+FFFD for each half of a surrogate pair; raises ValueError."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        if "\\ud" in text.lower():
+            value = json.loads(_HALF_PAIR.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def _check_storable(value: Any) -> None:
+    """Raise ValueError for numbers without end (1e999) and for nesting that no reader takes."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            raise ValueError("a number is not finite")
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _no_answer(problem: str, answer: bytes) -> AnswerFailed:
+    return AnswerFailed(
+        Termination.AGENT_ERROR, f"the answer is no message: {problem}; it begins {_quoted(answer)}"
+    )
+
+
+def _usage(raw: Any) -> Usage:
+    given = raw if isinstance(raw, dict) else {}
+    return Usage(1, _count(given.get("prompt_tokens")), _count(given.get("completion_tokens")))
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _pause(error: Exception) -> bool | float:
+    """Whether to ask again, and after how many seconds where the endpoint said so."""
+    if not isinstance(error, _Again):
+        return False
+    return True if error.wait is None else error.wait
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """The header in seconds, bounded; a date, or nonsense, counts as not said."""
+    text = response.headers.get("retry-after", "").strip()
+    if not text.isascii() or not text.isdigit():
+        return None
+    return min(float(text), _MAX_RETRY_AFTER_SECONDS)
+
+
+def _said(answer: bytes) -> str:
+    """The message of an error in OpenAI's form, else the beginning of what was sent."""
+    try:
+        value = _parsed(answer.decode("utf-8", "replace"))
+    except ValueError:
+        return _quoted(answer)
+    found = value
+    for name in ("error", "message"):
+        found = found.get(name, found) if isinstance(found, dict) else found
+    return _quoted((found if isinstance(found, str) else json.dumps(value)).encode())
+
+
+def _quoted(raw: bytes | bytearray) -> str:
+    """The beginning of a piece on one line."""
+    text = " ".join(bytes(raw[: 4 * _QUOTED]).decode("utf-8", "replace").split())
+    return f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text or "(nothing)"
+
+
+def _named(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _checked_url(base_url: str) -> str:
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise EndpointRefused(f"base URL {base_url!r} is none: {error}; correct it") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise EndpointRefused(
+            f"base URL {base_url!r} must begin with http:// or https://, such as "
+            "http://127.0.0.1:8000/v1"
+        )
+    return base_url.rstrip("/")

@@ -1,0 +1,257 @@
+"""Playing many episodes at once: tasks in, attempts out as they finish.
+
+    setup = Setup(environment, agent=lambda task, seed: ..., user=lambda task, seed: ...)
+    async with aclosing(play_all(setup, plan, concurrency=64)) as finished:
+        async for attempts in finished:
+            ...
+
+Guarantees: tasks are made when their turn comes and attempts are forgotten when they were handed
+on, so memory follows the concurrency and not the number of tasks; an attempt is a function of task,
+run seed, trial and the players' outputs. A fault of the environment's own code names the task and
+stops everything: it is no failure of the agent. A fault of the players' machines leaves the attempt
+unjudged, and too many in a row stop everything too.
+
+Not covered: recording (producers/simulation.py), and what of a run was played before
+(daemon/evaluation.py).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from envs.agents import NullAgent
+from envs.endpoint import AnswerFailed, EndpointRefused, EndpointUnavailable, Usage
+from envs.environment import Environment, Limits, UnknownTask
+from envs.episode import Episode, Party, Termination
+from envs.episode import play as play_locally
+from envs.grading import Grade, grade
+from envs.players import LocalPlayer, Player
+from envs.reward import DEFAULT, Conduct, Reward, Shaping, conduct_of, shape
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.messages import Message
+
+UNJUDGED: Final = frozenset({Termination.INFRASTRUCTURE_ERROR, Termination.USER_ERROR})
+"""Endings that say nothing about the agent."""
+
+FAILURES_IN_A_ROW: Final = 10
+"""Attempts that machines may spoil one after the other before the run stops."""
+
+MAX_AGENT_CHARACTERS: Final = 16 << 20
+"""What an agent may write in one episode, arguments included: a thousand long novels of turns are
+no rollout, and an event has an end."""
+
+
+class EnvironmentFailed(KintsugiError):
+    """The environment's own code raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Who plays what."""
+
+    environment: Environment
+    agent: Callable[[TaskDefinition, int], Player]
+    """From the task and the episode's seed."""
+    user: Callable[[TaskDefinition, int], Player]
+    seed: int = 0
+    """Of the run: all episodes' seeds follow from it."""
+    limits: Limits | None = None
+    """None: the environment's."""
+    shaping: Shaping = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A finished episode and its verdict."""
+
+    task: TaskDefinition
+    trial: int
+    seed: int
+    messages: tuple[Message, ...]
+    """Without the system prompt."""
+    termination: Termination
+    reason: str
+    """Why it ended, where the termination does not say; may be empty."""
+    grade: Grade | None
+    """None where a machine or the user failed: nobody judges the agent for that."""
+    reward: Reward | None
+    """Shaped; None where the unshaped reward is unknown."""
+    conduct: Conduct
+    usage: Usage
+    """Of the agent."""
+    user_usage: Usage
+    remarks: tuple[str, ...] = ()
+    defects: tuple[str, ...] = ()
+    """Exceptions that no tool should raise."""
+
+    @property
+    def success(self) -> bool | None:
+        """The unshaped verdict; None where nobody judged, or a part needs a judge."""
+        return None if self.grade is None else self.grade.success
+
+
+def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
+    """The verdict on an agent that only talks: every figure is read beside this one."""
+    with environment_code(environment, f"task {task.id}"):
+        episode = play_locally(Episode(environment, task), NullAgent(), environment.user(task))
+        return grade(environment, task, episode.messages, episode.termination)
+
+
+def scripted_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
+    """The environment's own user."""
+    return lambda task, _: LocalPlayer(environment.user(task))
+
+
+def episode_seed(run_seed: int, task_id: str, trial: int) -> int:
+    """The seed of one attempt."""
+    return Random(f"episode {run_seed} {task_id} {trial}").getrandbits(48)
+
+
+async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
+    """One attempt from reset to verdict. Raises EnvironmentFailed, EndpointRefused."""
+    with environment_code(setup.environment, f"task {task.id}"):
+        seed = episode_seed(setup.seed, task.id, trial)
+        episode = Episode(setup.environment, task, seed=seed, limits=setup.limits)
+        agent, user = setup.agent(task, seed), setup.user(task, seed)
+        try:
+            await _converse(episode, agent, user)
+        except AnswerFailed as failure:
+            episode.stop(failure.termination, failure.reason)
+        return _judged(setup, episode, trial, agent, user)
+
+
+async def _converse(episode: Episode, agent: Player, user: Player) -> None:
+    """Both parties in turn until the episode is over. Raises AnswerFailed."""
+    written = 0
+    while episode.turn is not None:
+        party = episode.turn
+        player = agent if party is Party.AGENT else user
+        message = await player.reply(episode.view(party))
+        written += _characters(message) if party is Party.AGENT else 0
+        if written > MAX_AGENT_CHARACTERS:
+            raise AnswerFailed(
+                Termination.AGENT_ERROR, f"the agent wrote {written:,} characters in one episode"
+            )
+        episode.receive(message)
+
+
+async def play_all(
+    setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
+) -> AsyncIterator[list[Attempt]]:
+    """Play (task, trial) after (task, trial); yields what has finished since the last time.
+
+    Raises EnvironmentFailed, EndpointRefused, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
+    everything that was finished before is yielded first.
+    """
+    finished: asyncio.Queue[Attempt | Exception | None] = asyncio.Queue(maxsize=concurrency)
+    coming = iter(plan)
+
+    async def work() -> None:
+        try:
+            for task, trial in coming:
+                await finished.put(await play(setup, task, trial))
+        except Exception as error:  # handed to whoever iterates, who raises it
+            await finished.put(error)
+        await finished.put(None)
+
+    workers = [asyncio.create_task(work()) for _ in range(concurrency)]
+    try:
+        async for attempts in _gathered(finished, len(workers)):
+            yield attempts
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def _gathered(
+    finished: "asyncio.Queue[Attempt | Exception | None]", working: int
+) -> AsyncIterator[list[Attempt]]:
+    """The queue's attempts in batches until nobody works any more; raises its first exception."""
+    spoilt = 0
+    while working:
+        batch: list[Attempt] = []
+        stopped: Exception | None = None
+        item = await finished.get()
+        while True:
+            if isinstance(item, Attempt):
+                batch.append(item)
+                spoilt = spoilt + 1 if _is_spoilt(item) else 0
+                stopped = _given_up(item, spoilt) if spoilt >= FAILURES_IN_A_ROW else None
+            elif isinstance(item, Exception):
+                stopped = item
+            else:
+                working -= 1
+            if stopped is not None or finished.empty():
+                break
+            item = finished.get_nowait()
+        if batch:
+            yield batch
+        if stopped is not None:
+            raise stopped
+
+
+def _is_spoilt(attempt: Attempt) -> bool:
+    return attempt.termination is Termination.INFRASTRUCTURE_ERROR
+
+
+def _given_up(last: Attempt, count: int) -> EndpointUnavailable:
+    return EndpointUnavailable(
+        f"{count} episodes in a row could not be played, the last one (task {last.task.id}) "
+        f"because of {last.reason}; see to the endpoint, then run the same command to go on"
+    )
+
+
+@contextmanager
+def environment_code(environment: Environment, where: str) -> Iterator[None]:
+    """The boundary where a fault of an environment's code is told apart from one of an agent."""
+    try:
+        yield
+    except (EndpointRefused, EndpointUnavailable, UnknownTask):
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(
+            f"environment {environment.name}, {where}: {type(error).__name__}: {error}; this is a "
+            "fault of its code and not of the agent: mend it (kintsugi env check), then run the "
+            "same command to go on"
+        ) from error
+
+
+def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Player) -> Attempt:
+    termination = episode.termination
+    assert termination is not None, "a finished episode says why it ended"
+    environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
+    judged = termination not in UNJUDGED
+    verdict = grade(environment, task, messages, termination) if judged else None
+    tokens = agent.usage.completion_tokens
+    conduct = conduct_of(messages, environment.catalog, episode.malformed, tokens)
+    worth = None if verdict is None else verdict.reward
+    return Attempt(
+        task=task,
+        trial=trial,
+        seed=episode.seed,
+        messages=messages,
+        termination=termination,
+        reason=episode.reason,
+        grade=verdict,
+        reward=None if worth is None else shape(worth, conduct, setup.shaping),
+        conduct=conduct,
+        usage=agent.usage,
+        user_usage=user.usage,
+        remarks=tuple(user.remarks),
+        defects=tuple(episode.defects),
+    )
+
+
+def _characters(message: Message) -> int:
+    return len(message.text) + sum(_argument_characters(message))
+
+
+def _argument_characters(message: Message) -> Iterator[int]:
+    for call in message.tool_calls:
+        arguments = call.arguments
+        yield len(arguments) if isinstance(arguments, str) else len(repr(arguments))

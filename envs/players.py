@@ -1,0 +1,73 @@
+"""Who plays a party of an episode, near or far: the async side of the turn protocol.
+
+`evaluation.py` hands each player the view of its party and awaits its next message. A player that
+can go on no longer raises `AnswerFailed` (endpoint.py), which ends the episode.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from envs.agents import Agent
+from envs.endpoint import Endpoint, Sampling, Usage, request_seed
+from envs.users import User
+from events.messages import Message
+
+
+class Player(Protocol):
+    """Somebody who answers for one party of one episode."""
+
+    @property
+    def usage(self) -> Usage:
+        """What its answers cost so far."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What went other than planned without ending the episode, equal for equal trouble."""
+        ...
+
+    async def reply(self, messages: Sequence[Message]) -> Message: ...
+
+
+class LocalPlayer:
+    """An agent or a user of this process, which answers at once."""
+
+    usage = Usage()
+    remarks: Sequence[str] = ()
+
+    def __init__(self, party: Agent | User) -> None:
+        self.party = party
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        """Its answer."""
+        return self.party.reply(messages)
+
+
+class ModelAgent:
+    """An agent behind an endpoint. Each request has a seed of its own, made from the episode's."""
+
+    remarks: Sequence[str] = ()
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tools: Sequence[Mapping[str, Any]],
+        seed: int,
+        sampling: Sampling | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.tools = tools
+        self.seed = seed
+        self.sampling = sampling
+        self.usage = Usage()
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        """What the model says or calls next."""
+        completion = await self.endpoint.complete(
+            messages,
+            tools=self.tools,
+            sampling=self.sampling,
+            seed=request_seed(self.seed, len(messages)),
+        )
+        self.usage += completion.usage
+        return completion.message

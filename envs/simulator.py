@@ -1,0 +1,190 @@
+"""A user whom a model plays: the scenario in its system prompt, the roles turned around.
+
+The model sees what was said and no tool call; for it the agent is the `user`. One of the stop
+tokens (users.py) in its text hangs up. It can give several candidates for a line: what breaks a
+rule is dropped (`broken_rule`), and of the rest the same model is asked for the number of the best.
+Where that choice fails the first counts, and `remarks` says so.
+
+Guarantee: its failure is never the agent's: the episode ends as `user_error` or
+`infrastructure_error`, and nobody judges it. Not covered: users with tools of their own.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from envs.endpoint import AnswerFailed, Endpoint, Sampling, Usage, request_seed
+from envs.episode import Termination
+from envs.task import TaskDefinition
+from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
+from events.messages import Message
+
+ROUNDS: Final = 3
+"""How often candidates are asked for, with other seeds, before a line counts as failed."""
+
+_RULES: Final = f"""\
+You play a customer who writes to a company's support. The other side is a support agent; you never
+are. Your situation is described below. Stay in it.
+
+Write one short message at a time, in your own words, as a person would type it, and nothing else:
+no name before it, no quotes, no notes.
+Tell only what the situation says. Give a detail when it is needed or asked for, not all at once.
+What the situation does not say you do not know: say so, and invent nothing. If it tells you how to
+behave, or what to do when something is offered or refused, do that.
+
+Three words end the conversation. Write one alone, when it is true:
+{STOP}          what you came for is done, or you were told for certain that it will not be
+{TRANSFER}      you are being handed over to a person
+{OUT_OF_SCOPE}  your situation does not tell you enough to go on
+Never write one of them while something is still open: a question to you, a confirmation, a part of
+your request.
+
+Your situation:
+"""
+
+_OPEN: Final = "(The agent is there. Write your first message.)"
+"""What the model is told where nobody has spoken: many chat templates need a first line."""
+
+_CHOOSE: Final = """\
+Below are a customer's situation, a conversation with a support agent, and numbered candidates for
+the customer's next message. Which one fits best? It must follow the situation to the letter, answer
+what the agent said last, invent nothing, and end the conversation only when it is over.
+Answer with its number alone.
+"""
+
+_LABEL: Final = re.compile(
+    r"^\W*(agent|assistant|support|representative|system|tool)\W*:", re.IGNORECASE | re.MULTILINE
+)
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class ModelUser:
+    """A player of the user's party (players.py)."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        task: TaskDefinition,
+        seed: int,
+        *,
+        candidates: int = 1,
+        sampling: Sampling | None = None,
+    ) -> None:
+        """`candidates` per line; from two on, the best is chosen."""
+        self.endpoint = endpoint
+        self.scenario = task.scenario.text()
+        self.seed = seed
+        self.candidates = candidates
+        self.sampling = sampling
+        self.usage = Usage()
+        self.remarks: list[str] = []
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        """The user's next line. Raises AnswerFailed (never for the agent's account)."""
+        try:
+            lines = await self._lines(messages)
+            line = lines[0] if len(lines) == 1 else await self._best(messages, lines)
+        except AnswerFailed as failure:
+            raise _as_users(failure) from failure
+        return Message(role="user", content=line)
+
+    async def _lines(self, messages: Sequence[Message]) -> list[str]:
+        """The usable candidates, each once; from as many requests as the endpoint needs."""
+        asked = [Message(role="system", content=_RULES + self.scenario), *turned(messages)]
+        broken = ""
+        for turn in range(ROUNDS):
+            usable: dict[str, None] = {}
+            given = 0
+            while given < self.candidates:
+                seed = request_seed(self.seed, "user", len(messages), turn, given)
+                completion = await self.endpoint.complete(
+                    asked, sampling=self.sampling, seed=seed, choices=self.candidates - given
+                )
+                self.usage += completion.usage
+                given += len(completion.messages)
+                for message in completion.messages:
+                    problem = broken_rule(message, opening=not _spoke(messages))
+                    broken = problem or broken
+                    if problem is None:
+                        usable[message.text.strip()] = None
+            if usable:
+                return list(usable)
+            self.remarks.append(f"no candidate for the user's line could be used: {broken}")
+        raise AnswerFailed(
+            Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
+        )
+
+    async def _best(self, messages: Sequence[Message], lines: Sequence[str]) -> str:
+        """The candidate that the model chooses; the first where it does not."""
+        said = "\n".join(f"{_speaker(message)}: {message.text}" for message in messages)
+        numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+        question = (
+            f"Situation:\n{self.scenario}\n\nConversation:\n{said}\n\nCandidates:\n{numbered}"
+        )
+        try:
+            completion = await self.endpoint.complete(
+                [
+                    Message(role="system", content=_CHOOSE),
+                    Message(role="user", content=question),
+                ],
+                sampling=Sampling(temperature=0.0),
+                seed=request_seed(self.seed, "choice", len(messages)),
+            )
+        except AnswerFailed as failure:
+            if failure.termination is Termination.INFRASTRUCTURE_ERROR:
+                raise
+            return self._first(lines, failure.reason)
+        self.usage += completion.usage
+        chosen = chosen_number(completion.message.text, len(lines))
+        if chosen is None:
+            return self._first(lines, "it named none")
+        return lines[chosen - 1]
+
+    def _first(self, lines: Sequence[str], because: str) -> str:
+        self.remarks.append(f"the choice of the user's line failed, the first was taken: {because}")
+        return lines[0]
+
+
+def turned(messages: Sequence[Message]) -> list[Message]:
+    """What was said as the user's model sees it: the agent speaks as `user`."""
+    lines = [
+        Message(role="user" if message.role == "assistant" else "assistant", content=message.text)
+        for message in messages
+    ]
+    return lines or [Message(role="user", content=_OPEN)]
+
+
+def broken_rule(message: Message, *, opening: bool) -> str | None:
+    """Which rule a candidate breaks; None for a usable one."""
+    text = message.text.strip()
+    if message.tool_calls:
+        return "it calls a tool"
+    if not text:
+        return "it is empty"
+    if _LABEL.search(text):
+        return f"it speaks for the agent: {text[:80]!r}"
+    if opening and any(token in text for token in STOP_TOKENS):
+        return f"it hangs up before it said what it wants: {text[:80]!r}"
+    return None
+
+
+def chosen_number(text: str, count: int) -> int | None:
+    """The one number from 1 to `count` that a text names; None for none or several."""
+    named = {int(found) for found in _NUMBER.findall(text[:1000]) if len(found) < 4}
+    valid = [number for number in named if 1 <= number <= count]
+    return valid[0] if len(valid) == 1 else None
+
+
+def _spoke(messages: Sequence[Message]) -> bool:
+    return any(message.role == "user" for message in messages)
+
+
+def _speaker(message: Message) -> str:
+    return "Agent" if message.role == "assistant" else "Customer"
+
+
+def _as_users(failure: AnswerFailed) -> AnswerFailed:
+    """A failure of the user's model, told from one of the agent's."""
+    infrastructure = failure.termination is Termination.INFRASTRUCTURE_ERROR
+    termination = Termination.INFRASTRUCTURE_ERROR if infrastructure else Termination.USER_ERROR
+    return AnswerFailed(termination, f"the user's model: {failure.reason}")
