@@ -1,9 +1,10 @@
 """What each environment declares of its tools, as data: all that diagnosis knows of a domain.
 
 A rollout in the log names tools and arguments; which of them change state, which reach the user's
-record and which arguments name the record a write works on is not in the log. It is here, for the
-customer-service environments of tau-bench (v1) and tau2, whose tools have the same names: one
-catalog holds the union of both, such as v1's `think` and tau2's `get_flight_status`.
+record and which arguments name the record a write works on is not in the log. It is here, for our
+own shop and for the customer-service environments of tau-bench (v1) and tau2, whose tools have the
+same names: one catalog holds the union of both, such as v1's `think` and tau2's
+`get_flight_status`.
 
 Guarantee: pure data and pure functions. Not covered: what a tool does (the environments), and the
 tools of an environment that nobody declared, for which `undeclared` guesses:
@@ -52,6 +53,8 @@ class ToolCatalog:
     """Arguments that choose among what is offered: flights, cabins, items, places."""
     unordered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a tool: lists whose order means nothing. Several of them are paired, place by place."""
+    common: bool = False
+    """Whether anybody's tools may have these names: then only all of them tell the environment."""
 
     def settled(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments with unordered lists in one order; paired lists keep their pairs."""
@@ -256,6 +259,7 @@ _SHOP: Final = ToolCatalog(
     transfer=frozenset({"transfer_to_human"}),
     record_arguments=("order_id", "user_id"),
     selection_arguments=frozenset({"colour", "item", "product"}),
+    common=True,
 )
 
 CATALOGS: Final[Mapping[str, ToolCatalog]] = {
@@ -273,11 +277,16 @@ def identify(tool_names: Iterable[str]) -> str | None:
 
     It must own more than half of them, so that a few tools of the agent's own (`done`, a made-up
     name) change nothing, and more of them than any other environment: `get_user_details` alone
-    tells airline and retail not apart.
+    tells airline and retail not apart. Where names are common (`cancel_order`), it must own them
+    all: somebody's own shop is not ours.
     """
     names = frozenset(tool_names)
     owned = sorted(
-        ((len(names & declared.tools), declared.name) for declared in CATALOGS.values()),
+        (
+            (len(names & declared.tools), declared.name)
+            for declared in CATALOGS.values()
+            if not declared.common or declared.tools <= names
+        ),
         reverse=True,
     )
     (most, name), (second, _) = owned[0], owned[1]

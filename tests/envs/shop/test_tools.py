@@ -195,6 +195,12 @@ def test_the_tools_are_nobody_elses() -> None:
     assert identify(ShopTools.tools()) == "shop"
 
 
+def test_somebodys_own_shop_is_not_taken_for_ours() -> None:
+    assert identify(["cancel_order"]) is None
+    assert identify(["cancel_order", "get_order", "get_user", "find_user"]) is None
+    assert identify([*ShopTools.tools(), "done"]) == "shop"
+
+
 def test_every_entity_is_one_word_of_one_pool_and_begins_no_other() -> None:
     words = sorted(word for pool in POOLS.values() for word in pool)
     assert all(word.isalnum() and word.isascii() for word in words)
