@@ -69,6 +69,8 @@ _STAGES: Final = {
 }
 """Where code of the environment ran -> its words, and what to do."""
 
+_KEEP_STATE: Final = "keep all state in the database, none in a class, a module or the environment"
+_CORRECT_GOLD: Final = "correct its gold actions, the first state, or the tool"
 _SCHEMA: Final = "give it in the format of OpenAI's functions, with a docstring"
 
 
@@ -186,7 +188,7 @@ def _repeated(environment: Environment, one: Trial, name: str) -> Iterator[Probl
             "episode",
             one.subject,
             f"the same messages of the agent gave another episode ({_difference(first, second)})",
-            "keep all state in the database, none in a class, a module or the environment",
+            _KEEP_STATE,
             determinism=True,
         )
 
@@ -308,7 +310,7 @@ def _verdicts(
     for capability, distinct in report.distinct.items():
         if distinct < DISTINCT_AT_LEAST * SCENARIOS:
             yield Problem(
-                "distinct",
+                f"distinct {capability}",
                 f"{environment.name}/{capability}",
                 f"{distinct} of {SCENARIOS} scenarios are distinct, "
                 f"{DISTINCT_AT_LEAST * SCENARIOS:.0f} should be",
@@ -371,23 +373,22 @@ def _why(played: Played) -> str:
 
 
 def _gold(environment: Environment, one: Trial) -> Iterator[Problem]:
-    first, second = (replay_gold(environment, one.task) for _ in range(2))
-    if first.digest() != second.digest():
-        yield Problem(
-            "gold",
-            one.subject,
-            "its gold actions leave another state the second time",
-            "keep all state in the database, none in a class, a module or the environment",
-            determinism=True,
-        )
-    writes = [a for a in one.task.criteria.gold_actions or () if a.name in environment.writes]
-    if writes and first.digest() == one.state:
-        yield Problem(
-            "no change",
-            one.subject,
-            f"its gold actions write ({writes[0].name}), but the state stays as it was",
-            "correct their arguments, or the tool",
-        )
+    """Whether the gold actions can be made, repeat, and change something if they write."""
+    gold = one.task.criteria.gold_actions or ()
+    tools = environment.toolset(environment.reset(one.task))
+    for action in gold:
+        result = tools.call(action.name, action.arguments)
+        if result.malformed or (result.error and action.name in environment.writes):
+            what = f"its gold action {action.name} is refused ({result.content})"
+            yield Problem("refused", one.subject, what, _CORRECT_GOLD)
+            return
+    if tools.database.digest() != replay_gold(environment, one.task).digest():
+        what = "its gold actions leave another state the second time"
+        yield Problem("gold", one.subject, what, _KEEP_STATE, determinism=True)
+    writes = [action.name for action in gold if action.name in environment.writes]
+    if writes and tools.database.digest() == one.state:
+        what = f"its gold actions write ({', '.join(writes)}), but the state stays as it was"
+        yield Problem("no change", one.subject, what, _CORRECT_GOLD)
 
 
 def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
@@ -435,10 +436,15 @@ def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:
-    """One sentence for each kind of problem of each capability, about the first such task."""
+    """One sentence for each kind of problem, about the first such task.
+
+    What makes an environment differ from run to run lies in its code, not in a kind of task; of
+    all else each capability has a sentence of its own.
+    """
     groups: dict[tuple[str, str], list[Problem]] = defaultdict(list)
     for problem in problems:
-        groups[problem.kind, problem.subject.rpartition("/")[0]].append(problem)
+        capability = "" if problem.determinism else problem.subject.rpartition("/")[0]
+        groups[problem.kind, capability].append(problem)
     for group in groups.values():
         first, others = group[0], len({problem.subject for problem in group}) - 1
         more = f" (and {others} more like it)" if others else ""

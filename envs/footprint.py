@@ -265,8 +265,9 @@ class SecondProcess:
         """What it saw."""
         out, error = self.process.communicate()
         if self.process.returncode:
-            last = ([*error.strip().splitlines(), ""])[-1] or "no word"
-            return Report(crashed=f"exit code {self.process.returncode}: {last}")
+            words = ["no word", *error.split("\n")]
+            last = [line for line in words if line.strip()][-1]
+            return Report(crashed=f"exit code {self.process.returncode}: {last.strip()}")
         return Report(**json.loads(out))
 
     def __exit__(

@@ -1,0 +1,361 @@
+"""An environment that is broken in one way is caught, and the sentence says which way."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs import skeleton
+from envs.checking import Check, check
+from envs.footprint import Sample
+from envs.registry import open_environment
+
+SKELETON = Path(skeleton.__file__).read_text()
+
+Edit = tuple[str, str]
+
+pytestmark = pytest.mark.processes
+
+
+def method(text: str) -> Edit:
+    """The edit that adds a method to the environment."""
+    return "\n    def policy(", f"{text.rstrip()}\n\n    def policy("
+
+
+def lines(*code: str) -> str:
+    return "\n".join(code)
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Any:
+    """Check the skeleton after some edits of its text, each of which must apply."""
+
+    def run(*edits: Edit, **sample: Any) -> Check:
+        text = SKELETON
+        for old, new in edits:
+            assert old in text, old
+            text = text.replace(old, new)
+        file = tmp_path / "broken.py"
+        file.write_text(text)
+        return check(Sample(environment=str(file), **({"tasks": 12} | sample)))
+
+    return run
+
+
+def the_problem(found: Check) -> str:
+    (problem,) = found.problems
+    return problem
+
+
+def test_the_skeleton_is_right(checked: Any) -> None:
+    found = checked(tasks=None)
+    assert found.problems == ()
+    assert found.deterministic
+    assert found.judged
+    assert (found.overall.tasks, found.overall.oracle, found.overall.null) == (32, 1.0, 0.0)
+    assert found.overall.random <= 0.3
+    assert list(found.capabilities) == ["lend", "tell"]
+    assert found.capabilities["tell"].tasks == 16
+
+
+def test_shop_is_right() -> None:
+    found = check(Sample(environment="shop", tasks=110))
+    assert found.problems == ()
+    assert len(found.capabilities) == len(open_environment("shop").capabilities)
+
+
+@pytest.mark.parametrize("name", ["retail", "airline"])
+def test_retail_and_airline_are_right(name: str) -> None:
+    assert check(Sample(environment=name, tasks=60)).problems == ()
+
+
+def test_a_digest_tells_two_versions_of_a_split_apart(checked: Any) -> None:
+    first, again = checked(), checked()
+    other = checked(("Please lend me", "I would like to have"))
+    assert first.digest == again.digest != other.digest
+
+
+def test_seed_and_number_of_tasks_choose_the_tasks(checked: Any) -> None:
+    assert checked(tasks=3).overall.tasks == 3
+    assert checked(tasks=50).overall.tasks == 50, "more than the split has"
+    assert checked(tasks=4, seed=0).digest != checked(tasks=4, seed=100).digest
+
+
+def test_progress_is_told_of_each_task_twice(tmp_path: Path) -> None:
+    file = tmp_path / "fine.py"
+    file.write_text(SKELETON)
+    told: list[int] = []
+    check(Sample(environment=str(file), tasks=5), told.append)
+    assert told == [1] * 10
+
+
+def test_global_chance_is_caught(checked: Any) -> None:
+    found = checked(
+        ("from random import Random", "import random\nfrom random import Random"),
+        ('f"R{chance.randrange(1_000, 10_000)}"', 'f"R{random.randrange(1_000, 10_000)}"'),
+    )
+    assert not found.deterministic
+    assert "generated twice, it is not the same task" in found.problems[0]
+    assert "broken" not in found.problems[0]
+    assert found.problems[0].startswith("skeleton/lend/0: ")
+
+
+def test_a_clock_in_the_first_state_is_caught(checked: Any) -> None:
+    found = checked(
+        ("from random import Random", "import time\nfrom random import Random"),
+        ('Database({"books": library(task.seed)})',
+         'Database({"books": library(task.seed), "now": {"t": time.perf_counter_ns()}})'),
+    )  # fmt: skip
+    assert not found.deterministic
+    assert any("pristine made another state the second time" in one for one in found.problems)
+
+
+def test_the_order_of_a_set_is_caught_by_a_second_process(checked: Any) -> None:
+    found = checked(("chance.sample(TITLES, len(TITLES))", "set(TITLES)"))
+    assert not found.deterministic
+    assert "another process sees another definition" in found.problems[0]
+    assert "sort what comes from a set" in found.problems[0]
+
+
+def test_an_environment_that_only_one_process_can_import_is_caught(
+    checked: Any, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    imported = lines("from random import Random", f"open({str(marker)!r}, 'x').close()")
+    found = checked(("from random import Random", imported))
+    assert not found.deterministic
+    assert "in a second process it cannot be used (exit code 1: " in the_problem(found)
+    assert "FileExistsError" in the_problem(found)
+
+
+def test_what_an_environment_prints_is_in_nobodys_way(checked: Any) -> None:
+    printing = lines("    print('hello')", '    chance = Random(f"library')
+    assert checked(('    chance = Random(f"library', printing)).problems == ()
+
+
+def test_state_that_outlives_an_episode_is_caught(checked: Any) -> None:
+    counting = lines(
+        "        self.looked_up.append(title)",
+        "        return {**self.database['books'][title], 'place': len(self.looked_up)}",
+    )
+    found = checked(
+        ('told about it."""\n', 'told about it."""\n\n    looked_up: list[str] = []\n'),
+        ('        return self.database["books"][title]', counting),
+    )
+    assert not found.deterministic
+    assert "the same messages of the agent gave another episode (message 2 was" in found.problems[0]
+    assert "keep all state in the database" in found.problems[0]
+
+
+def test_a_record_that_is_changed_in_place_is_caught(checked: Any) -> None:
+    found = checked(('self.database.edit("books", title)', 'self.database["books"][title]'))
+    assert not found.deterministic
+    assert any(
+        "its first state is another one after it was played" in one and "database.edit" in one
+        for one in found.problems
+    )
+
+
+def test_mutable_state_that_tasks_share_is_caught(checked: Any) -> None:
+    found = checked(
+        ("\n\nclass SkeletonTools", "\n\nSHARED = library(1)\n\n\nclass SkeletonTools"),
+        ("library(task.seed)", "SHARED"),
+        ('seed}"), library(seed)', 'seed}"), SHARED'),
+        ('self.database.edit("books", title)', 'self.database["books"][title]'),
+    )
+    assert not found.deterministic
+    assert any("its first state is another one" in one for one in found.problems)
+
+
+def test_gold_that_a_tool_refuses_is_caught(checked: Any) -> None:
+    found = checked(('bool(books[t]["reader"]) == lent', 'bool(books[t]["reader"])'))
+    assert found.deterministic
+    refused = [one for one in found.problems if "its gold action lend_book is refused" in one]
+    assert len(refused) == 1
+    assert "is lent out) (and 5 more like it); correct its gold actions" in refused[0]
+
+
+def test_gold_that_calls_no_tool_is_caught(checked: Any) -> None:
+    found = checked(('Action(name="find_book"', 'Action(name="look_up_book"'))
+    assert "gold action look_up_book is refused" in found.problems[0]
+    assert "Tool 'look_up_book' not found" in found.problems[0]
+
+
+def test_gold_that_writes_and_changes_nothing_is_caught(checked: Any) -> None:
+    found = checked(('        self.database.edit("books", title)["reader"] = reader\n', ""))
+    assert "its gold actions write (lend_book), but the state stays as it was" in found.problems[-1]
+
+
+def test_an_oracle_that_does_something_else_is_caught_with_what_differs(checked: Any) -> None:
+    other = """
+    def oracle(self, task: TaskDefinition) -> Any:
+        from envs.agents import GoldAgent
+
+        changed = task.model_dump()
+        for action in changed["criteria"]["gold_actions"]:
+            if action["name"] == "lend_book":
+                action["arguments"]["reader"] = "R2"
+        return GoldAgent(TaskDefinition(**changed), self.writes)"""
+    found = checked(method(other))
+    assert "the oracle gets 0: books/" in the_problem(found)
+    assert "reader is 'R2', not 'R" in the_problem(found)
+    assert found.overall.oracle == 0.5
+    assert found.capabilities["tell"].oracle == 1.0
+
+
+def test_an_episode_that_does_not_come_to_an_end_is_caught(checked: Any) -> None:
+    found = checked(('ends="request is complete"', "patience=150"))
+    assert "the oracle gets 0: the episode ended with max_steps" in found.problems[0]
+
+
+def test_tasks_that_only_need_a_refusal_are_caught(checked: Any) -> None:
+    found = checked(('outputs.append(books[title]["due"])', "pass"))
+    assert found.overall.null == 0.5
+    assert found.problems[0].startswith(
+        "skeleton: an agent that does nothing gets 0.50, above 0.20, and 1.00 of 'tell'; demand"
+    )
+    assert "an agent that calls tools at random gets" in found.problems[1]
+
+
+def test_ids_that_are_used_twice_are_caught(checked: Any) -> None:
+    found = checked(("id=self.task_id(capability, seed)", "id=self.task_id(capability, seed // 2)"))
+    assert "skeleton/lend/0: 2 tasks have this id" in found.problems[0]
+
+
+def test_an_id_that_is_not_the_tasks_own_is_caught(checked: Any) -> None:
+    found = checked(("id=self.task_id(capability, seed)", "id=f'{capability}-{seed}'"))
+    assert "it says that it is 'lend-0' of 'skeleton'" in found.problems[0]
+
+
+def test_a_task_that_is_another_when_it_is_looked_up_is_caught(checked: Any) -> None:
+    lookup = """
+    def task(self, task_id: str) -> TaskDefinition:
+        _, capability, seed = task_id.split("/")
+        task = self.generate(capability, int(seed))
+        return task.model_copy(update={"scenario": Scenario(reason_for_call="Hello.")})"""
+    found = checked(method(lookup))
+    assert "task(id) gives another definition than its split" in found.problems[0]
+
+
+def test_a_tool_that_raises_is_caught(checked: Any) -> None:
+    refusal = lines(
+        '        if title not in self.database["books"]:',
+        '            raise ToolError(f"there is no book {title!r}")',
+        "",
+    )
+    found = checked((refusal, ""), tasks=32)
+    assert "a tool raised: find_book: KeyError: " in found.problems[0]
+    assert "raise ToolError" in found.problems[0]
+
+
+def test_a_capability_that_raises_for_some_seed_is_caught(checked: Any) -> None:
+    found = checked(
+        ('Random(f"{capability} {seed}")', 'Random(f"{capability} {seed} {1 // (seed - 150)}")')
+    )
+    assert found.problems[0] == (
+        "skeleton/lend/150: generate raises ZeroDivisionError: integer division or modulo by zero; "
+        "every capability must give a task for every seed"
+    )
+
+
+def test_what_an_environment_raises_while_it_works_is_a_problem(checked: Any) -> None:
+    found = checked(('Database({"books": library(task.seed)})', "Database(library(task.seed)[0])"))
+    assert "pristine raises KeyError: 0" in found.problems[0]
+    assert found.overall.oracle is None
+    nobody = """
+    def oracle(self, task: TaskDefinition) -> Any:
+        return None"""
+    found = checked(method(nobody))
+    assert "the episode of the oracle raises AttributeError" in found.problems[0]
+
+
+def test_scenarios_that_repeat_are_caught(checked: Any) -> None:
+    found = checked(("randrange(1_000, 10_000)", "randrange(3)"))
+    assert "skeleton/lend: " in found.problems[0]
+    assert "of 200 scenarios are distinct, 190 should be" in found.problems[0]
+
+
+def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
+    asks = "outputs=tuple(outputs), nl_assertions=('is kind',), reward_basis=('NL_ASSERTION',))"
+    found = checked(("outputs=tuple(outputs))", asks))
+    assert "nobody but a judge can tell NL_ASSERTION" in found.problems[0]
+    assert found.overall.oracle is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("parameters['properties']['title'] = {'type': 'text'}", "properties.title.type"),
+        ("parameters['required'].append('shelf')", "'shelf' is required and is no property"),
+        ("function['name'] = 'find book'", "function.name"),
+        ("function['description'] = ''", "function.description"),
+        ("del made[0]['type']", "type: Field required"),
+    ],
+)
+def test_a_schema_that_no_endpoint_would_take_is_caught(
+    checked: Any, change: str, said: str
+) -> None:
+    schemas = f"""
+    def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        from envs.database import copy_json
+
+        made: list[dict[str, Any]] = copy_json(super().schemas(task))
+        function = made[0]["function"]
+        parameters = function["parameters"]
+        {change}
+        return made"""
+    found = checked(method(schemas), tasks=2)
+    assert "the schema of tool 'find" in found.problems[0]
+    assert said in found.problems[0]
+
+
+def test_loaded_tasks_are_reported_and_not_judged(checked: Any) -> None:
+    loaded = """
+    @property
+    def splits(self) -> dict[str, int]:
+        return {**super().splits, "theirs": 4}
+
+    def tasks(self, split: str = "generated") -> Any:
+        if split != "theirs":
+            return super().tasks(split)
+        return (self.theirs(seed) for seed in range(4))
+
+    def theirs(self, seed: int) -> TaskDefinition:
+        task = self.generate("tell", seed)
+        nothing = task.criteria.model_copy(update={"outputs": ()})
+        changes = {"id": f"{self.name}/{seed}", "split": "theirs", "criteria": nothing}
+        return task.model_copy(update=changes)
+
+    def task(self, task_id: str) -> TaskDefinition:
+        return self.theirs(int(task_id.split("/")[1]))"""
+    found = checked(method(loaded), split="theirs", tasks=None)
+    assert found.problems == ()
+    assert not found.judged
+    assert (found.overall.tasks, found.overall.oracle, found.overall.null) == (4, 1.0, 1.0)
+
+
+@pytest.mark.benchmarks
+@pytest.mark.parametrize(("name", "tasks"), [("retail", 74), ("airline", 30)])
+def test_the_figures_of_real_tasks_are_reported(name: str, tasks: int, benchmarks: Path) -> None:
+    found = check(Sample(environment=name, benchmarks=benchmarks, split="train"))
+    assert found.problems == ()
+    assert found.deterministic
+    assert found.overall.tasks == tasks
+    assert found.overall.oracle == 1.0
+
+
+def test_the_second_process_reads_a_sample_and_prints_one_document(tmp_path: Path) -> None:
+    file = tmp_path / "fine.py"
+    file.write_text(SKELETON)
+    done = subprocess.run(
+        [sys.executable, "-m", "envs.footprint"],
+        input=Sample(environment=str(file), tasks=2).model_dump_json(),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    seen = json.loads(done.stdout)
+    assert list(seen["footprints"]) == ["skeleton/lend/0", "skeleton/tell/0"]
+    assert seen["distinct"] == {"lend": 200, "tell": 200}
+    assert set(seen["footprints"]["skeleton/lend/0"]) == {"definition", "state", "oracle", "random"}
