@@ -6,7 +6,7 @@ The shapes are a promise to scripts: fields may be added, none dropped or change
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, func, select
 
@@ -171,6 +171,31 @@ def known_rollouts(connection: Connection, ids: Sequence[str]) -> set[str]:
     rollouts = Rollout.table().c
     query = select(rollouts.rollout).where(rollouts.rollout.in_(ids))
     return set(connection.execute(query).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a rollout."""
+
+    success: bool | None
+    termination: str | None
+
+
+_IDS_PER_QUERY: Final = 1000
+"""Below the number of parameters that either database takes."""
+
+
+def verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Verdict]:
+    """What became of those of `ids` that have been folded."""
+    rollouts = Rollout.table().c
+    columns = select(rollouts.rollout, rollouts.success, rollouts.termination)
+    return {
+        row.rollout: Verdict(row.success, row.termination)
+        for start in range(0, len(ids), _IDS_PER_QUERY)
+        for row in connection.execute(
+            columns.where(rollouts.rollout.in_(ids[start : start + _IDS_PER_QUERY]))
+        )
+    }
 
 
 def pattern_lines(connection: Connection, alias: str | None = None) -> list[PatternLine]:

@@ -2,9 +2,9 @@
 
 0   done, also when whoever read our output had enough
 1   failed
-2   wrong usage: a flag, an argument or a setting
+2   wrong usage: a flag, an argument or a setting, also one that an endpoint refuses
 3   done in part: something was rejected and is named
-4   unavailable: the log or the database cannot be used now, or the fold has halted
+4   unavailable: log, database or endpoint cannot be used now, or the fold has halted
 130 interrupted
 """
 
@@ -93,7 +93,11 @@ def exit_code(error: Exception) -> int:
 
     if isinstance(error, DatabaseError | FoldVersionChanged | PositionMissing):
         return UNAVAILABLE
-    return FAILED
+    from envs.endpoint import EndpointRefused, EndpointUnavailable
+
+    if isinstance(error, EndpointUnavailable):
+        return UNAVAILABLE
+    return USAGE if isinstance(error, EndpointRefused) else FAILED
 
 
 def _usage(error: Exception) -> str:

@@ -161,7 +161,6 @@ class Endpoint:
         self.max_answer_bytes = max_answer_bytes
         self.answered = False
         """Whether it ever gave an answer: until then, a refusal is the configuration's fault."""
-        self.retries = 0
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx2.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
@@ -234,7 +233,6 @@ class Endpoint:
                 wait_max=20.0,
                 wait_jitter=self.wait_seconds,
             ):
-                self.retries += attempt.num > 1
                 with attempt:
                     return await self._once(content)
         except _Again as error:

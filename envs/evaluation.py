@@ -16,7 +16,7 @@ Not covered: recording (producers/simulation.py), and what of a run was played b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -80,7 +80,8 @@ class Attempt:
     """None where a machine or the user failed: nobody judges the agent for that."""
     reward: Reward | None
     """Shaped; None where the unshaped reward is unknown."""
-    conduct: Conduct
+    penalties: Mapping[str, float | None]
+    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
     usage: Usage
     """Of the agent."""
     user_usage: Usage
@@ -141,7 +142,7 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
 
 async def play_all(
     setup: Setup, plan: Iterable[tuple[TaskDefinition, int]], *, concurrency: int
-) -> AsyncIterator[list[Attempt]]:
+) -> AsyncGenerator[list[Attempt], None]:
     """Play (task, trial) after (task, trial); yields what has finished since the last time.
 
     Raises EnvironmentFailed, EndpointRefused, and EndpointUnavailable after `FAILURES_IN_A_ROW`;
@@ -170,7 +171,7 @@ async def play_all(
 
 async def _gathered(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
-) -> AsyncIterator[list[Attempt]]:
+) -> AsyncGenerator[list[Attempt], None]:
     """The queue's attempts in batches until nobody works any more; raises its first exception."""
     spoilt = 0
     while working:
@@ -239,12 +240,20 @@ def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Pla
         reason=episode.reason,
         grade=verdict,
         reward=None if worth is None else shape(worth, conduct, setup.shaping),
-        conduct=conduct,
+        penalties=_penalties(conduct, setup.shaping),
         usage=agent.usage,
         user_usage=user.usage,
         remarks=tuple(user.remarks),
         defects=tuple(episode.defects),
     )
+
+
+def _penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
+    del found["task"]
+    if conduct.tokens is None:
+        found["length"] = None
+    return found
 
 
 def _characters(message: Message) -> int:

@@ -59,7 +59,10 @@ class Output:
 
     @contextmanager
     def progress(
-        self, doing: str, total: int | None = None, unit: Literal["events", "bytes"] = "events"
+        self,
+        doing: str,
+        total: int | None = None,
+        unit: Literal["events", "bytes", "episodes"] = "events",
     ) -> Iterator[Callable[[int], None]]:
         """A bar on stderr, told how much more was done; nothing where nobody watches."""
         if self.quiet or not sys.stderr.isatty():

@@ -15,6 +15,7 @@ from daemon.cli import (
     dlq,
     doctor,
     environments,
+    evaluation,
     importing,
     log,
     patterns,
@@ -55,7 +56,7 @@ def root(
     return None
 
 
-for module in (importing, diagnose, patterns, status, rebuild, doctor, roles):
+for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, roles):
     module.register(app)
 for module in (rollouts, environments, log, dlq, db, config):
     app.add_typer(module.group)

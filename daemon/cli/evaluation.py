@@ -1,0 +1,386 @@
+"""`kintsugi eval`: an agent behind an endpoint plays tasks, and what it is worth."""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from contextlib import AsyncExitStack, aclosing
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.command import DONE, PARTLY, Cli, command
+from daemon.cli.output import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from daemon.app import App
+    from daemon.evaluation import Run, Selection, Served, Spec
+    from envs.environment import Environment
+    from envs.evaluation import Attempt, Setup
+
+_SHOWN: Final = 5
+"""Unjudged attempts, remarks and defects named on stderr; the log has all of the first."""
+
+_TASK_PANEL: Final = "Which tasks"
+_AGENT_PANEL: Final = "The agent"
+_USER_PANEL: Final = "The user"
+_RUN_PANEL: Final = "The run"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "eval")(evaluate)
+
+
+def evaluate(
+    cli: Cli,
+    env: Annotated[
+        str, typer.Option(help="Name or path of the environment.", rich_help_panel=_TASK_PANEL)
+    ],
+    base_url: Annotated[
+        str, typer.Option(help="Of the endpoint, up to /v1.", rich_help_panel=_AGENT_PANEL)
+    ],
+    model: Annotated[
+        str, typer.Option(help="As the endpoint calls it.", rich_help_panel=_AGENT_PANEL)
+    ],
+    split: Annotated[
+        str, typer.Option(help="kintsugi env ls lists them.", rich_help_panel=_TASK_PANEL)
+    ] = "generated",
+    tasks: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The first N.", rich_help_panel=_TASK_PANEL),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="This task; may be repeated.", rich_help_panel=_TASK_PANEL),
+    ] = None,
+    capability: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this kind; may be repeated.", rich_help_panel=_TASK_PANEL),
+    ] = None,
+    mix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND=SHARE,...",
+            help="Generate --tasks N tasks in these shares.",
+            rich_help_panel=_TASK_PANEL,
+        ),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Attempts at each task.", rich_help_panel=_RUN_PANEL)
+    ] = 1,
+    seed: Annotated[
+        int, typer.Option(help="All others follow from it.", rich_help_panel=_RUN_PANEL)
+    ] = 0,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Episodes at once.", rich_help_panel=_RUN_PANEL)
+    ] = 16,
+    timeout: Annotated[
+        float,
+        typer.Option(min=0.001, help="Seconds for one answer.", rich_help_panel=_RUN_PANEL),
+    ] = 300.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Default: the endpoint's.", rich_help_panel=_AGENT_PANEL),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of one answer.", rich_help_panel=_AGENT_PANEL),
+    ] = None,
+    extra: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Further fields of each request.", rich_help_panel=_AGENT_PANEL
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable that holds the key.",
+            rich_help_panel=_AGENT_PANEL,
+        ),
+    ] = "OPENAI_API_KEY",
+    alias: Annotated[
+        str,
+        typer.Option(help="Name under which the agent is served.", rich_help_panel=_AGENT_PANEL),
+    ] = "agent",
+    base: Annotated[
+        str | None,
+        typer.Option(help="Base model; default: the model.", rich_help_panel=_AGENT_PANEL),
+    ] = None,
+    user_model: Annotated[
+        str | None,
+        typer.Option(help="Plays the user; default: a script.", rich_help_panel=_USER_PANEL),
+    ] = None,
+    user_base_url: Annotated[
+        str | None, typer.Option(help="Default: the agent's.", rich_help_panel=_USER_PANEL)
+    ] = None,
+    user_best_of: Annotated[
+        int,
+        typer.Option(min=1, max=16, help="Candidates per line.", rich_help_panel=_USER_PANEL),
+    ] = 1,
+    user_api_key_env: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable that holds its key.",
+            rich_help_panel=_USER_PANEL,
+        ),
+    ] = "OPENAI_API_KEY",
+) -> int:
+    """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
+    from daemon.evaluation import Served, Spec
+
+    if user_model is None and (user_base_url is not None or user_best_of > 1):
+        raise typer.BadParameter("name the model too", param_hint="--user-model")
+    for name, value in (("--model", model), ("--alias", alias), ("--base", base or model)):
+        if not 0 < len(value) <= 128:
+            raise typer.BadParameter(
+                f"{value[:20]!r} has {len(value)} characters; 1 to 128 can be stored",
+                param_hint=name,
+            )
+    spec = Spec(
+        environment=env,
+        selection=_selection(split, tasks, task or [], capability or [], mix),
+        trials=trials,
+        seed=seed,
+        agent=Served(base_url, model, temperature, max_tokens, _json_object(extra)),
+        user=None if user_model is None else Served(user_base_url or base_url, user_model),
+        candidates=user_best_of,
+        timeout=timeout,
+        alias=alias,
+        base=base or model,
+    )
+    keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
+    return _evaluate(cli, spec, keys, concurrency)
+
+
+def _selection(
+    split: str, first: int | None, ids: list[str], capabilities: list[str], mix: str | None
+) -> "Selection":
+    from daemon.evaluation import Selection
+
+    given = [
+        name
+        for name, value in (("--task", ids), ("--capability", capabilities), ("--mix", mix))
+        if value
+    ]
+    if len(given) > 1:
+        raise typer.BadParameter(
+            "they exclude each other; give one", param_hint=" and ".join(given)
+        )
+    if mix and first is None:
+        raise typer.BadParameter("say how many tasks to generate", param_hint="--tasks")
+    return Selection(split, first, tuple(ids), tuple(capabilities), _shares(mix) if mix else {})
+
+
+def _shares(text: str) -> dict[str, float]:
+    """`cancel=1,return=3` as shares."""
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{part!r} is not KIND=SHARE, such as cancel=0.5", param_hint="--mix"
+            ) from None
+    values = shares.values()
+    if not all(isfinite(value) and value >= 0 for value in values) or not sum(values) > 0:
+        raise typer.BadParameter(
+            f"the shares in {text!r} must not be negative, and one must be positive",
+            param_hint="--mix",
+        )
+    return shares
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text[:80]!r} is no JSON: {error}", param_hint="--extra"
+        ) from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"{text[:80]!r} is no JSON object", param_hint="--extra")
+    return value
+
+
+def _evaluate(cli: Cli, spec: "Spec", keys: tuple[str | None, str | None], concurrency: int) -> int:
+    from daemon.cli.environments import opened
+    from daemon.evaluation import digest_of, locked, open_run, passive, report, survey
+
+    environment = opened(cli, spec.environment)
+    lines = survey(environment, spec)
+    digest = digest_of(spec, lines)
+    with cli.app() as app, locked(app.home, digest):
+        app.settle()
+        with app.reading() as connection:
+            run = open_run(connection, digest, lines, spec.trials)
+        if run.resumed:
+            cli.out.hint(f"{run.resumed:,} attempts of this run are in the log already")
+        unscripted = 0 if spec.user else sum(not line.scripted for line in lines)
+        if unscripted:
+            cli.out.warn(
+                f"{unscripted:,} of {len(lines):,} tasks have no script for their user: the "
+                "scripted user tells all it knows and agrees to everything; let a model play it "
+                "with --user-model"
+            )
+        with cli.out.progress("Playing", run.waiting, "episodes") as advance:
+            seen = asyncio.run(_play(app, environment, spec, run, keys, concurrency, advance))
+        with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
+            idle = passive(environment, spec, advance)
+        app.settle()
+    found = report(spec, run, idle)
+    _warn(cli, seen)
+    _print(cli, found)
+    return PARTLY if found["unjudged"] else DONE
+
+
+class _Seen:
+    """What stood out among the attempts of this process."""
+
+    def __init__(self) -> None:
+        self.unjudged: list[str] = []
+        self.remarks: Counter[str] = Counter()
+        self.defects: Counter[str] = Counter()
+
+    def add(self, rollout: str, attempt: "Attempt") -> None:
+        if attempt.grade is None:
+            self.unjudged.append(
+                f"rollout {rollout} (task {attempt.task.id}, trial {attempt.trial}) is unjudged: "
+                f"{attempt.termination}: {attempt.reason}"
+            )
+        self.remarks.update(attempt.remarks)
+        self.defects.update(attempt.defects)
+
+
+async def _play(
+    app: "App",
+    environment: "Environment",
+    spec: "Spec",
+    run: "Run",
+    keys: tuple[str | None, str | None],
+    concurrency: int,
+    advance: "Callable[[int], None]",
+) -> _Seen:
+    from daemon.evaluation import play_run
+
+    seen = _Seen()
+    async with AsyncExitStack() as stack:
+        setup = await _setup(stack, environment, spec, keys, concurrency)
+        recorded = play_run(app, setup, spec, run, concurrency)
+        async with aclosing(recorded) as batches:
+            async for batch in batches:
+                for rollout, attempt in batch:
+                    seen.add(rollout, attempt)
+                advance(len(batch))
+    return seen
+
+
+async def _setup(
+    stack: AsyncExitStack,
+    environment: "Environment",
+    spec: "Spec",
+    keys: tuple[str | None, str | None],
+    concurrency: int,
+) -> "Setup":
+    """Who plays what; both endpoints are seen to be there."""
+    import stamina.instrumentation
+
+    from envs.endpoint import Endpoint, Sampling
+    from envs.evaluation import Setup, scripted_user
+    from envs.players import ModelAgent
+    from envs.simulator import ModelUser
+
+    # It would log each retry; what came of it is in the rollout's reason.
+    stamina.instrumentation.set_on_retry_hooks(())
+
+    async def endpoint(served: "Served", key: str | None) -> Endpoint:
+        made = Endpoint(
+            served.base_url,
+            served.model,
+            api_key=key,
+            concurrency=concurrency,
+            timeout=spec.timeout,
+        )
+        await stack.enter_async_context(made)
+        await made.check()
+        return made
+
+    agent = await endpoint(spec.agent, keys[0])
+    sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
+    user = scripted_user(environment)
+    if spec.user is not None:
+        simulator = await endpoint(spec.user, keys[1])
+        user = lambda task, seed: ModelUser(  # noqa: E731
+            simulator, task, seed, candidates=spec.candidates
+        )
+    return Setup(
+        environment,
+        agent=lambda task, seed: ModelAgent(agent, environment.schemas(task), seed, sampling),
+        user=user,
+        seed=spec.seed,
+    )
+
+
+def _warn(cli: Cli, seen: _Seen) -> None:
+    for text in seen.unjudged[:_SHOWN]:
+        cli.out.warn(text)
+    if len(seen.unjudged) > _SHOWN:
+        cli.out.warn(f"{len(seen.unjudged) - _SHOWN:,} more attempts are unjudged")
+    for text, times in seen.defects.most_common(_SHOWN):
+        cli.out.warn(f"a tool raised what no tool should: {text} ({times:,} times)")
+    for text, times in seen.remarks.most_common(_SHOWN):
+        cli.out.warn(f"{text} ({times:,} times)")
+
+
+def _print(cli: Cli, found: dict[str, Any]) -> None:
+    if cli.out.json:
+        cli.out.document(found)
+        return
+    cli.out.show(_table(found), "")
+    ended = ", ".join(f"{name} {times:,}" for name, times in found["terminations"].items())
+    cli.out.show(f"{found['tasks']:,} tasks, {found['trials']:,} trials; ended by {ended}")
+    for basis, tasks in found["unevaluated"].items():
+        cli.out.show(
+            f"{len(tasks):,} tasks need a judge ({basis}) and are not counted; without the judge's "
+            f"part pass^1 of all tasks is {_cell(found['without_judge']['pass_hat'].get('1'))}"
+        )
+    if found["unjudged"]:
+        cli.out.hint(
+            f"{found['unjudged']:,} attempts are unjudged; the same command plays those again "
+            "that machines spoiled"
+        )
+    cli.out.hint("see what failed: kintsugi rollouts ls --failed")
+
+
+def _table(found: dict[str, Any]) -> Any:
+    most = max((int(k) for k in found["pass_hat"]), default=1)
+    columns = ["capability", "tasks", *(f"pass^{k}" for k in range(1, most + 1))]
+    rows = [
+        _row(name, one["tasks"], one["pass_hat"], most)
+        for name, one in found["per_capability"].items()
+    ]
+    judged = sum(one["tasks"] for one in found["per_capability"].values())
+    rows.append(_row("overall", judged, found["pass_hat"], most))
+    rows.append(_row("doing nothing", judged, {"1": found["do_nothing"]}, 1))
+    rows[-1] += [None] * (most - 1)
+    return table(columns, rows, right=columns[1:], whole=("capability",))
+
+
+def _row(name: str, tasks: int, pass_hat: dict[str, Any], most: int) -> list[Any]:
+    return [name, f"{tasks:,}", *(_cell(pass_hat.get(str(k))) for k in range(1, most + 1))]
+
+
+def _cell(interval: dict[str, float] | None) -> str | None:
+    """Value and bounds, 95 %."""
+    if interval is None:
+        return None
+    return f"{interval['value']:.3f} [{interval['low']:.2f}, {interval['high']:.2f}]"

@@ -1,0 +1,398 @@
+"""One evaluation from the command to the report: what to play, what was played before, what came
+out (log -> episodes -> log).
+
+    Spec       everything that decides a result; its digest, with those of the tasks, names the
+               evaluation
+    Run        one pass over the tasks; the next begins when every attempt of the last has an end
+    report     pass^k and the rest, as the command prints them
+
+A rollout's id follows from digest, run, task, trial and try. What is found in the tables under its
+id is not played again: a killed run goes on where the log ends. An attempt that machines spoiled is
+tried again by the next command, `TRIES` times in all.
+
+Guarantee: an attempt counts once, whatever was killed when. Not covered: two homes that play one
+evaluation at once; both play, and one counts.
+"""
+
+import asyncio
+import fcntl
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from envs import grading, statistics
+from envs.environment import Environment, UnknownTask
+from envs.episode import REGULAR, Termination
+from envs.evaluation import (
+    UNJUDGED,
+    Attempt,
+    Setup,
+    do_nothing,
+    environment_code,
+    play_all,
+)
+from envs.task import GENERATED, TaskDefinition
+from events.canonical import exact_json, sha256
+from events.envelope import derived_id
+from events.errors import KintsugiError
+from producers.simulation import Provenance, append_rollouts, rollout_ended
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.reads import Verdict
+    from daemon.app import App
+
+TRIES: Final = 3
+"""How often an attempt is played that machines spoil."""
+
+Slot = tuple[str, int]
+"""(task id, trial)."""
+
+
+class EvaluationRunning(KintsugiError):
+    """Another process of this home plays the same evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tasks of an environment."""
+
+    split: str = GENERATED
+    first: int | None = None
+    """At most so many; of a mixture, exactly so many."""
+    ids: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    mix: Mapping[str, float] = field(default_factory=dict)
+
+    def tasks(self, environment: Environment, seed: int) -> Iterator[TaskDefinition]:
+        """The tasks, made one by one. Raises UnknownTask, EnvironmentFailed."""
+        with environment_code(environment, "while its tasks were made"):
+            yield from islice(self._all(environment, seed), self.first)
+
+    def _all(self, environment: Environment, seed: int) -> Iterator[TaskDefinition]:
+        if self.ids:
+            yield from map(environment.task, self.ids)
+        elif self.mix:
+            yield from environment.mixture(self.mix, seed)
+        else:
+            for task in environment.tasks(self.split):
+                if not self.capabilities or task.capability in self.capabilities:
+                    yield task
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model behind an endpoint, and how it is sampled."""
+
+    base_url: str
+    model: str
+    temperature: float | None = None
+    max_tokens: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Everything that decides the result of an evaluation."""
+
+    environment: str
+    selection: Selection
+    trials: int
+    seed: int
+    agent: Served
+    user: Served | None
+    """None: the scripted one."""
+    candidates: int
+    """Lines that the user's model writes to choose from."""
+    timeout: float
+    alias: str
+    base: str
+
+    @property
+    def provenance(self) -> Provenance:
+        """Whose rollouts these are."""
+        given = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
+        if self.user is None:
+            return Provenance(**given, purpose="evaluate")
+        best = f" (best of {self.candidates})" if self.candidates > 1 else ""
+        return Provenance(**given, purpose="evaluate", simulator=f"{self.user.model}{best}")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A task, as far as a report needs it."""
+
+    id: str
+    capability: str
+    digest: str
+    scripted: bool
+    """Whether its own script says what the user does."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One pass over all tasks and trials."""
+
+    digest: str
+    """Of the evaluation."""
+    number: int
+    lines: Sequence[Line]
+    trials: int
+    ended: dict[Slot, "Verdict"] = field(default_factory=dict)
+    """What became of each attempt, the last try's where there were several."""
+    tries: Counter[Slot] = field(default_factory=Counter)
+    resumed: int = 0
+    """Attempts that were in the log already."""
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        return ((line.id, trial) for line in self.lines for trial in range(self.trials))
+
+    def waits(self, slot: Slot) -> bool:
+        """Whether an attempt is still to be played."""
+        verdict = self.ended.get(slot)
+        if verdict is None:
+            return True
+        spoilt = verdict.termination == Termination.INFRASTRUCTURE_ERROR
+        return spoilt and self.tries[slot] < TRIES
+
+    @property
+    def waiting(self) -> int:
+        """Attempts still to be played."""
+        return sum(map(self.waits, self.slots))
+
+    def rollout(self, slot: Slot, number: int) -> str:
+        """The id of a try, counted from 0."""
+        task, trial = slot
+        parts = [self.digest, str(self.number), task, str(trial)]
+        return derived_id("evaluate", *parts, *([str(number)] if number else []))
+
+    def plan(self, tasks: Iterable[TaskDefinition]) -> Iterator[tuple[TaskDefinition, int]]:
+        """What is still to be played, its tasks made when their turn comes."""
+        for task in tasks:
+            for trial in range(self.trials):
+                if self.waits((task.id, trial)):
+                    yield task, trial
+
+
+def survey(environment: Environment, spec: Spec) -> list[Line]:
+    """The tasks of an evaluation. Raises UnknownTask, also where there are fewer than asked for."""
+    lines = [
+        Line(task.id, task.capability, task.digest(), task.script is not None)
+        for task in spec.selection.tasks(environment, spec.seed)
+    ]
+    _check(environment, spec.selection, lines)
+    return lines
+
+
+def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
+    """Names an evaluation: equal for equal commands on equal tasks under equal rules."""
+    tasks = [[line.id, line.digest] for line in lines]
+    return sha256(exact_json([asdict(spec), tasks, grading.VERSION]))
+
+
+def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
+    """The first run of an evaluation that is not complete, with what was folded of it."""
+    for number in count(1):
+        run = Run(digest, number, lines, trials)
+        _recall(connection, run)
+        if run.waiting:
+            return run
+    raise AssertionError("there is always a next run")
+
+
+@contextmanager
+def locked(home: Path, digest: str) -> Iterator[None]:
+    """One process of a home plays an evaluation at a time. Raises EvaluationRunning."""
+    path = home / "evaluations" / f"{digest[:16]}.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise EvaluationRunning(
+                f"another process plays this evaluation (it holds {path}); wait for it, or give "
+                "another --seed"
+            ) from error
+        yield
+
+
+async def play_run(
+    app: "App", setup: Setup, spec: Spec, run: Run, concurrency: int
+) -> AsyncGenerator[list[tuple[str, Attempt]], None]:
+    """Play what waits; yields (rollout id, attempt) as soon as both are durable in the log.
+
+    Raises what `play_all` raises, after everything that had finished was recorded.
+    """
+    environment, provenance = setup.environment, spec.provenance
+    tasks = spec.selection.tasks(environment, spec.seed)
+    async with aclosing(play_all(setup, run.plan(tasks), concurrency=concurrency)) as finished:
+        async for attempts in finished:
+            named = [(run.rollout(_slot(a), run.tries[_slot(a)]), a) for a in attempts]
+            rollouts = [
+                rollout_ended(attempt, environment, provenance, rollout)
+                for rollout, attempt in named
+            ]
+            # A thread of its own: syncing a disk must not hold up the episodes.
+            await asyncio.to_thread(append_rollouts, app.spool, app.blobs, rollouts)
+            for attempt in attempts:
+                _note(run, attempt)
+            yield named
+
+
+def passive(
+    environment: Environment, spec: Spec, told: Callable[[int], None] = lambda _: None
+) -> dict[str, grading.Grade]:
+    """Task -> the verdict on an agent that does nothing, once each; not recorded."""
+    found = {}
+    for task in spec.selection.tasks(environment, spec.seed):
+        found[task.id] = do_nothing(environment, task)
+        told(1)
+    return found
+
+
+def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str, Any]:
+    """What `kintsugi eval --json` prints.
+
+    pass^k counts the tasks that can be judged whole: of a task whose verdict hangs on a judge only
+    failures are known, and counting those alone would make the agent look worse than it is. Such
+    tasks are named, and `without_judge` counts all tasks with the judge's part left out.
+    """
+    open_tasks = {task for task, grade in idle.items() if grade.unevaluated}
+    judged = [line for line in run.lines if line.id not in open_tasks]
+    found: dict[str, Any] = {
+        "tasks": len(run.lines),
+        "trials": spec.trials,
+        "pass_hat": _by_k(statistics.pass_hat, _outcomes(run, judged)),
+        "per_capability": {
+            capability: {
+                "tasks": len(lines),
+                "pass_hat": _by_k(statistics.pass_hat, _outcomes(run, lines)),
+            }
+            for capability, lines in _by_capability(judged).items()
+        },
+        "repair_at": _by_k(statistics.repair_at, _outcomes(run, judged)),
+        "do_nothing": _do_nothing(idle, judged),
+        "unjudged": sum(verdict.termination in UNJUDGED for verdict in run.ended.values()),
+        "unevaluated": _unevaluated(idle),
+        "terminations": dict(
+            sorted(Counter(str(v.termination) for v in run.ended.values()).items())
+        ),
+        "run": {"evaluation": run.digest[:16], "number": run.number, "resumed": run.resumed},
+    }
+    if open_tasks:
+        outcomes = _outcomes(run, run.lines, without_judge=True)
+        found["without_judge"] = {
+            "tasks": len(run.lines),
+            "pass_hat": _by_k(statistics.pass_hat, outcomes),
+        }
+    return found
+
+
+def _check(environment: Environment, selection: Selection, lines: Sequence[Line]) -> None:
+    missing = sorted(set(selection.capabilities) - {line.capability for line in lines})
+    if missing:
+        raise UnknownTask(
+            f"split {selection.split!r} of environment {environment.name} has no task of "
+            f"capability {missing[0]!r}; it can generate {', '.join(environment.capabilities)}"
+        )
+    if not lines:
+        raise UnknownTask(
+            f"split {selection.split!r} of environment {environment.name} has no tasks; "
+            f"it has {', '.join(environment.splits)}"
+        )
+    if selection.first is not None and len(lines) < selection.first:
+        raise UnknownTask(
+            f"there are only {len(lines)} such tasks, {selection.first} were asked for; a mixture "
+            f"has any number, such as --mix {lines[0].capability}=1 --tasks {selection.first}"
+        )
+    doubled = [task for task, times in Counter(line.id for line in lines).items() if times > 1]
+    if doubled:
+        raise UnknownTask(f"task {doubled[0]!r} is there twice; name each task once")
+
+
+def _recall(connection: "Connection", run: Run) -> None:
+    """What the tables know of a run."""
+    from consumers.reads import verdicts
+
+    ids = {run.rollout(slot, tried): slot for slot in run.slots for tried in range(TRIES)}
+    for rollout, verdict in verdicts(connection, list(ids)).items():
+        slot = ids[rollout]
+        run.tries[slot] += 1
+        known = run.ended.get(slot)
+        if known is None or known.termination == Termination.INFRASTRUCTURE_ERROR:
+            run.ended[slot] = verdict
+    run.resumed = len(run.ended)
+
+
+def _note(run: Run, attempt: Attempt) -> None:
+    from consumers.reads import Verdict
+
+    slot = _slot(attempt)
+    run.tries[slot] += 1
+    run.ended[slot] = Verdict(attempt.success, attempt.termination)
+
+
+def _slot(attempt: Attempt) -> Slot:
+    return attempt.task.id, attempt.trial
+
+
+def _outcomes(
+    run: Run, lines: Sequence[Line], without_judge: bool = False
+) -> dict[str, list[bool | None]]:
+    """Task -> verdicts of its trials; tasks that nobody could judge even once are left out."""
+    found = {}
+    for line in lines:
+        ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
+        given = [None if v is None else _success(v, without_judge) for v in ended]
+        if any(success is not None for success in given):
+            found[line.id] = given
+    return found
+
+
+def _success(verdict: "Verdict", without_judge: bool) -> bool | None:
+    """Where only the judge's part is open, every other part was 1."""
+    if without_judge and verdict.success is None and verdict.termination in REGULAR:
+        return True
+    return verdict.success
+
+
+def _by_k(
+    estimate: Callable[[statistics.Outcomes, int], statistics.Interval],
+    outcomes: statistics.Outcomes,
+) -> dict[str, dict[str, float]]:
+    """An estimate for every number of trials that each task has."""
+    most = statistics.most_trials(outcomes)
+    return {str(k): _interval(estimate(outcomes, k)) for k in range(1, most + 1)}
+
+
+def _do_nothing(
+    idle: Mapping[str, grading.Grade], lines: Sequence[Line]
+) -> dict[str, float] | None:
+    outcomes = {line.id: [idle[line.id].success] for line in lines}
+    return _interval(statistics.pass_hat(outcomes, 1)) if outcomes else None
+
+
+def _interval(found: statistics.Interval) -> dict[str, float]:
+    return {"value": found.value, "low": found.low, "high": found.high}
+
+
+def _by_capability(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in sorted(lines, key=lambda line: line.capability):
+        found.setdefault(line.capability, []).append(line)
+    return found
+
+
+def _unevaluated(idle: Mapping[str, grading.Grade]) -> dict[str, list[str]]:
+    """Part that needs a judge -> tasks."""
+    found: dict[str, list[str]] = {}
+    for task, grade in idle.items():
+        for basis in grade.unevaluated:
+            found.setdefault(basis, []).append(task)
+    return found

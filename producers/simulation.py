@@ -1,0 +1,109 @@
+"""Simulated rollouts: attempts at tasks -> `RolloutEnded` events in the log.
+
+    rollout_ended(attempt, ...)   the event's data, under an id that the caller derives
+    append_rollouts(log, ...)     encodes a batch and appends it, blobs before their events
+
+The reward's parts are named so that none can be taken for another:
+
+    DB, COMMUNICATE, ACTION, POLICY, ...   the unshaped parts of the verdict, 0 or 1; null: needs
+                                           a judge
+    task                                   their product, the unshaped reward
+    penalty_authentication, penalty_...    what shaping takes away, at or below 0; null: unknown
+
+Guarantee: the id is the caller's, so appending the same attempt again changes nothing in the
+tables. Not covered: exact tokens; those are recorded with the calls of a gateway.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envs import grading
+from envs.catalog import catalog
+from envs.environment import Environment
+from envs.evaluation import Attempt
+from events.blobs import BlobStore
+from events.codec import encode
+from events.envelope import Envelope, utc_now
+from events.log import EventLog, now_ms
+from events.rollouts import Purpose, RolloutContent, RolloutEnded
+
+SOURCE: Final = "simulation"
+SCRIPTED: Final = "scripted"
+"""The simulator's name of a user that no model plays."""
+
+_MAX_REASON: Final = 500
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Whose rollouts these are, and what for."""
+
+    alias: str
+    base: str
+    policy: str
+    purpose: Purpose
+    simulator: str = SCRIPTED
+
+
+def rollout_ended(
+    attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
+) -> RolloutEnded:
+    """The event's data of an attempt; `rollout` is its id."""
+    declared = catalog(environment.name) is not None
+    offered = (schema["function"]["name"] for schema in environment.schemas(attempt.task))
+    return RolloutEnded(
+        rollout=rollout,
+        alias=provenance.alias,
+        base=provenance.base,
+        policy=provenance.policy,
+        source=SOURCE,
+        purpose=provenance.purpose,
+        task=attempt.task.record(),
+        trial=attempt.trial,
+        seed=attempt.seed,
+        success=attempt.success,
+        reward=None if attempt.reward is None else attempt.reward.total,
+        reward_parts=_parts(attempt),
+        grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
+        termination=attempt.termination,
+        reason=_shortened(attempt.reason) or None,
+        simulator=provenance.simulator,
+        write_tools=None if declared else tuple(sorted(environment.writes)),
+        known_tools=None if declared else tuple(offered),
+        content=RolloutContent(messages=attempt.messages),
+    )
+
+
+def append_rollouts(log: EventLog, blobs: BlobStore, rollouts: Sequence[RolloutEnded]) -> None:
+    """Append durably, in one batch. Raises LogError; then nothing was acknowledged."""
+    encoded = [encode(_envelope(rollout), rollout, now_ms()) for rollout in rollouts]
+    for one in encoded:
+        if one.blob is not None:
+            blobs.put(one.blob)
+    log.append([one.entry for one in encoded])
+
+
+def _envelope(data: RolloutEnded) -> Envelope:
+    return Envelope(
+        id=data.rollout,
+        type=data.TYPE,
+        version=data.VERSION,
+        subject=data.key(),
+        time=utc_now(),
+    )
+
+
+def _parts(attempt: Attempt) -> dict[str, float | None]:
+    if attempt.grade is None:
+        return {}
+    return {
+        **{str(basis): value for basis, value in attempt.grade.parts.items()},
+        "task": attempt.grade.reward,
+        **{f"penalty_{name}": value for name, value in attempt.penalties.items()},
+    }
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 3]}..."
