@@ -186,7 +186,8 @@ def test_gold_that_calls_no_tool_is_caught(checked: Any) -> None:
 
 def test_gold_that_writes_and_changes_nothing_is_caught(checked: Any) -> None:
     found = checked(('        self.database.edit("books", title)["reader"] = reader\n', ""))
-    assert "its gold actions write (lend_book), but the state stays as it was" in found.problems[-1]
+    said = "its gold actions write (lend_book), but the state stays as it was"
+    assert any(said in one for one in found.problems)
 
 
 def test_an_oracle_that_does_something_else_is_caught_with_what_differs(checked: Any) -> None:
