@@ -1,0 +1,414 @@
+"""Airline databases: what a canonical one is, and a generator of our own.
+
+    canonical(tables)   any database file, with every field and type of the original's models
+    generated(seed)     sixty daily flights, 24 users and their 72 reservations
+
+In a generated database seven airports are connected by 15 routes, flown both ways, once before
+and once after three o'clock; the other pairs need a change of planes. Each level of membership
+has eight users, who together hold a reservation of every situation in every cabin (`_SITUATIONS`).
+
+Guarantee: a generated database is a function of its seed and canonical; its people are ours, and
+its ids have another form than tau2-bench's (flights KTSnnn instead of HATnnn, users 5 digits
+instead of 4, reservations 7 characters instead of 6, payment methods 8 digits instead of 7), so
+that none is one of its. Not promised: that a seed gives the same database in another version of
+this file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from random import Random
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+
+from envs.airline.records import Flight, Reservation, User
+from envs.airline.tools import (
+    AIRPORTS,
+    AVAILABLE,
+    BAG_PRICE,
+    CANCELLED,
+    CREDIT_CARD,
+    GIFT_CARD,
+    INSURANCE_PRICE,
+)
+from envs.database import Database, Record, Tables
+
+MEMBERSHIPS: Final = ("regular", "silver", "gold")
+CABINS: Final = ("basic_economy", "economy", "business")
+USERS_PER_MEMBERSHIP: Final = 8
+RESERVATIONS_PER_USER: Final = 3
+_KEPT: Final = 32
+"""Generated databases kept at once, of some 1 MB each."""
+
+TODAY: Final = 15
+"""Day of May 2024; what is scheduled before three o'clock has left."""
+_FIRST_DAY, _LAST_DAY = 10, 30
+_TODAYS_HOUR: Final = 15
+
+_AIRPORTS_SERVED: Final = 7
+_ROUTES: Final = 15
+
+Situation = Literal["recent", "old", "insured", "flown", "cancelled", "delayed"]
+_SITUATIONS: Final[Sequence[Situation]] = (
+    "recent",
+    "old",
+    "insured",
+    "flown",
+    "cancelled",
+    "delayed",
+)
+"""recent: booked within a day; flown: its first flight has landed; cancelled and delayed: that is
+the status of its first flight; only `insured` ones have an insurance."""
+
+_FIRST_NAMES: Final = (
+    "Anouk",
+    "Bela",
+    "Cosmo",
+    "Dagny",
+    "Emeka",
+    "Freya",
+    "Goran",
+    "Hedda",
+    "Ilse",
+    "Jorge",
+    "Kaito",
+    "Lena",
+    "Matti",
+    "Nadia",
+    "Oskar",
+    "Petra",
+    "Quinn",
+    "Runa",
+    "Soren",
+    "Thea",
+)
+_LAST_NAMES: Final = (
+    "Achterberg",
+    "Bakke",
+    "Castellan",
+    "Drummond",
+    "Eklund",
+    "Fontaine",
+    "Galloway",
+    "Haugen",
+    "Ibarra",
+    "Jurado",
+    "Kowalik",
+    "Lindqvist",
+    "Marchetti",
+    "Novotny",
+    "Okafor",
+    "Pereira",
+)
+_STREETS: Final = ("Harbour Lane", "Mill Road", "Orchard Close", "Quarry Street", "Station Parade")
+_PLACES: Final = (
+    ("Tulsa", "OK", "74"),
+    ("Fargo", "ND", "58"),
+    ("Salem", "OR", "97"),
+    ("Dayton", "OH", "45"),
+    ("Macon", "GA", "31"),
+)
+"""City, state, first digits of its zip codes."""
+
+_FARES: Final = {"basic_economy": (50, 110), "economy": (120, 240), "business": (300, 600)}
+"""What a flight costs in its cabin, in dollars, about which its days lie."""
+
+
+def canonical(tables: Mapping[str, Any]) -> Tables:
+    """Every record with all its fields in their order, what gift cards hold as floats.
+
+    Raises KeyError, AttributeError, or pydantic's ValidationError (a ValueError), for another
+    shape.
+    """
+    return {
+        "flights": _records(Flight, tables["flights"]),
+        "users": _records(User, tables["users"]),
+        "reservations": _records(Reservation, tables["reservations"]),
+    }
+
+
+def _records(model: type[BaseModel], records: Mapping[str, Any]) -> dict[str, Record]:
+    return {key: model.model_validate(record).model_dump() for key, record in records.items()}
+
+
+@lru_cache(maxsize=_KEPT)
+def generated(seed: int) -> Database:
+    """Our database with this seed. Shared: fork it."""
+    return Database(_Generator(seed).tables())
+
+
+def date(day: int) -> str:
+    """A day of May 2024, as the tools write it."""
+    return f"2024-05-{day:02}"
+
+
+def free_bags(membership: str, cabin: str) -> int:
+    """Checked bags that each passenger has free."""
+    return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """What a reservation is to be like."""
+
+    situation: Situation
+    cabin: str
+
+
+class _Generator:
+    """One database in the making."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(f"airline database {seed}")
+        self.taken: set[str] = set()
+        self.flights: dict[str, Record] = {}
+        self.users: dict[str, Record] = {}
+        self.reservations: dict[str, Record] = {}
+
+    def tables(self) -> Tables:
+        """Flights first, then users, each with reservations."""
+        self.add_flights()
+        for membership in MEMBERSHIPS:
+            cards = iter(self.deck())
+            for place in range(USERS_PER_MEMBERSHIP):
+                user = self.add_user(membership, certificate=place % 2 == 0)
+                for _ in range(RESERVATIONS_PER_USER):
+                    self.add_reservation(user, next(cards))
+        return canonical(
+            {"flights": self.flights, "users": self.users, "reservations": self.reservations}
+        )
+
+    def deck(self) -> list[_Card]:
+        """Every situation in every cabin, and further ones, shuffled."""
+        cards = [_Card(situation, cabin) for situation in _SITUATIONS for cabin in CABINS]
+        further = USERS_PER_MEMBERSHIP * RESERVATIONS_PER_USER - len(cards)
+        cards += self.chance.choices(cards, k=further)
+        self.chance.shuffle(cards)
+        return cards
+
+    def unused(self, alphabet: str, length: int) -> str:
+        """Characters that are no other record's."""
+        while True:
+            drawn = "".join(self.chance.choices(alphabet, k=length))
+            if drawn not in self.taken:
+                self.taken.add(drawn)
+                return drawn
+
+    def number(self) -> str:
+        """Eight digits."""
+        return self.chance.choice("123456789") + self.unused("0123456789", 7)
+
+    def add_flights(self) -> None:
+        """Two a day each way on every route; a third of today's later ones are delayed."""
+        airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
+        pairs = list(combinations(airports, 2))
+        routes = [pair for one in self.chance.sample(pairs, _ROUTES) for pair in (one, one[::-1])]
+        numbers = iter(self.chance.sample(range(100, 1000), 2 * len(routes)))
+        delayed = set(self.chance.sample(range(len(routes)), len(routes) // 3))
+        for place, (origin, destination) in enumerate(routes):
+            self.add_flight(f"KTS{next(numbers)}", origin, destination, range(6, 13), "landed")
+            status = "delayed" if place in delayed else "on time"
+            self.add_flight(f"KTS{next(numbers)}", origin, destination, range(16, 23), status)
+
+    def add_flight(
+        self, number: str, origin: str, destination: str, hours: range, today: str
+    ) -> None:
+        departure = self.chance.choice(hours) * 60 + self.chance.randrange(0, 60, 5)
+        arrival = departure + self.chance.randrange(60, 330, 5)
+        if today == "landed" and arrival >= _TODAYS_HOUR * 60:
+            today = "flying"
+        fares = {cabin: self.chance.randrange(*_FARES[cabin]) for cabin in CABINS}
+        self.flights[number] = {
+            "flight_number": number,
+            "origin": origin,
+            "destination": destination,
+            "scheduled_departure_time_est": _clock(departure),
+            "scheduled_arrival_time_est": _clock(arrival),
+            "dates": {
+                date(day): self.day(day, today, departure, arrival, fares)
+                for day in range(_FIRST_DAY, _LAST_DAY + 1)
+            },
+        }
+
+    def day(
+        self, day: int, today: str, departure: int, arrival: int, fares: Mapping[str, int]
+    ) -> Record:
+        """What is known of a flight on a day."""
+        if day != TODAY and self.chance.random() < 0.06:
+            return {"status": CANCELLED}
+        if day > TODAY:
+            return self.offer(fares)
+        status = "landed" if day < TODAY else today
+        late = self.chance.randrange(75, 240) if status == "delayed" else self.chance.randrange(15)
+        left, arrived = (
+            "actual" if status in ("landed", "flying") else "estimated",
+            "actual" if status == "landed" else "estimated",
+        )
+        return {
+            "status": status,
+            f"{left}_departure_time_est": f"{date(day)}T{_clock(departure + late)}",
+            f"{arrived}_arrival_time_est": f"{date(day)}T{_clock(arrival + late)}",
+        }
+
+    def offer(self, fares: Mapping[str, int]) -> Record:
+        """Seats and prices; one cabin of eight is full."""
+        return {
+            "status": AVAILABLE,
+            "available_seats": {
+                cabin: self.chance.randrange(1, 16) if self.chance.random() < 7 / 8 else 0
+                for cabin in CABINS
+            },
+            "prices": {cabin: self.near(fares[cabin]) for cabin in CABINS},
+        }
+
+    def near(self, fare: int) -> int:
+        """A price within a sixth of the fare."""
+        return fare + self.chance.randrange(-fare // 6, fare // 6 + 1)
+
+    def add_user(self, membership: str, certificate: bool) -> Record:
+        """A user with a credit card, a gift card and perhaps a certificate."""
+        person = self.person()
+        user_id = f"{person['first_name']}_{person['last_name']}_{self.number()[:5]}".lower()
+        while user_id in self.users:
+            user_id = f"{user_id[:-5]}{self.number()[:5]}"
+        methods = [self.credit_card(), self.balance(GIFT_CARD, 50, 2500)]
+        if certificate:
+            methods.append(self.balance("certificate", 50, 300))
+        self.users[user_id] = {
+            "user_id": user_id,
+            "name": {key: person[key] for key in ("first_name", "last_name")},
+            "address": self.address(),
+            "email": f"{user_id.replace('_', '.')}@example.org",
+            "dob": person["dob"],
+            "payment_methods": {method["id"]: method for method in methods},
+            "saved_passengers": [self.person() for _ in range(self.chance.randrange(2, 4))],
+            "membership": membership,
+            "reservations": [],
+        }
+        return self.users[user_id]
+
+    def person(self) -> Record:
+        return person(self.chance)
+
+    def address(self) -> Record:
+        city, state, digits = self.chance.choice(_PLACES)
+        return {
+            "address1": f"{self.chance.randrange(1, 300)} {self.chance.choice(_STREETS)}",
+            "address2": self.chance.choice((None, f"Unit {self.chance.randrange(1, 60)}")),
+            "city": city,
+            "country": "USA",
+            "state": state,
+            "zip": f"{digits}{self.chance.randrange(100, 1000)}",
+        }
+
+    def credit_card(self) -> Record:
+        return {
+            "source": CREDIT_CARD,
+            "id": f"{CREDIT_CARD}_{self.number()}",
+            "brand": self.chance.choice(("visa", "mastercard")),
+            "last_four": str(self.chance.randrange(1000, 10000)),
+        }
+
+    def balance(self, source: str, least: int, most: int) -> Record:
+        """A payment method that holds an amount."""
+        amount = self.chance.randrange(least, most)
+        return {"source": source, "id": f"{source}_{self.number()}", "amount": amount}
+
+    def add_reservation(self, user: Record, card: _Card) -> None:
+        """A reservation as the card says, of the user and perhaps others."""
+        flights = self.itinerary(card)
+        people = [{**user["name"], "dob": user["dob"]}, *user["saved_passengers"]]
+        people = people[: self.chance.choice((1, 1, 2, 3))]
+        insured = card.situation == "insured"
+        bags, paid_bags = self.bags(user["membership"], card.cabin, len(people))
+        price = sum(flight["price"] for flight in flights) * len(people)
+        price += INSURANCE_PRICE * len(people) * insured + BAG_PRICE * paid_bags
+        reservation_id = self.unused("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", 7)
+        user["reservations"].append(reservation_id)
+        self.reservations[reservation_id] = {
+            "reservation_id": reservation_id,
+            "user_id": user["user_id"],
+            "origin": flights[0]["origin"],
+            "destination": flights[0]["destination"],
+            "flight_type": "round_trip" if len(flights) == 2 else "one_way",
+            "cabin": card.cabin,
+            "flights": flights,
+            "passengers": people,
+            "payment_history": [{"payment_id": self.paid_with(user), "amount": price}],
+            "created_at": self.created(card.situation),
+            "total_baggages": bags,
+            "nonfree_baggages": paid_bags,
+            "insurance": "yes" if insured else "no",
+        }
+
+    def paid_with(self, user: Record) -> str:
+        methods = user["payment_methods"].values()
+        return str(self.chance.choice([m["id"] for m in methods if m["source"] != "certificate"]))
+
+    def bags(self, membership: str, cabin: str, people: int) -> tuple[int, int]:
+        """All checked bags, and those that are not free."""
+        bags = self.chance.randrange(0, 2 * people + 1)
+        return bags, max(0, bags - people * free_bags(membership, cabin))
+
+    def created(self, situation: Situation) -> str:
+        """When it was booked: hours away from the limit of a day, on either side."""
+        recent = (14, self.chance.randrange(18, 24)), (TODAY, self.chance.randrange(0, 14))
+        old = (self.chance.randrange(1, _FIRST_DAY), self.chance.randrange(24))
+        day, hour = self.chance.choice(recent) if situation == "recent" else old
+        return (
+            f"{date(day)}T{hour:02}:{self.chance.randrange(60):02}:{self.chance.randrange(60):02}"
+        )
+
+    def itinerary(self, card: _Card) -> list[Record]:
+        """The flights of a reservation, one way or there and back; a flown one has both."""
+        number, day = self.chance.choice(sorted(self.departures(card.situation)))
+        flights = [self.flown_on(number, day, card.cabin)]
+        if card.situation == "flown" or self.chance.random() < 0.5:
+            there = self.flights[number]
+            back = [
+                (other, later)
+                for other, later in self.departures("old")
+                if later > max(day, TODAY + 1)
+                and self.flights[other]["origin"] == there["destination"]
+                and self.flights[other]["destination"] == there["origin"]
+            ]
+            flights.append(self.flown_on(*self.chance.choice(back), card.cabin))
+        return flights
+
+    def departures(self, situation: Situation) -> Iterator[tuple[str, int]]:
+        """Flights and days that suit the first flight of a reservation."""
+        status = {"flown": "landed", "cancelled": CANCELLED, "delayed": "delayed"}
+        days = {"flown": range(_FIRST_DAY, TODAY), "delayed": range(TODAY, TODAY + 1)}
+        for number, flight in self.flights.items():
+            for day in days.get(situation, range(TODAY + 2, _LAST_DAY - 2)):
+                if flight["dates"][date(day)]["status"] == status.get(situation, AVAILABLE):
+                    yield number, day
+
+    def flown_on(self, number: str, day: int, cabin: str) -> Record:
+        """A flight of a reservation, at the price of a day long ago."""
+        flight = self.flights[number]
+        return {
+            "flight_number": number,
+            "origin": flight["origin"],
+            "destination": flight["destination"],
+            "date": date(day),
+            "price": self.chance.randrange(*_FARES[cabin]),
+        }
+
+
+def person(chance: Random) -> Record:
+    """Somebody who can fly."""
+    born = (chance.randrange(1950, 2004), chance.randrange(1, 13), chance.randrange(1, 29))
+    return {
+        "first_name": chance.choice(_FIRST_NAMES),
+        "last_name": chance.choice(_LAST_NAMES),
+        "dob": "{}-{:02}-{:02}".format(*born),
+    }
+
+
+def _clock(minutes: int) -> str:
+    """A time of day, with +1 after midnight."""
+    days, minute = divmod(minutes, 24 * 60)
+    return f"{minute // 60:02}:{minute % 60:02}:00{'+1' if days else ''}"
