@@ -44,6 +44,8 @@ class Limits:
     """Hops between user, agent and tools: a call and its results are two."""
     max_errors: int = 10
     """Calls that a tool answered with an error, in total."""
+    max_calls: int = 64
+    """Calls in one message; tau2-bench has no such bound, and its agents make at most a few."""
 
 
 class Environment(ABC):

@@ -121,7 +121,12 @@ class Episode:
             raise ValueError(f"the agent's message has the role {message.role!r}, not 'assistant'")
         self.messages.append(message)
         self.steps += 1
-        if message.tool_calls:
+        if len(message.tool_calls) > self.limits.max_calls:
+            self.stop(
+                Termination.AGENT_ERROR,
+                f"{len(message.tool_calls):,} calls in one message; {self.limits.max_calls} may be",
+            )
+        elif message.tool_calls:
             self._run_tools(message)
         elif not message.text.strip():
             self.stop(Termination.AGENT_ERROR, "the agent said nothing and called nothing")
@@ -153,7 +158,9 @@ class Episode:
             raise ValueError(f"the user's message has the role {message.role!r}, not 'user'")
         self.messages.append(message)
         self.steps += 1
-        if not message.text.strip():
+        if message.tool_calls:
+            self.stop(Termination.USER_ERROR, "the user called a tool; users here have none")
+        elif not message.text.strip():
             self.stop(Termination.USER_ERROR, "the user said nothing")
         elif any(token in message.text for token in STOP_TOKENS):
             self.stop(Termination.USER_STOP)

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from envs.database import Database
+from envs.database import Database, copy_json
 from events.errors import KintsugiError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,8 +30,11 @@ Kind = Literal["read", "write", "generic"]
 """`write` changes the database; `generic` touches no state."""
 
 MAX_ARGUMENT_CHARACTERS: Final = 65_536
-"""Longest arguments of one call, as JSON: ten times what any task needs, and no more than a
-transcript can hold a few hundred times."""
+"""Longest arguments of one call, roughly as JSON: ten times what any task needs."""
+
+MAX_ARGUMENT_DEPTH: Final = 16
+"""Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
+can run out of stack."""
 
 _KIND: Final = "__tool_kind__"
 _DECLARED: Final = "__tools_declared__"
@@ -62,6 +65,11 @@ class Tool:
     arguments: type[BaseModel]
     schema: Mapping[str, Any]
     """In OpenAI's function format."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, in the order of declaration."""
+        return tuple(str(field.alias) for field in self.arguments.model_fields.values())
 
 
 def read(method: F) -> F:
@@ -107,12 +115,13 @@ class Toolset:
             return _malformed(f"Tool '{name[:100]}' not found.")
         if isinstance(arguments, str):
             return _malformed(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
-        if _length(arguments) > MAX_ARGUMENT_CHARACTERS:
-            return _malformed(
-                f"the arguments of {name} are longer than {MAX_ARGUMENT_CHARACTERS} characters"
-            )
+        trouble = _trouble(arguments)
+        if trouble is not None:
+            return _malformed(f"the arguments of {name} are {trouble}")
+        # A copy: what a tool keeps of them must not be the transcript's.
+        own = copy_json(dict(arguments))
         try:
-            given = _checked(tool, arguments) if self.validates else arguments
+            given = _checked(tool, own) if self.validates else own
         except ValidationError as error:
             return _malformed(_explain(name, error))
         return self._run(name, given)
@@ -153,7 +162,10 @@ def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
         if parameter.name not in hints:
             raise TypeError(f"parameter {parameter.name} of tool {name} has no type; annotate it")
         required = parameter.default is inspect.Parameter.empty
-        fields[parameter.name] = (hints[parameter.name], ... if required else parameter.default)
+        default = ... if required else parameter.default
+        # An alias, because a model's own attributes (`copy`, `json`) cannot be fields.
+        given = Field(default, alias=parameter.name)
+        fields[_field(parameter.name)] = (hints[parameter.name], given)
     model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     description = inspect.cleandoc(method.__doc__ or "")
     function = {"name": name, "description": description, "parameters": _parameters(model)}
@@ -185,7 +197,14 @@ def _without_titles(schema: Any) -> Any:
 def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the tool's types; strictly, so that "3" is no number. Raises."""
     checked = tool.arguments.model_validate(arguments, strict=True)
-    return {name: getattr(checked, name) for name in tool.arguments.model_fields}
+    return {
+        str(field.alias): getattr(checked, name)
+        for name, field in tool.arguments.model_fields.items()
+    }
+
+
+def _field(parameter: str) -> str:
+    return f"argument_{parameter}"
 
 
 def _explain(name: str, error: ValidationError) -> str:
@@ -198,5 +217,30 @@ def _malformed(message: str) -> ToolResult:
     return ToolResult(f"Error: {message}", error=True, malformed=True)
 
 
-def _length(arguments: Mapping[str, Any]) -> int:
-    return sum(len(repr(value)) for value in arguments.values())
+def _trouble(arguments: Mapping[str, Any]) -> str | None:
+    """Why arguments are not even looked at; None where they can be."""
+    length, level = 0, [dict(arguments)]
+    for _ in range(MAX_ARGUMENT_DEPTH):
+        length += sum(map(_own_length, level))
+        if length > MAX_ARGUMENT_CHARACTERS:
+            return f"longer than {MAX_ARGUMENT_CHARACTERS} characters"
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return None
+    return f"nested deeper than {MAX_ARGUMENT_DEPTH} levels"
+
+
+def _own_length(value: Any) -> int:
+    """Characters of a value, without those of what it holds."""
+    if isinstance(value, dict):
+        return 2 + sum(len(str(key)) + 4 for key in value)
+    if isinstance(value, list):
+        return 2 + 2 * len(value)
+    if isinstance(value, int):
+        return value.bit_length() // 3 + 1
+    return len(value) + 2 if isinstance(value, str) else 8
