@@ -1,0 +1,183 @@
+"""A user whom a model plays, behind a real HTTP server."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from envs.endpoint import AnswerFailed, Endpoint
+from envs.episode import Termination
+from envs.simulator import ModelUser, broken_rule, chosen_number, turned
+from envs.task import Criteria, Scenario, TaskDefinition
+from envs.users import STOP
+from events.messages import Message, ToolCall
+from tests.envs.model_server import Answering, Json, ModelServer, answer, called, refused, said
+
+TASK = TaskDefinition(
+    id="shop/cancel/1",
+    environment="shop",
+    capability="cancel",
+    scenario=Scenario(reason_for_call="Cancel order #1.", known_info="You are Ada."),
+    criteria=Criteria(),
+)
+GREETING = Message(role="assistant", content="How can I help?", sampled=False)
+TALK = (
+    GREETING,
+    Message(role="user", content="Cancel my order."),
+    Message(role="assistant", content="Which one?"),
+)
+
+
+def line(
+    answering: Answering, said_so_far: Sequence[Message] = TALK, candidates: int = 1
+) -> tuple[str, ModelUser, list[Json]]:
+    """What the user says next, the user, and what the server was asked."""
+
+    async def run(url: str) -> tuple[str, ModelUser]:
+        async with Endpoint(url, "small", attempts=2, wait_seconds=0.001) as endpoint:
+            user = ModelUser(endpoint, TASK, seed=7, candidates=candidates)
+            return (await user.reply(said_so_far)).text, user
+
+    with ModelServer(answering) as server:
+        text, user = asyncio.run(run(server.url))
+        return text, user, server.requests
+
+
+def is_choice(body: Json) -> bool:
+    return "Candidates:" in body["messages"][-1]["content"]
+
+
+def candidates_and_choice(*lines: str, choice: str) -> Answering:
+    """All candidates at once, then the choice."""
+    return lambda body: answer(said(choice)) if is_choice(body) else answer(*map(said, lines))
+
+
+def test_the_model_is_told_the_situation_and_sees_the_roles_turned() -> None:
+    text, user, (request,) = line(lambda _: said("Order #1."))
+    assert text == "Order #1."
+    system, *spoken = request["messages"]
+    assert system["role"] == "system"
+    assert "Reason for call: Cancel order #1.\nKnown info: You are Ada." in system["content"]
+    assert [(one["role"], one["content"]) for one in spoken] == [
+        ("user", "How can I help?"),
+        ("assistant", "Cancel my order."),
+        ("user", "Which one?"),
+    ]
+    assert "tools" not in request
+    assert user.usage.completion_tokens == 10
+
+
+def test_where_nobody_has_spoken_the_model_is_told_to_begin() -> None:
+    (opening,) = turned(())
+    assert opening.role == "user"
+    _, _, (request,) = line(lambda _: said("Hello"), said_so_far=())
+    assert [one["role"] for one in request["messages"]] == ["system", "user"]
+
+
+def test_each_line_has_a_seed_of_its_own() -> None:
+    _, _, (first,) = line(lambda _: said("Hello"))
+    _, _, (again,) = line(lambda _: said("Hello"))
+    _, _, (other,) = line(lambda _: said("Hello"), said_so_far=(GREETING,))
+    assert first["seed"] == again["seed"] != other["seed"]
+
+
+def test_the_best_candidate_is_chosen_by_its_number() -> None:
+    text, user, requests = line(
+        candidates_and_choice("One.", "Two.", "Three.", choice="Number 2"), candidates=3
+    )
+    assert text == "Two."
+    assert [request.get("n") for request in requests] == [3, None]
+    assert requests[1]["temperature"] == 0.0
+    assert not user.remarks
+    assert user.usage.requests == 2
+
+
+def test_an_endpoint_that_gives_one_candidate_is_asked_as_often_as_needed() -> None:
+    lines = iter(["One.", "Two.", "Three."])
+    text, _, requests = line(
+        lambda body: said("3") if is_choice(body) else said(next(lines)), candidates=3
+    )
+    assert text == "Three."
+    assert [request.get("n") for request in requests] == [3, 2, None, None]
+    assert len({request["seed"] for request in requests}) == 4
+
+
+def test_equal_candidates_need_no_choice() -> None:
+    text, _, requests = line(candidates_and_choice("Same.", "Same. ", choice="?"), candidates=2)
+    assert text == "Same."
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("choice", ["neither", "1 or 2", "7", "0"])
+def test_a_choice_that_fails_takes_the_first_and_is_remarked(choice: str) -> None:
+    text, user, _ = line(candidates_and_choice("One.", "Two.", choice=choice), candidates=2)
+    assert text == "One."
+    assert user.remarks == [
+        "the choice of the user's line failed, the first was taken: it named none"
+    ]
+
+
+def test_a_choice_that_is_no_message_takes_the_first_too() -> None:
+    text, user, _ = line(candidates_and_choice("One.", "Two.", choice=""), candidates=2)
+    assert text == "One."
+    assert "it is empty" in user.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "opening", "problem"),
+    [
+        (Message(role="assistant", content="Order #1."), False, None),
+        (Message(role="assistant", content=STOP), False, None),
+        (Message(role="assistant", content=STOP), True, "hangs up"),
+        (Message(role="assistant", content=" "), False, "empty"),
+        (Message(role="assistant", content="**Agent:** Done!"), False, "for the agent"),
+        (Message(role="assistant", content="Yes.\nAssistant: Done!"), False, "for the agent"),
+        (Message(role="assistant", content="The agent: was rude"), False, None),
+        (Message(role="assistant", tool_calls=(ToolCall(name="look"),)), False, "calls a tool"),
+    ],
+)
+def test_candidates_are_dropped_by_rule(
+    candidate: Message, opening: bool, problem: str | None
+) -> None:
+    broken = broken_rule(candidate, opening=opening)
+    assert broken is None if problem is None else problem in (broken or "")
+
+
+def test_unusable_candidates_are_dropped_before_the_choice() -> None:
+    text, _, requests = line(
+        lambda _: answer(called("look", {}), said("Agent: Done."), said("Order #1.")), candidates=3
+    )
+    assert text == "Order #1."
+    assert len(requests) == 1
+
+
+def test_a_line_is_asked_for_again_with_another_seed() -> None:
+    replies = iter([said(STOP), said("Cancel my order.")])
+    text, user, requests = line(lambda _: next(replies), said_so_far=(GREETING,))
+    assert text == "Cancel my order."
+    assert requests[0]["seed"] != requests[1]["seed"]
+    assert len(user.remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("answering", "termination", "reason"),
+    [
+        (lambda _: said("Agent: Done."), Termination.USER_ERROR, "speaks for the agent"),
+        (lambda _: said(""), Termination.USER_ERROR, "it is empty"),
+        (lambda _: refused(500, "on fire"), Termination.INFRASTRUCTURE_ERROR, "on fire"),
+    ],
+)
+def test_a_user_that_fails_ends_the_episode_as_the_users_failure(
+    answering: Answering, termination: Termination, reason: str
+) -> None:
+    with pytest.raises(AnswerFailed) as failed:
+        line(answering)
+    assert failed.value.termination is termination
+    assert failed.value.reason.startswith("the user's model: ")
+    assert reason in failed.value.reason
+
+
+def test_one_number_is_a_choice() -> None:
+    assert chosen_number("**2**, as it invents nothing", 3) == 2
+    assert chosen_number("2. Two", 3) == 2
+    assert chosen_number("10" * 3000, 3) is None
