@@ -14,8 +14,9 @@ that none is one of its. Not promised: that a seed gives the same database in an
 this file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import combinations
 from random import Random
@@ -23,6 +24,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
+from envs.airline.policy import CABINS, MEMBERSHIPS, free_bags
 from envs.airline.records import Flight, Reservation, User
 from envs.airline.tools import (
     AIRPORTS,
@@ -35,8 +37,6 @@ from envs.airline.tools import (
 )
 from envs.database import Database, Record, Tables
 
-MEMBERSHIPS: Final = ("regular", "silver", "gold")
-CABINS: Final = ("basic_economy", "economy", "business")
 USERS_PER_MEMBERSHIP: Final = 8
 RESERVATIONS_PER_USER: Final = 3
 _KEPT: Final = 32
@@ -44,7 +44,8 @@ _KEPT: Final = 32
 
 TODAY: Final = 15
 """Day of May 2024; what is scheduled before three o'clock has left."""
-_FIRST_DAY, _LAST_DAY = 10, 30
+LAST_DAY: Final = 30
+_FIRST_DAY: Final = 10
 _TODAYS_HOUR: Final = 15
 
 _AIRPORTS_SERVED: Final = 7
@@ -61,6 +62,9 @@ _SITUATIONS: Final[Sequence[Situation]] = (
 )
 """recent: booked within a day; flown: its first flight has landed; cancelled and delayed: that is
 the status of its first flight; only `insured` ones have an insurance."""
+
+_Departure = tuple[str, int]
+"""Number of a flight, and day of May."""
 
 _FIRST_NAMES: Final = (
     "Anouk",
@@ -144,11 +148,6 @@ def date(day: int) -> str:
     return f"2024-05-{day:02}"
 
 
-def free_bags(membership: str, cabin: str) -> int:
-    """Checked bags that each passenger has free."""
-    return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
-
-
 @dataclass(frozen=True, slots=True)
 class _Card:
     """What a reservation is to be like."""
@@ -166,6 +165,7 @@ class _Generator:
         self.flights: dict[str, Record] = {}
         self.users: dict[str, Record] = {}
         self.reservations: dict[str, Record] = {}
+        self.departures: dict[Situation, list[_Departure]] = {}
 
     def tables(self) -> Tables:
         """Flights first, then users, each with reservations."""
@@ -228,7 +228,7 @@ class _Generator:
             "scheduled_arrival_time_est": _clock(arrival),
             "dates": {
                 date(day): self.day(day, today, departure, arrival, fares)
-                for day in range(_FIRST_DAY, _LAST_DAY + 1)
+                for day in range(_FIRST_DAY, LAST_DAY + 1)
             },
         }
 
@@ -242,14 +242,12 @@ class _Generator:
             return self.offer(fares)
         status = "landed" if day < TODAY else today
         late = self.chance.randrange(75, 240) if status == "delayed" else self.chance.randrange(15)
-        left, arrived = (
-            "actual" if status in ("landed", "flying") else "estimated",
-            "actual" if status == "landed" else "estimated",
-        )
+        left = "actual" if status in ("landed", "flying") else "estimated"
+        arrived = "actual" if status == "landed" else "estimated"
         return {
             "status": status,
-            f"{left}_departure_time_est": f"{date(day)}T{_clock(departure + late)}",
-            f"{arrived}_arrival_time_est": f"{date(day)}T{_clock(arrival + late)}",
+            f"{left}_departure_time_est": _moment(day, departure + late),
+            f"{arrived}_arrival_time_est": _moment(day, arrival + late),
         }
 
     def offer(self, fares: Mapping[str, int]) -> Record:
@@ -363,28 +361,36 @@ class _Generator:
 
     def itinerary(self, card: _Card) -> list[Record]:
         """The flights of a reservation, one way or there and back; a flown one has both."""
-        number, day = self.chance.choice(sorted(self.departures(card.situation)))
+        if card.situation not in self.departures:
+            self.departures[card.situation] = self.suitable(card.situation)
+        number, day = self.chance.choice(self.departures[card.situation])
         flights = [self.flown_on(number, day, card.cabin)]
-        if card.situation == "flown" or self.chance.random() < 0.5:
-            there = self.flights[number]
-            back = [
-                (other, later)
-                for other, later in self.departures("old")
-                if later > max(day, TODAY + 1)
-                and self.flights[other]["origin"] == there["destination"]
-                and self.flights[other]["destination"] == there["origin"]
-            ]
+        back = self.returns(number, max(day + 1, TODAY + 2))
+        if back and (card.situation == "flown" or self.chance.random() < 0.5):
             flights.append(self.flown_on(*self.chance.choice(back), card.cabin))
         return flights
 
-    def departures(self, situation: Situation) -> Iterator[tuple[str, int]]:
+    def suitable(self, situation: Situation) -> list[_Departure]:
         """Flights and days that suit the first flight of a reservation."""
         status = {"flown": "landed", "cancelled": CANCELLED, "delayed": "delayed"}
         days = {"flown": range(_FIRST_DAY, TODAY), "delayed": range(TODAY, TODAY + 1)}
-        for number, flight in self.flights.items():
-            for day in days.get(situation, range(TODAY + 2, _LAST_DAY - 2)):
-                if flight["dates"][date(day)]["status"] == status.get(situation, AVAILABLE):
-                    yield number, day
+        return [
+            (number, day)
+            for number, flight in self.flights.items()
+            for day in days.get(situation, range(TODAY + 2, LAST_DAY - 4))
+            if flight["dates"][date(day)]["status"] == status.get(situation, AVAILABLE)
+        ]
+
+    def returns(self, number: str, first_day: int) -> list[_Departure]:
+        """Flights and days, from a day on, that can be booked for the way back."""
+        there = self.flights[number]
+        return [
+            (other, day)
+            for other, flight in self.flights.items()
+            if flight["origin"] == there["destination"] and flight["destination"] == there["origin"]
+            for day in range(first_day, LAST_DAY)
+            if flight["dates"][date(day)]["status"] == AVAILABLE
+        ]
 
     def flown_on(self, number: str, day: int, cabin: str) -> Record:
         """A flight of a reservation, at the price of a day long ago."""
@@ -406,6 +412,10 @@ def person(chance: Random) -> Record:
         "last_name": chance.choice(_LAST_NAMES),
         "dob": "{}-{:02}-{:02}".format(*born),
     }
+
+
+def _moment(day: int, minutes: int) -> str:
+    return (datetime(2024, 5, day) + timedelta(minutes=minutes)).isoformat()
 
 
 def _clock(minutes: int) -> str:
