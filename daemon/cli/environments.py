@@ -209,7 +209,9 @@ def _conclusions(found: "Check") -> list[str]:
         said.append("the tasks are not ours, so their rates are not judged")
     if not found.problems:
         return ["", *said, "no problems"]
-    return ["", *said, f"{len(found.problems)} problems:", *map(_bullet, found.problems)]
+    count = len(found.problems)
+    heading = f"{count} problem{'s' if count > 1 else ''}:"
+    return ["", *said, heading, *map(_bullet, found.problems)]
 
 
 def _bullet(problem: str) -> str:
