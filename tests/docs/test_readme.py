@@ -62,6 +62,13 @@ def test_the_quickstart_shows_what_it_says(folder: Path) -> None:
     assert "equal" in run(block("rebuild"), folder)
 
 
+@pytest.mark.processes
+def test_an_environment_is_written_and_proven(folder: Path) -> None:
+    shown = run(block("environment"), folder)
+    assert "no problems" in shown
+    assert all(name in shown for name in ("shop", "retail", "airline"))
+
+
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_the_same_commands_run_on_kafka_and_postgresql(
