@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -82,6 +83,12 @@ def evaluate(
         float,
         typer.Option(min=0.001, help="Seconds for one answer.", rich_help_panel=_RUN_PANEL),
     ] = 300.0,
+    retries: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of a request, while the endpoint is busy.", rich_help_panel=_RUN_PANEL
+        ),
+    ] = 5,
     temperature: Annotated[
         float | None,
         typer.Option(min=0, help="Default: the endpoint's.", rich_help_panel=_AGENT_PANEL),
@@ -156,7 +163,17 @@ def evaluate(
         base=base or model,
     )
     keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
-    return _evaluate(cli, spec, keys, concurrency)
+    return _evaluate(cli, spec, _Means(keys[0], keys[1], concurrency, retries))
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a run is played with, and what therefore does not tell one evaluation from another."""
+
+    agent_key: str | None
+    user_key: str | None
+    concurrency: int
+    retries: int
 
 
 def _selection(
@@ -212,7 +229,7 @@ def _json_object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _evaluate(cli: Cli, spec: "Spec", keys: tuple[str | None, str | None], concurrency: int) -> int:
+def _evaluate(cli: Cli, spec: "Spec", means: _Means) -> int:
     from daemon.cli.environments import opened
     from daemon.evaluation import digest_of, locked, open_run, passive, report, survey
 
@@ -233,7 +250,7 @@ def _evaluate(cli: Cli, spec: "Spec", keys: tuple[str | None, str | None], concu
                 "with --user-model"
             )
         with cli.out.progress("Playing", run.waiting, "episodes") as advance:
-            seen = asyncio.run(_play(app, environment, spec, run, keys, concurrency, advance))
+            seen = asyncio.run(_play(app, environment, spec, run, means, advance))
         with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
             idle = passive(environment, spec, advance)
         app.settle()
@@ -266,16 +283,15 @@ async def _play(
     environment: "Environment",
     spec: "Spec",
     run: "Run",
-    keys: tuple[str | None, str | None],
-    concurrency: int,
+    means: _Means,
     advance: "Callable[[int], None]",
 ) -> _Seen:
     from daemon.evaluation import play_run
 
     seen = _Seen()
     async with AsyncExitStack() as stack:
-        setup = await _setup(stack, environment, spec, keys, concurrency)
-        recorded = play_run(app, setup, spec, run, concurrency)
+        setup = await _setup(stack, environment, spec, means)
+        recorded = play_run(app, setup, spec, run, means.concurrency)
         async with aclosing(recorded) as batches:
             async for batch in batches:
                 for rollout, attempt in batch:
@@ -288,8 +304,7 @@ async def _setup(
     stack: AsyncExitStack,
     environment: "Environment",
     spec: "Spec",
-    keys: tuple[str | None, str | None],
-    concurrency: int,
+    means: _Means,
 ) -> "Setup":
     """Who plays what; both endpoints are seen to be there."""
     import stamina.instrumentation
@@ -307,18 +322,19 @@ async def _setup(
             served.base_url,
             served.model,
             api_key=key,
-            concurrency=concurrency,
+            concurrency=means.concurrency,
             timeout=spec.timeout,
+            attempts=means.retries + 1,
         )
         await stack.enter_async_context(made)
         await made.check()
         return made
 
-    agent = await endpoint(spec.agent, keys[0])
+    agent = await endpoint(spec.agent, means.agent_key)
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
     user = scripted_user(environment)
     if spec.user is not None:
-        simulator = await endpoint(spec.user, keys[1])
+        simulator = await endpoint(spec.user, means.user_key)
         user = lambda task, seed: ModelUser(  # noqa: E731
             simulator, task, seed, candidates=spec.candidates
         )
@@ -358,7 +374,8 @@ def _print(cli: Cli, found: dict[str, Any]) -> None:
             f"{found['unjudged']:,} attempts are unjudged; the same command plays those again "
             "that machines spoiled"
         )
-    cli.out.hint("see what failed: kintsugi rollouts ls --failed")
+    if found["pass_hat"].get("1", {"value": 1.0})["value"] < 1:
+        cli.out.hint("see what failed: kintsugi rollouts ls --failed")
 
 
 def _table(found: dict[str, Any]) -> Any:

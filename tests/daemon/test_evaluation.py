@@ -1,0 +1,373 @@
+"""`kintsugi eval` against a real server: figures, refusals, what is recorded, going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from tests.daemon.commands import Result, environment
+from tests.daemon.conftest import Kintsugi
+from tests.envs.model_server import (
+    Answering,
+    ModelServer,
+    Reply,
+    answer,
+    called,
+    messages_of,
+    oracle,
+    refused,
+    said,
+)
+
+SHOP = Shop()
+Evaluate = Callable[..., Result]
+
+
+def shop_tasks(count: int) -> list[TaskDefinition]:
+    return list(islice(SHOP.tasks(), count))
+
+
+@pytest.fixture
+def evaluate(kintsugi: Kintsugi, home: Path) -> Evaluate:
+    """Evaluate the model behind a server on shop."""
+
+    def run(server: ModelServer, *arguments: str | Path) -> Result:
+        common = ["--env", "shop", "--base-url", server.url, "--model", "small", "--retries", "0"]
+        return kintsugi("eval", *common, *arguments)
+
+    return run
+
+
+def opening_of(body: dict[str, Any]) -> str:
+    """What the user said first: it tells the task."""
+    return next(message.text for message in messages_of(body) if message.role == "user")
+
+
+def test_the_oracle_gets_one_and_doing_nothing_none(evaluate: Evaluate) -> None:
+    with ModelServer(oracle(SHOP, shop_tasks(44))) as server:
+        result = evaluate(server, "--tasks", "44", "--trials", "2", "--json")
+    assert result.code == 0, result.err
+    found = result.json
+    assert (found["tasks"], found["trials"]) == (44, 2)
+    assert found["pass_hat"]["1"]["value"] == found["pass_hat"]["2"]["value"] == 1.0
+    assert found["pass_hat"]["1"]["low"] > 0.9
+    assert found["repair_at"]["2"]["value"] == 1.0
+    assert found["do_nothing"]["value"] == 0.0
+    assert found["per_capability"]["cancel"]["tasks"] == 2
+    assert found["per_capability"]["cancel"]["pass_hat"]["2"]["value"] == 1.0
+    assert found["terminations"] == {"user_stop": 88}
+    assert (found["unjudged"], found["unevaluated"]) == (0, {})
+    assert found["run"]["number"] == 1
+
+
+def test_a_silly_agent_gets_nothing(evaluate: Evaluate) -> None:
+    with ModelServer(lambda _: said("How interesting.")) as server:
+        found = evaluate(server, "--tasks", "22", "--json").json
+    assert found["pass_hat"]["1"]["value"] == 0.0
+    assert found["pass_hat"]["1"]["high"] < 0.2
+
+
+def test_an_agent_that_is_sometimes_right_is_measured_by_its_tasks(evaluate: Evaluate) -> None:
+    given = shop_tasks(8)
+    right = oracle(SHOP, given)
+    known = {task.script.opening for task in given[:4] if task.script}
+    with ModelServer(lambda b: right(b) if opening_of(b) in known else said("No.")) as server:
+        found = evaluate(server, "--tasks", "8", "--trials", "2", "--json").json
+    assert found["pass_hat"]["1"]["value"] == found["pass_hat"]["2"]["value"] == 0.5
+    assert found["pass_hat"]["1"]["low"] < 0.5 < found["pass_hat"]["1"]["high"]
+
+
+def test_the_table_has_a_row_for_each_kind_all_and_doing_nothing(evaluate: Evaluate) -> None:
+    with ModelServer(oracle(SHOP, shop_tasks(3))) as server:
+        result = evaluate(server, "--tasks", "3")
+    assert result.code == 0
+    rows = [line.split() for line in result.out.splitlines()]
+    kinds = {task.capability for task in shop_tasks(3)}
+    assert {row[0] for row in rows if row} >= kinds
+    assert ["overall", "3", "1.000", "[0.29,", "1.00]"] in rows
+    assert ["doing", "nothing", "3", "0.000", "[0.00,", "0.71]"] in rows
+
+
+def test_attempts_are_rollouts_with_the_purpose_of_evaluation(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    with ModelServer(oracle(SHOP, shop_tasks(3))) as server:
+        evaluate(server, "--tasks", "3", "--trials", "2", "--alias", "shop", "--base", "b-1")
+    rollouts = kintsugi("rollouts", "ls", "--json").json
+    assert Counter(one["task"] for one in rollouts) == {task.id: 2 for task in shop_tasks(3)}
+    assert {(one["success"], one["policy"], one["source"]) for one in rollouts} == {
+        (True, "small", "simulation")
+    }
+    events = kintsugi("log", "cat", "rollouts").lines
+    assert {event["data"]["purpose"] for event in events} == {"evaluate"}
+    assert {(event["data"]["alias"], event["data"]["base"]) for event in events} == {
+        ("shop", "b-1")
+    }
+
+
+def test_evaluations_are_no_traffic_for_diagnosis(evaluate: Evaluate, kintsugi: Kintsugi) -> None:
+    with ModelServer(lambda _: said("How interesting.")) as server:
+        evaluate(server, "--tasks", "5")
+    assert kintsugi("diagnose", "--json").json["patterns"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answering", "shown", "success"),
+    [
+        (lambda _: called("find_user", "{malformed"), "too_many_errors: 5 calls failed", False),
+        (lambda _: called("no_such_tool", {}), "too_many_errors: 5 calls failed", False),
+        (lambda _: called("find_user", {"name": 7}), "too_many_errors: 5 calls failed", False),
+        (
+            lambda _: called("find_user", {"name": "x" * (1 << 20), "zip": ""}),
+            "too_many_errors: 5 calls failed",
+            False,
+        ),
+        (lambda _: said("How interesting."), "user_stop", False),
+        (lambda _: Reply(b"<html>It works!"), "it begins <html>It works!", False),
+        (lambda _: Reply(b'{"choices": []}'), "agent_error: the answer is no message", False),
+        (lambda _: said(""), "it is empty", False),
+        (lambda _: answer(said("x" * (50 << 20))), "larger than 4,194,304 bytes", False),
+        (lambda _: Reply(b"", pause=1.0), "timeout: no whole answer within 0.3 s", False),
+        (lambda _: refused(500, "on fire"), "infrastructure_error: HTTP 500: on fire", None),
+        (lambda _: Reply(b"{}" * 50, cut=True), "infrastructure_error: no answer", None),
+    ],
+)
+def test_a_misbehaving_endpoint_ends_as_a_recorded_rollout_with_its_reason(
+    evaluate: Evaluate,
+    kintsugi: Kintsugi,
+    answering: Answering,
+    shown: str,
+    success: bool | None,
+) -> None:
+    with ModelServer(answering) as server:
+        result = evaluate(server, "--tasks", "1", "--timeout", "0.3")
+    assert result.code == (0 if success is False else 3)
+    (rollout,) = kintsugi("rollouts", "ls", "--json").json
+    assert rollout["success"] is success
+    page = kintsugi("rollouts", "show", rollout["rollout"]).out
+    (ended,) = [line for line in page.splitlines() if line.startswith("ended by")]
+    assert shown in ended
+
+
+def test_an_endless_loop_of_one_good_call_ends_at_the_limit(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    first, *_ = shop_tasks(1)[0].criteria.gold_actions or ()
+    with ModelServer(lambda _: called(first.name, first.arguments)) as server:
+        assert evaluate(server, "--tasks", "1").code == 0
+    (rollout,) = kintsugi("rollouts", "ls", "--json").json
+    shown = kintsugi("rollouts", "show", rollout["rollout"], "--json").json
+    assert (shown["termination"], shown["reason"]) == ("max_steps", "61 steps")
+    assert shown["category"] == "tool_loop"
+
+
+def test_what_stays_unjudged_is_named_and_played_again_by_the_same_command(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    given = shop_tasks(3)
+    right = oracle(SHOP, given)
+    broken = {task.script.opening for task in given[:1] if task.script}
+
+    def answering(body: dict[str, Any]) -> Any:
+        return refused(500, "on fire") if opening_of(body) in broken else right(body)
+
+    with ModelServer(answering) as server:
+        result = evaluate(server, "--tasks", "3", "--json")
+        assert result.code == 3
+        assert result.json["unjudged"] == 1
+        assert result.json["terminations"] == {"infrastructure_error": 1, "user_stop": 2}
+        assert f"task {given[0].id}, trial 0" in result.err
+        assert "on fire" in result.err
+        broken.clear()
+        again = evaluate(server, "--tasks", "3", "--json")
+    assert again.code == 0
+    assert again.json["run"] == {**result.json["run"], "resumed": 3}
+    assert again.json["terminations"] == {"user_stop": 3}
+    assert len(kintsugi("rollouts", "ls", "--json").json) == 4
+
+
+def test_a_complete_run_is_not_mixed_with_the_next_one(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    with ModelServer(oracle(SHOP, shop_tasks(2))) as server:
+        first = evaluate(server, "--tasks", "2", "--json").json
+        second = evaluate(server, "--tasks", "2", "--json").json
+        other = evaluate(server, "--tasks", "2", "--seed", "1", "--json").json
+    assert (first["run"]["number"], second["run"]["number"]) == (1, 2)
+    assert second["run"]["evaluation"] == first["run"]["evaluation"] != other["run"]["evaluation"]
+    assert second["run"]["resumed"] == 0
+    assert len(kintsugi("rollouts", "ls", "--json").json) == 6
+
+
+def test_how_much_is_played_at_once_makes_no_other_evaluation(evaluate: Evaluate) -> None:
+    with ModelServer(oracle(SHOP, shop_tasks(2))) as server:
+        one = evaluate(server, "--tasks", "2", "--concurrency", "1", "--json").json
+        two = evaluate(server, "--tasks", "2", "--concurrency", "2", "--json").json
+    assert one["run"]["evaluation"] == two["run"]["evaluation"]
+    assert one["pass_hat"] == two["pass_hat"]
+
+
+def test_tasks_are_chosen_by_id_kind_or_mixture(evaluate: Evaluate) -> None:
+    with ModelServer(lambda _: said("No.")) as server:
+        by_id = evaluate(server, "--task", "shop/cancel/99", "--task", "shop/refund/3", "--json")
+        by_kind = evaluate(server, "--capability", "cancel", "--tasks", "3", "--json")
+        mixed = evaluate(server, "--mix", "cancel=1,refund=3", "--tasks", "40", "--json")
+    assert set(by_id.json["per_capability"]) == {"cancel", "refund"}
+    assert {kind: one["tasks"] for kind, one in by_kind.json["per_capability"].items()} == {
+        "cancel": 3
+    }
+    shares = {kind: one["tasks"] for kind, one in mixed.json["per_capability"].items()}
+    assert shares["cancel"] + shares["refund"] == 40
+    assert shares["refund"] > shares["cancel"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--mix", "cancel=1"], 2, "--tasks"),
+        (["--mix", "cancel", "--tasks", "1"], 2, "'cancel' is not KIND=SHARE"),
+        (["--mix", "cancel=-1", "--tasks", "1"], 2, "must not be negative"),
+        (["--mix", "cancel=nan", "--tasks", "1"], 2, "must not be negative"),
+        (["--mix", "dance=1", "--tasks", "1"], 1, "no capability 'dance'"),
+        (["--mix", "cancel=1", "--task", "x", "--tasks", "1"], 2, "exclude each other"),
+        (["--task", "shop/dance/1"], 1, "no task 'shop/dance/1'"),
+        (["--task", "shop/cancel/1", "--task", "shop/cancel/1"], 1, "is there twice"),
+        (["--capability", "dance"], 1, "no task of capability 'dance'"),
+        (["--capability", "cancel", "--tasks", "99"], 1, "--mix cancel=1 --tasks 99"),
+        (["--split", "test"], 1, "no split 'test'"),
+        (["--trials", "0"], 2, "--trials"),
+        (["--extra", "[1]"], 2, "is no JSON object"),
+        (["--extra", "{"], 2, "is no JSON"),
+        (["--user-best-of", "3"], 2, "--user-model"),
+        (["--alias", "a" * 200], 2, "1 to 128"),
+        (["--base-url", "127.0.0.1:1/v1"], 2, "must begin with http://"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_refused(
+    evaluate: Evaluate, arguments: list[str], code: int, says: str
+) -> None:
+    with ModelServer(lambda _: said("No.")) as server:
+        result = evaluate(server, *arguments)
+        assert (result.code, result.out) == (code, ""), result.err
+        assert says in result.err
+        assert not server.requests
+
+
+def test_an_endpoint_that_is_not_there_is_unavailable(evaluate: Evaluate) -> None:
+    with ModelServer(lambda _: said("No.")) as server:
+        pass
+    result = evaluate(server, "--tasks", "1")
+    assert result.code == 4
+    assert server.url in result.err
+
+
+def test_an_endpoint_that_does_not_know_the_model_is_wrong_usage(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    with ModelServer(lambda _: refused(404, "no model 'small'")) as server:
+        result = evaluate(server, "--tasks", "20", "--concurrency", "2")
+    assert result.code == 2
+    assert "no model 'small'" in result.err
+    assert kintsugi("rollouts", "ls", "--json").json == []
+
+
+def test_the_key_is_sent_and_written_nowhere(
+    evaluate: Evaluate, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    with ModelServer(lambda _: said("No.")) as server:
+        result = evaluate(server, "--tasks", "1", "--api-key-env", "MY_KEY")
+        assert server.keys == {"Bearer sk-very-secret"}
+    assert "sk-very-secret" not in result.out + result.err
+    stored = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert b"sk-very-secret" not in stored
+
+
+def test_a_model_can_play_the_user(evaluate: Evaluate, kintsugi: Kintsugi) -> None:
+    (task,) = shop_tasks(1)
+    assert task.script is not None
+    lines = iter([task.script.opening, "Yes.", "###STOP###"])
+    agent = oracle(SHOP, [task])
+
+    def answering(body: dict[str, Any]) -> Any:
+        return agent(body) if body["model"] == "small" else said(next(lines, "###STOP###"))
+
+    with ModelServer(answering) as server:
+        found = evaluate(server, "--tasks", "1", "--user-model", "large", "--json").json
+    assert found["terminations"] == {"user_stop": 1}
+    (event,) = kintsugi("log", "cat", "rollouts").lines
+    assert event["data"]["simulator"] == "large"
+
+
+KILLED_TASKS, KILLED_TRIALS = 40, 2
+
+
+@pytest.mark.processes
+def test_a_killed_run_goes_on_where_the_log_ends(tmp_path: Path, kintsugi: Kintsugi) -> None:
+    given = shop_tasks(KILLED_TASKS)
+    right = oracle(SHOP, given)
+    by_opening = {task.script.opening: task.id for task in given if task.script}
+
+    def slowly(body: dict[str, Any]) -> Any:
+        time.sleep(0.01)
+        return right(body)
+
+    home = str(tmp_path / "home")
+    with ModelServer(slowly) as server:
+        command = [
+            sys.executable, "-m", "daemon", "eval", "--env", "shop", "--base-url", server.url,
+            "--model", "small", "--tasks", str(KILLED_TASKS), "--trials", str(KILLED_TRIALS),
+            "--concurrency", "4", "--json", "--home", home,
+        ]  # fmt: skip
+        for requests in (60, 120):
+            _kill_after(requests, server, command, tmp_path)
+        recorded = _recorded(kintsugi, home)
+        before = len(server.requests)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, timeout=100, check=False
+        )
+        after = server.requests[before:]
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert 0 < len(recorded) < KILLED_TASKS * KILLED_TRIALS
+    assert found["run"]["resumed"] == len(recorded)
+    assert found["pass_hat"]["2"]["value"] == 1.0
+    assert found["terminations"] == {"user_stop": KILLED_TASKS * KILLED_TRIALS}
+
+    now = _recorded(kintsugi, home)
+    everything = {(task.id, trial) for task in given for trial in range(KILLED_TRIALS)}
+    assert Counter(now) == dict.fromkeys(everything, 1)
+    # A task is opened once for each of its attempts that was not in the log yet.
+    opened = Counter(by_opening[opening_of(body)] for body in after if len(body["messages"]) == 2)
+    missing = Counter(task for task, _ in everything - set(recorded))
+    assert opened == missing
+
+
+def _kill_after(requests: int, server: ModelServer, command: list[str], folder: Path) -> None:
+    """Start the program, and kill it when the server has had so many requests."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        while len(server.requests) < requests:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+def _recorded(kintsugi: Kintsugi, home: str) -> list[tuple[str, int]]:
+    """(task, trial) of every rollout event in the log, repetitions included."""
+    events = kintsugi("log", "cat", "rollouts", "--home", home).lines
+    return [(event["data"]["task"]["id"], event["data"]["trial"]) for event in events]

@@ -1,0 +1,110 @@
+"""Attempts as events: what is recorded of them, and under which names."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from envs.agents import Agent, NullAgent
+from envs.environment import Environment
+from envs.evaluation import Attempt, Setup, play, scripted_user
+from envs.players import LocalPlayer
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from events.blobs import BlobStore
+from events.codec import attach, decode
+from events.memory import MemoryLog
+from events.messages import Message
+from events.streams import ROLLOUTS
+from producers.simulation import Provenance, append_rollouts, rollout_ended
+
+SHOP = Shop()
+PROVENANCE = Provenance(alias="agent", base="base-1", policy="adapter-3", purpose="evaluate")
+
+
+class Kiosk(Shop):
+    """Shop under a name that no catalog declares."""
+
+    name: ClassVar[str] = "kiosk"
+
+
+def attempt(
+    agent: Callable[[TaskDefinition], Agent] = SHOP.oracle, environment: Environment = SHOP
+) -> Attempt:
+    setup = Setup(environment, lambda task, _: LocalPlayer(agent(task)), scripted_user(environment))
+    return asyncio.run(play(setup, environment.generate("cancel", 1), 2))
+
+
+def test_an_attempt_is_recorded_with_its_task_verdict_and_parts() -> None:
+    played = attempt()
+    data = rollout_ended(played, SHOP, PROVENANCE, "r1")
+    assert (data.rollout, data.alias, data.base, data.policy) == (
+        "r1", "agent", "base-1", "adapter-3",
+    )  # fmt: skip
+    assert (data.source, data.purpose, data.simulator) == ("simulation", "evaluate", "scripted")
+    assert data.task == SHOP.generate("cancel", 1).record()
+    assert (data.trial, data.seed) == (2, played.seed)
+    assert (data.success, data.reward, data.grader) == (True, 1.0, "shop/1")
+    assert (data.termination, data.reason) == ("user_stop", None)
+    assert data.reward_parts == {
+        "DB": 1.0,
+        "COMMUNICATE": 1.0,
+        "POLICY": 1.0,
+        "task": 1.0,
+        "penalty_authentication": 0.0,
+        "penalty_format": 0.0,
+        "penalty_repetition": 0.0,
+        "penalty_length": 0.0,
+    }
+    assert data.content is not None
+    assert data.content.messages == played.messages
+
+
+def test_the_reward_is_the_task_less_the_penalties() -> None:
+    data = rollout_ended(attempt(lambda _: NullAgent()), SHOP, PROVENANCE, "r1")
+    assert data.success is False
+    assert data.reward == data.reward_parts["task"] == 0.0
+
+
+def test_an_attempt_that_a_machine_spoiled_has_no_verdict() -> None:
+    spoilt = replace(attempt(), grade=None, reward=None, reason="x" * 5000)
+    data = rollout_ended(spoilt, SHOP, PROVENANCE, "r1")
+    assert (data.success, data.reward, data.reward_parts, data.grader) == (None, None, {}, None)
+    assert data.reason is not None
+    assert len(data.reason) == 500
+    assert data.reason.endswith("...")
+
+
+def test_tools_that_no_catalog_declares_are_named_in_the_event() -> None:
+    kiosk = Kiosk()
+    undeclared = rollout_ended(attempt(kiosk.oracle, kiosk), kiosk, PROVENANCE, "r1")
+    assert undeclared.known_tools == tuple(SHOP.toolset.tools())
+    assert set(undeclared.write_tools or ()) == SHOP.writes
+    declared = rollout_ended(attempt(), SHOP, PROVENANCE, "r1")
+    assert (declared.known_tools, declared.write_tools) == (None, None)
+
+
+def test_what_was_appended_is_read_back_whole(tmp_path: Path) -> None:
+    log, blobs = MemoryLog(), BlobStore(tmp_path)
+    noise = json.dumps([hash(str(number)) for number in range(200_000)])
+    long = replace(attempt(), messages=(Message(role="assistant", content=noise),))
+    rollouts = [
+        rollout_ended(one, SHOP, PROVENANCE, f"r{number}")
+        for number, one in enumerate([attempt(), long])
+    ]
+    append_rollouts(log, blobs, rollouts)
+    events = [
+        decode(record)
+        for partition in range(ROLLOUTS.partitions)
+        for record in log.read(ROLLOUTS.name, partition, 0)
+    ]
+    whole = [
+        attach(event, blobs.get(event.blob.sha256))[0] if event.blob else event for event in events
+    ]
+    found = sorted((event.data for event in whole), key=lambda data: data.key())
+    assert found == rollouts
+    assert {event.envelope.id for event in events} == {"r0", "r1"}
+    assert sum(event.blob is not None for event in events) == 1
+    assert all(event.envelope.time is not None for event in events)
