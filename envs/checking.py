@@ -88,12 +88,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Mean rewards; None where no task can be judged without a person."""
+    """Mean rewards; None where there is no task to judge."""
 
     tasks: int
     oracle: float | None
     null: float | None
     random: float | None
+    unjudged: int
+    """Tasks with a part that needs a judge. The means leave them out: of such a task only failures
+    are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,13 +422,23 @@ def _raised(trials: Sequence[Trial]) -> Iterator[Problem]:
 
 
 def _rates(trials: Sequence[Trial]) -> Rates:
-    return Rates(len(trials), *(_mean(trials, agent) for agent in AGENTS))
+    judged = [one for one in trials if not _needs_judge(one)]
+    return Rates(
+        len(trials),
+        _mean(judged, "oracle"),
+        _mean(judged, "null"),
+        _mean(judged, "random"),
+        unjudged=len(trials) - len(judged),
+    )
+
+
+def _needs_judge(one: Trial) -> bool:
+    return any(episode.grade.unevaluated for episode in one.plays.values())
 
 
 def _mean(trials: Sequence[Trial], agent: str) -> float | None:
-    rewards = [one.plays[agent].grade.reward for one in trials if agent in one.plays]
-    known = [reward for reward in rewards if reward is not None]
-    return sum(known) / len(known) if known else None
+    rewards = [one.plays[agent].grade.reward or 0.0 for one in trials if agent in one.plays]
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:

@@ -244,21 +244,16 @@ class SecondProcess:
         search = os.pathsep.join(folder for folder in sys.path if folder)
         self.process = subprocess.Popen(
             # Not the working directory, whose files might have our packages' names.
-            [sys.executable, "-P", "-m", "envs.footprint"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-P", "-m", "envs.footprint", sample.model_dump_json()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={
                 **os.environ,
                 "PYTHONHASHSEED": next(seed for seed in _HASH_SEEDS if seed != own),
                 "PYTHONPATH": search,
             },
         )  # fmt: skip
-        self.sample = sample
 
     def __enter__(self) -> Self:
-        assert self.process.stdin is not None
-        self.process.stdin.write(self.sample.model_dump_json())
-        self.process.stdin.close()
-        self.process.stdin = None
         return self
 
     def report(self) -> Report:
@@ -295,10 +290,10 @@ def observed(sample: Sample) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what this process sees of the sample on stdin."""
+    """Print what this process sees of the sample that its argument describes."""
     # What an environment prints must not stand in our document.
     with redirect_stdout(sys.stderr):
-        found = observed(Sample.model_validate_json(sys.stdin.read()))
+        found = observed(Sample.model_validate_json(sys.argv[1]))
     print(json.dumps(found))
 
 

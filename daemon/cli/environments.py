@@ -206,7 +206,9 @@ def _conclusions(found: "Check") -> list[str]:
     """What the rates mean, and one line for each problem."""
     said = [f"deterministic: {'yes' if found.deterministic else 'no'}"]
     if not found.judged:
-        said.append("the tasks are not ours, so their rates are not judged")
+        said.append("the tasks were loaded, so their rates are not judged")
+    if found.overall.unjudged:
+        said.append(f"{found.overall.unjudged} tasks need a judge; the rates leave them out")
     if not found.problems:
         return ["", *said, "no problems"]
     count = len(found.problems)

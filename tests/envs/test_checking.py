@@ -283,7 +283,8 @@ def test_a_reward_that_hangs_on_a_judge_is_caught(checked: Any) -> None:
     asks = "outputs=tuple(outputs), nl_assertions=('is kind',), reward_basis=('NL_ASSERTION',))"
     found = checked(("outputs=tuple(outputs))", asks))
     assert "nobody but a judge can tell NL_ASSERTION" in found.problems[0]
-    assert found.overall.oracle is None
+    assert (found.overall.oracle, found.overall.null) == (None, None)
+    assert found.overall.unjudged == found.overall.tasks == 12
 
 
 @pytest.mark.parametrize(
@@ -336,6 +337,7 @@ def test_loaded_tasks_are_reported_and_not_judged(checked: Any) -> None:
     assert found.problems == ()
     assert not found.judged
     assert (found.overall.tasks, found.overall.oracle, found.overall.null) == (4, 1.0, 1.0)
+    assert found.overall.unjudged == 0
 
 
 @pytest.mark.benchmarks
@@ -348,14 +350,12 @@ def test_the_figures_of_real_tasks_are_reported(name: str, tasks: int, benchmark
     assert found.overall.oracle == 1.0
 
 
-def test_the_second_process_reads_a_sample_and_prints_one_document(tmp_path: Path) -> None:
+def test_the_second_process_prints_one_document(tmp_path: Path) -> None:
     file = tmp_path / "fine.py"
     file.write_text(SKELETON)
-    done = subprocess.run(
-        [sys.executable, "-m", "envs.footprint"],
-        input=Sample(environment=str(file), tasks=2).model_dump_json(),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    sample = Sample(environment=str(file), tasks=2).model_dump_json()
+    command = [sys.executable, "-m", "envs.footprint", sample]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout)
     assert list(seen["footprints"]) == ["skeleton/lend/0", "skeleton/tell/0"]
     assert seen["distinct"] == {"lend": 200, "tell": 200}
