@@ -1,0 +1,244 @@
+"""Kinds of task in which something is booked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.airline.case import (
+    METHODS,
+    Case,
+    Plan,
+    action,
+    counted,
+    departure,
+    info,
+    leaving,
+    search,
+    spoken,
+)
+from envs.airline.database import LAST_DAY
+from envs.airline.policy import BUSINESS, CABINS, ECONOMY
+from envs.airline.tools import BAG_PRICE, CERTIFICATE, INSURANCE_PRICE
+from envs.database import Record
+from envs.task import Answer
+from events.messages import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What is booked, whoever pays."""
+
+    flights: Sequence[Record]
+    """Offers, in the order they are flown."""
+    cabin: str
+    people: Sequence[Record]
+    bags: int = 0
+    paid_bags: int = 0
+    insured: bool = False
+
+    @property
+    def price(self) -> int:
+        """All of it."""
+        fares = sum(flight["prices"][self.cabin] for flight in self.flights)
+        each = fares + INSURANCE_PRICE * self.insured
+        return int(each * len(self.people) + BAG_PRICE * self.paid_bags)
+
+    @property
+    def details(self) -> str:
+        """Cabin, passengers, bags and insurance in the customer's words."""
+        others = [f"{_name(one)} (born {one['dob']})" for one in self.people[1:]]
+        return (
+            f"in {spoken(self.cabin)}, for {' and '.join(['me', *others])}, with "
+            f"{counted(self.bags, 'checked bag')} in all and "
+            f"{'with' if self.insured else 'without'} travel insurance"
+        )
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """What the customer says when asked about one thing alone."""
+        wanted = "I want" if self.insured else "I do not want"
+        return (
+            _about("insurance", f"{wanted} travel insurance."),
+            _about("bag|luggage", f"We have {counted(self.bags, 'checked bag')} in all."),
+        )
+
+    def booked(self, case: Case, *payments: tuple[Record, int]) -> Action:
+        """The call that books it."""
+        there = self.flights[0]
+        back = len(self.flights) > 1 and self.flights[-1]["destination"] == there["origin"]
+        return action(
+            "book_reservation",
+            user_id=case.user["user_id"],
+            origin=there["origin"],
+            destination=self.flights[0 if back else -1]["destination"],
+            flight_type="round_trip" if back else "one_way",
+            cabin=self.cabin,
+            flights=[info(flight) for flight in self.flights],
+            passengers=[dict(one) for one in self.people],
+            payment_methods=[
+                {"payment_id": method["id"], "amount": amount} for method, amount in payments
+            ],
+            total_baggages=self.bags,
+            nonfree_baggages=self.paid_bags,
+            insurance="yes" if self.insured else "no",
+        )
+
+
+def one_way(case: Case) -> Plan | None:
+    """One flight there, with no bag that costs anything."""
+    booking = _drawn(case, paid_bags=0)
+    method = case.payer(booking.price)
+    return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
+
+
+def with_bags(case: Case) -> Plan | None:
+    """One flight there, with more bags than are free."""
+    booking = _drawn(case, paid_bags=case.chance.randrange(1, 3))
+    method = case.payer(booking.price)
+    return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
+
+
+def split_payment(case: Case) -> Plan | None:
+    """One flight there, paid with a certificate as far as it goes."""
+    booking = _drawn(case, paid_bags=0)
+    certificates = case.methods(CERTIFICATE)
+    if not certificates or certificates[0]["amount"] >= booking.price:
+        return None
+    amount = int(certificates[0]["amount"])
+    return _one_way(
+        case,
+        booking,
+        (certificates[0], amount),
+        (case.credit_card, booking.price - amount),
+        pays="all of my travel certificate, and my credit card for the rest",
+    )
+
+
+def round_trip(case: Case) -> Plan | None:
+    """Flights there and back, with one payment."""
+    out = _drawn(case, paid_bags=0)
+    there = out.flights[0]
+    for day in case.days(int(there["date"][-2:]) + 1, LAST_DAY):
+        offers = case.offers(there["destination"], there["origin"], day, out.cabin, len(out.people))
+        if offers:
+            break
+    else:
+        return None
+    back = case.chance.choice(offers)
+    both = Booking([there, back], out.cabin, out.people, out.bags, 0, out.insured)
+    method = case.payer(both.price)
+    return Plan(
+        f"I want to book a round trip between {there['origin']} and {there['destination']}: there "
+        f"with {leaving(there)}, back with {leaving(back)}; {both.details}. I pay with "
+        f"{METHODS[method['source']]}.",
+        (search(there), search(back), both.booked(case, (method, both.price))),
+        answers=both.answers,
+    )
+
+
+def cheapest(case: Case) -> Plan | None:
+    """The cheapest flight of two days."""
+    cabin, people = case.chance.choice(CABINS), case.party(most=2)
+    for origin, destination in case.routes():
+        days = sorted(case.days()[:2])
+        offers = [
+            one for day in days for one in case.offers(origin, destination, day, cabin, len(people))
+        ]
+        offers.sort(key=lambda one: int(one["prices"][cabin]))
+        if len(offers) > 2 and offers[0]["prices"][cabin] < offers[1]["prices"][cabin]:
+            break
+    else:
+        return None
+    booking = Booking(offers[:1], cabin, people)
+    searched = (search({**offers[0], "date": day}) for day in days)
+    return Plan(
+        f"I want to book the cheapest direct flight from {origin} to {destination} on {days[0]} "
+        f"or {days[1]} that has seats for us, {booking.details}. I pay with my credit card.",
+        (*searched, booking.booked(case, (case.credit_card, booking.price))),
+        answers=booking.answers,
+    )
+
+
+def one_stop(case: Case) -> Plan | None:
+    """A change of planes, where no direct flight goes: the cheapest connection."""
+    direct = set(case.routes())
+    airports = sorted({origin for origin, _ in direct})
+    pairs = [(a, b) for a in airports for b in airports if a != b and (a, b) not in direct]
+    for origin, destination in case.shuffled(pairs):
+        day = case.days()[0]
+        found = [
+            (sum(one["prices"][ECONOMY] for one in legs), legs)
+            for legs in case.tools.search_onestop_flight(origin, destination, day)
+            if all(one["available_seats"][ECONOMY] for one in legs)
+        ]
+        found.sort(key=lambda one: one[0])
+        if len(found) > 1 and found[0][0] < found[1][0]:
+            break
+    else:
+        return None
+    booking = Booking(found[0][1], ECONOMY, case.party(most=1))
+    searched = {"origin": origin, "destination": destination, "date": day}
+    method = case.payer(booking.price)
+    return Plan(
+        f"I want to fly from {origin} to {destination} on {day}, one way. There is no direct "
+        f"flight, so book me the cheapest connection with one stop, {booking.details}. I pay with "
+        f"{METHODS[method['source']]}.",
+        (
+            action("search_direct_flight", **searched),
+            action("search_onestop_flight", **searched),
+            booking.booked(case, (method, booking.price)),
+        ),
+        answers=booking.answers,
+    )
+
+
+def second_choice(case: Case) -> Plan | None:
+    """One flight, or another if that is full."""
+    people, full = case.party(most=2), case.chance.random() < 0.6
+    for offers in case.trips(ECONOMY, 0):
+        seats = [one["available_seats"][BUSINESS] >= len(people) for one in offers]
+        if len(offers) == 2 and seats in ([not full, True], [True, not full]):
+            break
+    else:
+        return None
+    if full:
+        offers.sort(key=lambda one: int(one["available_seats"][BUSINESS]) >= len(people))
+    booking = Booking(offers[1:] if full else offers[:1], BUSINESS, people)
+    return Plan(
+        f"I want to book a one-way flight from {offers[0]['origin']} to "
+        f"{offers[0]['destination']}: {leaving(offers[0])}, {booking.details}. Only if it has not "
+        f"enough seats for us in business, take the one at {departure(offers[1])[:5]}, also in "
+        "business. I pay with my credit card.",
+        (search(offers[0]), booking.booked(case, (case.credit_card, booking.price))),
+        answers=booking.answers,
+    )
+
+
+def _drawn(case: Case, paid_bags: int) -> Booking:
+    """A flight there with everything that goes with it."""
+    cabin, people = case.chance.choice(CABINS), case.party()
+    offers = next(case.trips(cabin, len(people)))
+    free = case.free_bags(cabin, len(people))
+    bags = free + paid_bags if paid_bags else case.chance.randrange(0, free + 1)
+    return Booking(
+        [case.chance.choice(offers)], cabin, people, bags, paid_bags, case.chance.random() < 0.4
+    )
+
+
+def _one_way(case: Case, booking: Booking, *payments: tuple[Record, int], pays: str) -> Plan:
+    flight = booking.flights[0]
+    return Plan(
+        f"I want to book a one-way flight from {flight['origin']} to {flight['destination']}: "
+        f"{leaving(flight)}, {booking.details}. I pay with {pays}.",
+        (search(flight), booking.booked(case, *payments)),
+        answers=booking.answers,
+    )
+
+
+def _about(topic: str, says: str) -> Answer:
+    """The answer to a question about one thing, which no request for a yes is."""
+    asked = rf"(?s)^(?!.*(\bconfirm|\bproceed|yes/no|go ahead)).*({topic})[^.?]*\?"
+    return Answer(asks=asked, says=says)
+
+
+def _name(person: Record) -> str:
+    return f"{person['first_name']} {person['last_name']}"

@@ -1,0 +1,251 @@
+"""A customer of an airline database: the material that kinds of task are made of."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, TypeVar
+
+from envs.airline.database import LAST_DAY, TODAY, date
+from envs.airline.policy import BASIC, GONE, can_cancel, free_bags, paid_bags
+from envs.airline.tools import (
+    AVAILABLE,
+    CANCELLED,
+    CERTIFICATE,
+    CREDIT_CARD,
+    GIFT_CARD,
+    AirlineTools,
+)
+from envs.database import Database, Record
+from envs.task import Answer
+from events.messages import Action
+
+T = TypeVar("T")
+
+METHODS: Final[Mapping[str, str]] = {
+    CREDIT_CARD: "my credit card",
+    GIFT_CARD: "my gift card",
+    CERTIFICATE: "my travel certificate",
+}
+"""How a customer calls a payment method, of which they have one of each source at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a customer says, and what a perfect agent does once it has the customer's record."""
+
+    request: str
+    calls: tuple[Action, ...]
+    outputs: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+class Case:
+    """One customer, and the chance that draws what they want."""
+
+    def __init__(self, database: Database, user: Record, chance: Random) -> None:
+        self.database = database
+        self.user = user
+        self.chance = chance
+        self.tools = AirlineTools(database)
+        """Only to look up."""
+
+    def shuffled(self, values: Iterable[T]) -> list[T]:
+        """The values in an order of chance."""
+        drawn = list(values)
+        self.chance.shuffle(drawn)
+        return drawn
+
+    def own(self) -> list[Record]:
+        """The customer's reservations, in the order of their record."""
+        return [self.database["reservations"][own] for own in self.user["reservations"]]
+
+    def reservation(self, fits: Callable[[Record], bool]) -> Record | None:
+        """One of them that fits, by chance."""
+        return next((one for one in self.shuffled(self.own()) if fits(one)), None)
+
+    def statuses(self, reservation: Record) -> list[str]:
+        """The statuses of its flights."""
+        flights = reservation["flights"]
+        return [self.tools.get_flight_status(f["flight_number"], f["date"]) for f in flights]
+
+    def begun(self, reservation: Record) -> bool:
+        """Whether a flight of it has left."""
+        return not GONE.isdisjoint(self.statuses(reservation))
+
+    def open(self, reservation: Record) -> bool:
+        """Whether none of its flights has left or is cancelled."""
+        return {*self.statuses(reservation)}.isdisjoint(GONE | {CANCELLED})
+
+    def can_cancel(self, reservation: Record, insured_reason: bool = False) -> bool:
+        """Whether the rules allow to cancel it."""
+        return can_cancel(reservation, self.statuses(reservation), insured_reason)
+
+    def methods(self, *sources: str) -> list[Record]:
+        """The customer's payment methods of these sources."""
+        methods = self.user["payment_methods"].values()
+        return [method for method in methods if method["source"] in sources]
+
+    @property
+    def credit_card(self) -> Record:
+        """The customer's credit card."""
+        return self.methods(CREDIT_CARD)[0]
+
+    @property
+    def gift_card(self) -> Record:
+        """The customer's gift card."""
+        return self.methods(GIFT_CARD)[0]
+
+    def payer(self, amount: int) -> Record:
+        """A credit card or gift card that can pay this amount, by chance."""
+        methods = self.methods(CREDIT_CARD, GIFT_CARD)
+        return self.chance.choice([m for m in methods if m.get("amount", amount) >= amount])
+
+    def paid_bags(self, cabin: str, passengers: int, bags: int) -> int:
+        """How many of so many bags the customer has to pay."""
+        return paid_bags(self.user["membership"], cabin, passengers, bags)
+
+    def free_bags(self, cabin: str, passengers: int) -> int:
+        """How many bags are free."""
+        return passengers * free_bags(self.user["membership"], cabin)
+
+    def party(self, most: int = 3) -> list[Record]:
+        """The customer, and perhaps others of whom their record knows."""
+        me = {**self.user["name"], "dob": self.user["dob"]}
+        return [me, *self.user["saved_passengers"]][: self.chance.randrange(1, most + 1)]
+
+    def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
+        """Days on which something can be booked, shuffled."""
+        return self.shuffled(map(date, range(first, last + 1)))
+
+    def routes(self) -> list[tuple[str, str]]:
+        """Pairs of airports that have a direct flight, shuffled."""
+        flights = self.database["flights"].values()
+        return self.shuffled(sorted({(one["origin"], one["destination"]) for one in flights}))
+
+    def offers(
+        self, origin: str, destination: str, day: str, cabin: str, seats: int
+    ) -> list[Record]:
+        """Direct flights that have the seats, by departure."""
+        found = self.tools.search_direct_flight(origin, destination, day)
+        return sorted(
+            ({**one, "date": day} for one in found if one["available_seats"][cabin] >= seats),
+            key=departure,
+        )
+
+    def trips(self, cabin: str, seats: int) -> Iterator[list[Record]]:
+        """What is offered on each route and day, where anything is; in an order of chance."""
+        for origin, destination in self.routes():
+            for day in self.days()[:4]:
+                offers = self.offers(origin, destination, day, cabin, seats)
+                if offers:
+                    yield offers
+
+    def replacements(self, reservation: Record, place: int, cabin: str) -> list[Record]:
+        """Other days' flights for a flight of a reservation that keep its order, shuffled."""
+        flights, seats = reservation["flights"], len(reservation["passengers"])
+        own = flights[place]
+        first = int(flights[place - 1]["date"][-2:]) + 1 if place else TODAY + 1
+        last = int(flights[place + 1]["date"][-2:]) - 1 if place + 1 < len(flights) else LAST_DAY
+        days = (day for day in self.days(max(first, TODAY + 1), last) if day != own["date"])
+        found = (self.offers(own["origin"], own["destination"], d, cabin, seats) for d in days)
+        return self.shuffled(one for offers in found for one in offers)
+
+    def rebooked(self, reservation: Record, cabin: str) -> list[Record] | None:
+        """The same flights at today's price in another cabin; None if one cannot be booked."""
+        seats, changed = len(reservation["passengers"]), []
+        for flight in reservation["flights"]:
+            day = self.database["flights"][flight["flight_number"]]["dates"][flight["date"]]
+            if day["status"] != AVAILABLE or day["available_seats"][cabin] < seats:
+                return None
+            changed.append({**flight, "price": day["prices"][cabin]})
+        return changed
+
+
+def departure(flight: Record) -> str:
+    """When a flight is to leave."""
+    return str(flight["scheduled_departure_time_est"])
+
+
+def difference(reservation: Record, flights: Sequence[Record]) -> int:
+    """What a reservation costs more with these flights."""
+    fares = sum(one["price"] for one in flights) - sum(f["price"] for f in reservation["flights"])
+    return int(fares * len(reservation["passengers"]))
+
+
+def paid(reservation: Record) -> int:
+    """What was paid for a reservation."""
+    return sum(payment["amount"] for payment in reservation["payment_history"])
+
+
+def is_basic(reservation: Record) -> bool:
+    """Whether its flights can never be changed."""
+    return bool(reservation["cabin"] == BASIC)
+
+
+def action(name: str, **arguments: Any) -> Action:
+    """A call of a perfect agent."""
+    return Action(name=name, arguments=arguments)
+
+
+def get_reservation(reservation: Record) -> Action:
+    """Looking up a reservation."""
+    return action("get_reservation_details", reservation_id=reservation["reservation_id"])
+
+
+def get_statuses(reservation: Record) -> tuple[Action, ...]:
+    """Looking up a reservation and then its flights' statuses."""
+    flights = reservation["flights"]
+    return (get_reservation(reservation), *(get_status(flight) for flight in flights))
+
+
+def get_status(flight: Record) -> Action:
+    """Looking up a flight's status."""
+    return action("get_flight_status", **info(flight))
+
+
+def search(flight: Record) -> Action:
+    """Looking for direct flights, of which this is one."""
+    return action(
+        "search_direct_flight",
+        origin=flight["origin"],
+        destination=flight["destination"],
+        date=flight["date"],
+    )
+
+
+def cancel(reservation: Record) -> Action:
+    """Cancelling a reservation."""
+    return action("cancel_reservation", reservation_id=reservation["reservation_id"])
+
+
+def update_flights(
+    reservation: Record, cabin: str, flights: Sequence[Record], method: Record
+) -> Action:
+    """Setting cabin and flights of a reservation."""
+    return action(
+        "update_reservation_flights",
+        reservation_id=reservation["reservation_id"],
+        cabin=cabin,
+        flights=[info(flight) for flight in flights],
+        payment_id=method["id"],
+    )
+
+
+def info(flight: Record) -> dict[str, str]:
+    """What names a flight on a day."""
+    return {"flight_number": flight["flight_number"], "date": flight["date"]}
+
+
+def spoken(cabin: str) -> str:
+    """A cabin in a customer's words."""
+    return cabin.replace("_", " ")
+
+
+def leaving(flight: Record) -> str:
+    """A flight in the words of a customer who has seen the timetable."""
+    return f"the flight of {flight['date']} that leaves at {departure(flight)[:5]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """So many things."""
+    return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,270 @@
+"""Kinds of task in which a reservation is changed or cancelled."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envs.airline import database
+from envs.airline.case import (
+    METHODS,
+    Case,
+    Plan,
+    action,
+    cancel,
+    counted,
+    difference,
+    get_reservation,
+    get_statuses,
+    is_basic,
+    leaving,
+    search,
+    spoken,
+    update_flights,
+)
+from envs.airline.policy import BUSINESS, CABINS, ECONOMY
+from envs.airline.tools import BAG_PRICE, CANCELLED
+from envs.database import Record
+from envs.task import Answer
+from events.messages import Action
+
+PLANS: Final = "My plans have changed."
+ILLNESS: Final = "I have fallen ill and cannot fly."
+BY_AIRLINE: Final = "You have cancelled one of its flights."
+
+
+def cancellation(case: Case) -> Plan | None:
+    """A reservation that the rules allow to cancel."""
+    reservation = case.reservation(lambda one: case.can_cancel(one, insured_reason=True))
+    return None if reservation is None else _cancelling(case, reservation)
+
+
+def more_bags(case: Case) -> Plan | None:
+    """Bags beyond those of the reservation."""
+    reservation = case.reservation(case.open)
+    return None if reservation is None else _adding(case, reservation)
+
+
+def other_cabin(case: Case) -> Plan | None:
+    """Another cabin on the same flights, for a payment or a refund."""
+    reservation = case.reservation(case.open)
+    if reservation is None:
+        return None
+    cabins = case.shuffled(cabin for cabin in CABINS if cabin != reservation["cabin"])
+    flights = case.rebooked(reservation, cabins[0])
+    if flights is None:
+        return None
+    method = case.payer(difference(reservation, flights))
+    return Plan(
+        f"Please move reservation {reservation['reservation_id']} to {spoken(cabins[0])}, on the "
+        f"same flights. Use {METHODS[method['source']]} for the difference.",
+        (*get_statuses(reservation), update_flights(reservation, cabins[0], flights, method)),
+    )
+
+
+def other_passenger(case: Case) -> Plan | None:
+    """Somebody else flies instead."""
+    reservation = case.reservation(case.open)
+    if reservation is None:
+        return None
+    people = list(reservation["passengers"])
+    place = case.chance.randrange(len(people))
+    leaves, comes = people[place], database.person(case.chance)
+    return Plan(
+        f"In reservation {reservation['reservation_id']}, {_name(leaves)} cannot come. "
+        f"{_name(comes)}, born {comes['dob']}, flies instead.",
+        (
+            get_reservation(reservation),
+            action(
+                "update_reservation_passengers",
+                reservation_id=reservation["reservation_id"],
+                passengers=[*people[:place], comes, *people[place + 1 :]],
+            ),
+        ),
+    )
+
+
+def other_flight(case: Case) -> Plan | None:
+    """Another day for one flight; the others are kept."""
+    reservation = case.reservation(lambda one: case.open(one) and not is_basic(one))
+    if reservation is None:
+        return None
+    cabin, place = reservation["cabin"], len(reservation["flights"]) - 1
+    found = case.replacements(reservation, place, cabin)
+    if not found:
+        return None
+    new, flights = found[0], _with(reservation["flights"], place, _at_price(found[0], cabin))
+    method = case.payer(difference(reservation, flights))
+    return Plan(
+        f"In reservation {reservation['reservation_id']}, I want to fly from {new['origin']} to "
+        f"{new['destination']} on another day: {leaving(new)}. Nothing else changes. Use "
+        f"{METHODS[method['source']]} for the difference.",
+        (
+            get_reservation(reservation),
+            search(new),
+            update_flights(reservation, cabin, flights, method),
+        ),
+    )
+
+
+def two_requests(case: Case) -> Plan | None:
+    """A cancellation, and bags for another reservation."""
+    first = case.reservation(lambda one: case.can_cancel(one, insured_reason=True))
+    second = case.reservation(lambda one: one is not first and case.open(one))
+    if first is None or second is None:
+        return None
+    cancelled, added = _cancelling(case, first), _adding(case, second)
+    return Plan(
+        f"I have two requests. {cancelled.request} And then: {added.request}",
+        cancelled.calls + added.calls,
+        answers=cancelled.answers + added.answers,
+    )
+
+
+def upgrade_then_change(case: Case) -> Plan | None:
+    """Basic economy, whose flights may be changed after its cabin was."""
+    reservation = case.reservation(lambda one: case.open(one) and is_basic(one))
+    if reservation is None or len(reservation["flights"]) > 1:
+        return None
+    same = case.rebooked(reservation, ECONOMY)
+    found = case.replacements(reservation, 0, ECONOMY)
+    if same is None or not found:
+        return None
+    card = case.credit_card
+    return Plan(
+        f"I want to take {leaving(found[0])} instead of the flight of reservation "
+        f"{reservation['reservation_id']}. If that cannot be changed in basic economy, first move "
+        "the reservation to economy on the flight it has, and then change the flight. My credit "
+        "card pays each difference.",
+        (
+            *get_statuses(reservation),
+            search(found[0]),
+            update_flights(reservation, ECONOMY, same, card),
+            update_flights(reservation, ECONOMY, found[:1], card),
+        ),
+    )
+
+
+def price_condition(case: Case) -> Plan | None:
+    """Business if it costs little enough, else a bag."""
+    reservation = case.reservation(lambda one: case.open(one) and one["cabin"] != BUSINESS)
+    flights = None if reservation is None else case.rebooked(reservation, BUSINESS)
+    if reservation is None or flights is None:
+        return None
+    price, card = difference(reservation, flights), case.credit_card
+    affordable = case.chance.random() < 0.5
+    limit = price + (1 if affordable else -1) * case.chance.randrange(5, 60)
+    if limit <= 0:
+        return None
+    return Plan(
+        f"If business on all flights of reservation {reservation['reservation_id']} costs me at "
+        f"most {limit} dollars more in all, I want it. If it is more, leave the cabin and add one "
+        "checked bag instead. My credit card pays.",
+        (
+            *get_statuses(reservation),
+            *map(search, flights),
+            update_flights(reservation, BUSINESS, flights, card)
+            if affordable
+            else _bags(case, reservation, 1, card),
+        ),
+    )
+
+
+def find_reservation(case: Case) -> Plan | None:
+    """Bags for a reservation of which only the journey is known."""
+    reservation = case.reservation(case.open)
+    if reservation is None:
+        return None
+    own = case.own()
+    journeys = [(one["origin"], one["destination"], one["flights"][0]["date"]) for one in own]
+    place = own.index(reservation)
+    if journeys.count(journeys[place]) > 1:
+        return None
+    origin, destination, day = journeys[place]
+    bags = case.chance.randrange(1, 4)
+    return Plan(
+        f"I have lost the number of my reservation: I fly from {origin} to {destination} on {day}. "
+        f"Please add {counted(bags, 'checked bag')} to it. If that costs anything, my credit card "
+        "pays.",
+        (
+            *map(get_reservation, own[: place + 1]),
+            _bags(case, reservation, bags, case.credit_card),
+        ),
+    )
+
+
+def cancel_all(case: Case) -> Plan | None:
+    """The reservations that may be cancelled, and no other."""
+    own = case.own()
+    allowed = [one for one in own if case.can_cancel(one)]
+    if len(allowed) in (0, len(own)) or any(case.begun(one) for one in own):
+        return None
+    return Plan(
+        "Please cancel all my reservations that your rules allow to cancel, and leave the others. "
+        f"{PLANS}",
+        (
+            *(call for one in own for call in get_statuses(one)),
+            *map(cancel, allowed),
+        ),
+        answers=(_why(PLANS),),
+    )
+
+
+def moved(case: Case, reservation: Record, place: int) -> Action | None:
+    """The call that moves one flight to another day, at the expense of the credit card."""
+    cabin = reservation["cabin"]
+    found = case.replacements(reservation, place, cabin)
+    if not found:
+        return None
+    flights = _with(reservation["flights"], place, found[0])
+    return update_flights(reservation, cabin, flights, case.credit_card)
+
+
+def _cancelling(case: Case, reservation: Record) -> Plan:
+    """A cancellation for the reason that the rules allow."""
+    reason = PLANS if case.can_cancel(reservation) else ILLNESS
+    if CANCELLED in case.statuses(reservation):
+        reason = BY_AIRLINE
+    return Plan(
+        f"Please cancel my reservation {reservation['reservation_id']}. {reason}",
+        (*get_statuses(reservation), cancel(reservation)),
+        answers=(_why(reason),),
+    )
+
+
+def _adding(case: Case, reservation: Record) -> Plan:
+    """So many bags more, paid with whatever can pay them."""
+    bags = case.chance.randrange(1, 4)
+    method = case.payer(BAG_PRICE * bags)
+    return Plan(
+        f"Please add {counted(bags, 'checked bag')} to my reservation "
+        f"{reservation['reservation_id']}. If that costs anything, use "
+        f"{METHODS[method['source']]}.",
+        (get_reservation(reservation), _bags(case, reservation, bags, method)),
+    )
+
+
+def _bags(case: Case, reservation: Record, more: int, method: Record) -> Action:
+    bags = reservation["total_baggages"] + more
+    people = len(reservation["passengers"])
+    return action(
+        "update_reservation_baggages",
+        reservation_id=reservation["reservation_id"],
+        total_baggages=bags,
+        nonfree_baggages=case.paid_bags(reservation["cabin"], people, bags),
+        payment_id=method["id"],
+    )
+
+
+def _with(flights: Sequence[Record], place: int, new: Record) -> list[Record]:
+    return [*flights[:place], new, *flights[place + 1 :]]
+
+
+def _at_price(offer: Record, cabin: str) -> Record:
+    return {**offer, "price": offer["prices"][cabin]}
+
+
+def _why(reason: str) -> Answer:
+    return Answer(asks=r"\breason\b|\bwhy\b", says=reason)
+
+
+def _name(person: Record) -> str:
+    return f"{person['first_name']} {person['last_name']}"

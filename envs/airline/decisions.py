@@ -1,0 +1,220 @@
+"""Kinds of task in which rules decide: compensation, refusals, and questions to be answered."""
+
+from envs.airline.case import (
+    Case,
+    Plan,
+    action,
+    cancel,
+    counted,
+    get_reservation,
+    get_status,
+    get_statuses,
+    is_basic,
+    paid,
+)
+from envs.airline.changes import moved
+from envs.airline.policy import PER_CANCELLED, PER_DELAYED, is_compensated
+from envs.airline.tools import BAG_PRICE, CANCELLED
+from envs.database import Record
+from envs.task import Answer
+from events.messages import Action
+
+HANDED_OVER = "being transferred to a human agent"
+
+
+def cancelled_flight(case: Case) -> Plan | None:
+    """A certificate for a flight that the airline cancelled."""
+    reservation = case.reservation(
+        lambda one: CANCELLED in case.statuses(one) and is_compensated(case.user["membership"], one)
+    )
+    if reservation is None:
+        return None
+    return Plan(
+        f"You have cancelled a flight of my reservation {reservation['reservation_id']}. I want a "
+        "compensation for that. Leave the reservation as it is.",
+        (*get_statuses(reservation), _certificate(case, reservation, PER_CANCELLED)),
+    )
+
+
+def delayed_flight(case: Case) -> Plan | None:
+    """A certificate for a delayed flight, once the reservation is cancelled or changed."""
+    reservation = case.reservation(
+        lambda one: (
+            "delayed" in case.statuses(one)
+            and not is_basic(one)
+            and is_compensated(case.user["membership"], one)
+        )
+    )
+    if reservation is None:
+        return None
+    if case.can_cancel(reservation) and case.chance.random() < 0.5:
+        change: Action | None = cancel(reservation)
+        wish = "Cancel the whole reservation"
+    else:
+        change = moved(case, reservation, 0)
+        wish = "" if change is None else f"Put us on {_number(change)} instead; my card pays"
+    if change is None:
+        return None
+    return Plan(
+        f"The first flight of my reservation {reservation['reservation_id']} is delayed. {wish}, "
+        "and then give me a compensation for the delay.",
+        (*get_statuses(reservation), change, _certificate(case, reservation, PER_DELAYED)),
+        answers=(_why("The flight is delayed, so my plans have changed."),),
+    )
+
+
+def refused_compensation(case: Case) -> Plan | None:
+    """No certificate, but the cancellation that the rules allow."""
+    reservation = case.reservation(
+        lambda one: (
+            CANCELLED in case.statuses(one) and not is_compensated(case.user["membership"], one)
+        )
+    )
+    if reservation is None:
+        return None
+    return Plan(
+        f"You have cancelled a flight of my reservation {reservation['reservation_id']}. I want a "
+        "certificate as compensation. Whether I get one or not, cancel the reservation then.",
+        (*get_statuses(reservation), cancel(reservation)),
+        answers=(_why("You have cancelled the flight."),),
+    )
+
+
+def refused_cancellation(case: Case) -> Plan | None:
+    """Not cancelled: nothing in the rules allows it."""
+    reservation = case.reservation(
+        lambda one: case.open(one) and not case.can_cancel(one, insured_reason=False)
+    )
+    if reservation is None:
+        return None
+    return Plan(
+        f"Please cancel my reservation {reservation['reservation_id']}. My plans have changed. If "
+        "that is not possible, leave it and tell me how much I paid for it in all.",
+        get_statuses(reservation),
+        outputs=(str(paid(reservation)),),
+        answers=(_why("My plans have changed."),),
+    )
+
+
+def refused_change(case: Case) -> Plan | None:
+    """Not moved to another day: it is basic economy."""
+    reservation = case.reservation(lambda one: case.open(one) and is_basic(one))
+    if reservation is None:
+        return None
+    return Plan(
+        f"I want to fly a day later in reservation {reservation['reservation_id']}, but I do not "
+        "want another cabin. If that is not possible, leave it and tell me how much I paid for it "
+        "in all.",
+        (get_reservation(reservation),),
+        outputs=(str(paid(reservation)),),
+    )
+
+
+def refused_passenger(case: Case) -> Plan | None:
+    """Nobody is added: the number of passengers stays."""
+    reservation = case.reservation(case.open)
+    balance = case.gift_card["amount"]
+    if reservation is None or balance < 100:
+        return None
+    friend = case.user["saved_passengers"][-1]
+    return Plan(
+        f"Please add {friend['first_name']} {friend['last_name']}, born {friend['dob']}, as one "
+        f"more passenger to reservation {reservation['reservation_id']}. If that is not possible, "
+        "leave it and tell me how much is on my gift card, for another booking.",
+        (get_reservation(reservation),),
+        outputs=(f"{balance:.0f}",),
+    )
+
+
+def refused_insurance(case: Case) -> Plan | None:
+    """No insurance later; a bag instead."""
+    reservation = case.reservation(lambda one: case.open(one) and one["insurance"] == "no")
+    if reservation is None:
+        return None
+    bags = reservation["total_baggages"] + 1
+    people = len(reservation["passengers"])
+    return Plan(
+        f"I want travel insurance for reservation {reservation['reservation_id']}, which has none. "
+        "If you cannot add it, add one checked bag instead. My credit card pays.",
+        (
+            get_reservation(reservation),
+            action(
+                "update_reservation_baggages",
+                reservation_id=reservation["reservation_id"],
+                total_baggages=bags,
+                nonfree_baggages=case.paid_bags(reservation["cabin"], people, bags),
+                payment_id=case.credit_card["id"],
+            ),
+        ),
+    )
+
+
+def handed_over(case: Case) -> Plan | None:
+    """Only a person can help: a flight has left."""
+    reservation = case.reservation(case.begun)
+    if reservation is None:
+        return None
+    return Plan(
+        f"Please cancel what is left of my reservation {reservation['reservation_id']}. My plans "
+        "have changed.",
+        (
+            get_reservation(reservation),
+            get_status(reservation["flights"][0]),
+            action(
+                "transfer_to_human_agents",
+                summary=f"The user wants to cancel reservation {reservation['reservation_id']}, "
+                "of which a flight has left.",
+            ),
+        ),
+        outputs=(HANDED_OVER,),
+        answers=(_why("My plans have changed."),),
+    )
+
+
+def price_of_bags(case: Case) -> Plan | None:
+    """What bags would cost, by membership, cabin and number of passengers."""
+    reservation = case.reservation(case.open)
+    if reservation is None:
+        return None
+    people = len(reservation["passengers"])
+    bags = max(reservation["total_baggages"], case.free_bags(reservation["cabin"], people))
+    more = bags - reservation["total_baggages"] + case.chance.randrange(2, 6)
+    costly = case.paid_bags(reservation["cabin"], people, reservation["total_baggages"] + more)
+    costly -= reservation["nonfree_baggages"]
+    return Plan(
+        f"How many dollars would I have to pay if I added {counted(more, 'checked bag')} to "
+        f"reservation {reservation['reservation_id']}? I only want to know, add nothing.",
+        (
+            get_reservation(reservation),
+            action("calculate", expression=f"{costly} * {BAG_PRICE}"),
+        ),
+        outputs=(str(costly * BAG_PRICE),),
+    )
+
+
+def price_of_all(case: Case) -> Plan | None:
+    """What was paid for several reservations in all."""
+    own = case.own()
+    return Plan(
+        "How much have I paid for all my reservations taken together? Please add it up.",
+        (
+            *map(get_reservation, own),
+            action("calculate", expression=" + ".join(str(paid(one)) for one in own)),
+        ),
+        outputs=(str(sum(map(paid, own))),),
+    )
+
+
+def _certificate(case: Case, reservation: Record, each: int) -> Action:
+    amount = each * len(reservation["passengers"])
+    return action("send_certificate", user_id=case.user["user_id"], amount=amount)
+
+
+def _number(change: Action) -> str:
+    """The first flight of a change, by its number."""
+    flight = change.arguments["flights"][0]
+    return f"flight {flight['flight_number']} of {flight['date']}"
+
+
+def _why(reason: str) -> Answer:
+    return Answer(asks=r"\breason\b|\bwhy\b", says=reason)

@@ -1,0 +1,136 @@
+"""Airline customer service: tasks of our own over generated databases, and tau2-bench's real ones.
+
+    Airline().tasks()                   our tasks, every kind in turn
+    Airline(benchmarks).tasks("test")   the real ones of a split
+
+Guarantee: a generated task is a function of capability and seed, its customer fits its kind, its
+gold actions keep the policy, and tasks with equal seeds share a database. Not promised: that a
+scripted customer understands every way in which an agent may ask; a model plays one better.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar, Final
+
+from envs.agents import CLOSING, Agent
+from envs.airline.case import Case, Plan, action
+from envs.airline.database import canonical, generated
+from envs.airline.decisions import HANDED_OVER
+from envs.airline.kinds import KINDS
+from envs.airline.oracle import AirlineOracle
+from envs.airline.policy import POLICY, violations
+from envs.airline.tools import AirlineTools
+from envs.database import Database, Record, Tables
+from envs.task import GENERATED, Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.tau2.environment import Tau2Environment
+from envs.users import STOP
+from events.messages import Message
+
+_FAREWELL: Final = Answer(
+    asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
+    r"|further (help|assistance)|thank you for (contacting|choosing|flying)"
+    r"|have a (good|great|lovely|nice|wonderful|safe|pleasant)",
+    says=f"No, that is all. {STOP}",
+)
+_YES: Final = Answer(
+    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
+    r"|may i|go ahead|proceed",
+    says="Yes, please.",
+)
+_CORRECT: Final = Answer(asks=r"\bconfirm|is (this|that) (right|correct)", says="Yes, please.")
+_IDENTITY: Final = r"\buser[ -]?id\b|\byour id\b|\bid number|verify|identity|who you are"
+_ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
+_NOTHING_ELSE: Final = (
+    # The first time it may be meant before a change: whether all was named.
+    Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
+    Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
+)
+_ENDS: Final = rf"{HANDED_OVER}|{CLOSING}"
+
+
+class Airline(Tau2Environment):
+    """Reservations that are booked, changed, cancelled, compensated and asked about."""
+
+    name: ClassVar[str] = "airline"
+    toolset = AirlineTools
+    capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
+
+    @staticmethod
+    def canonical(tables: Mapping[str, Any]) -> Tables:
+        """The tables with every field and type of the original's models."""
+        return canonical(tables)
+
+    def generated_database(self, seed: int) -> Database:
+        """Sixty flights, 24 users and their reservations."""
+        return generated(seed)
+
+    def generated_policy(self) -> str:
+        """The rules in our words."""
+        return POLICY
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """Of generated tasks, one that asks for the user's id."""
+        if task.split != GENERATED:
+            return super().oracle(task)
+        return AirlineOracle(task, self.writes)
+
+    def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
+        """Broken rules about who is served, who agreed and how calls are made."""
+        return violations(messages)
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """The task of this kind with this seed."""
+        chance = Random(f"airline task {capability} {seed}")
+        case, plan = _fitting(capability, generated(seed), chance)
+        get_user = action("get_user_details", user_id=case.user["user_id"])
+        return TaskDefinition(
+            id=self.task_id(capability, seed),
+            environment=self.name,
+            capability=capability,
+            seed=seed,
+            scenario=_scenario(case.user, plan),
+            script=_script(case.user, plan, told_at_once=chance.random() < 0.5),
+            criteria=Criteria(gold_actions=(get_user, *plan.calls), outputs=plan.outputs),
+        )
+
+
+def _fitting(capability: str, database: Database, chance: Random) -> tuple[Case, Plan]:
+    """A customer whom the kind fits, and what they want."""
+    users = list(database["users"].values())
+    chance.shuffle(users)
+    for user in users:
+        case = Case(database, user, chance)
+        plan = KINDS[capability].plan(case)
+        if plan is not None:
+            return case, plan
+    raise RuntimeError(f"no user of this generated database fits airline's kind {capability!r}")
+
+
+def _identity(user: Record) -> str:
+    return f"My user id is {user['user_id']}."
+
+
+def _scenario(user: Record, plan: Plan) -> Scenario:
+    return Scenario(
+        reason_for_call=plan.request,
+        known_info=_identity(user),
+        task_instructions="Agree to what fits your request, to nothing else. You have no other "
+        "request.",
+    )
+
+
+def _script(user: Record, plan: Plan, told_at_once: bool) -> Script:
+    identity = _identity(user)
+    return Script(
+        opening=f"{identity} {plan.request}" if told_at_once else plan.request,
+        answers=(
+            _FAREWELL,
+            *plan.answers,
+            _YES,
+            Answer(asks=_IDENTITY, says=identity),
+            _CORRECT,
+            *_NOTHING_ELSE,
+        ),
+        otherwise=plan.request,
+        ends=_ENDS,
+    )

@@ -1,0 +1,63 @@
+"""The kinds of task: capability -> what it demands, and the function that draws one.
+
+A kind is a function of a case; it returns None where this customer does not fit, and the next one
+is tried. Plain kinds are one change; the others combine two, hang on what is looked up, must be
+refused, or ask for an answer. Every kind changes something or demands an output, so that an agent
+that does nothing fails it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from envs.airline import bookings, changes, decisions
+from envs.airline.case import Case, Plan
+
+
+class Kind(NamedTuple):
+    """A kind of task."""
+
+    demands: str
+    """What it demands of the agent."""
+    plan: Callable[[Case], Plan | None]
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "cancel": Kind("Cancel a reservation that may be cancelled.", changes.cancellation),
+    "add-bags": Kind("Add bags, of which the membership pays some.", changes.more_bags),
+    "change-cabin": Kind("Change the cabin on the same flights.", changes.other_cabin),
+    "change-passenger": Kind("Replace one passenger, keep the others.", changes.other_passenger),
+    "change-flight": Kind("Move one flight to another day.", changes.other_flight),
+    "book": Kind("Book one flight.", bookings.one_way),
+    "book-round-trip": Kind("Book flights there and back.", bookings.round_trip),
+    "book-bags": Kind("Book with more bags than are free.", bookings.with_bags),
+    "book-cheapest": Kind("Compare two days and book the cheapest flight.", bookings.cheapest),
+    "book-one-stop": Kind("Find and book the cheapest connection.", bookings.one_stop),
+    "split-payment": Kind("Pay with a certificate and a card.", bookings.split_payment),
+    "second-choice": Kind("Another flight where the first is full.", bookings.second_choice),
+    "two-requests": Kind("A cancellation, and bags elsewhere.", changes.two_requests),
+    "upgrade-then-change": Kind(
+        "Change the cabin so that flights can.", changes.upgrade_then_change
+    ),
+    "price-condition": Kind("Compare a price with a limit, then act.", changes.price_condition),
+    "find-reservation": Kind("Find a reservation by its journey.", changes.find_reservation),
+    "cancel-all": Kind("Cancel those that may be cancelled, no other.", changes.cancel_all),
+    "cancelled-flight": Kind("Compensate a cancelled flight.", decisions.cancelled_flight),
+    "delayed-flight": Kind("Change, then compensate a delay.", decisions.delayed_flight),
+    "refused-compensation": Kind(
+        "Refuse a certificate by rule, and cancel.", decisions.refused_compensation
+    ),
+    "refused-insurance": Kind(
+        "Refuse a later insurance, and add a bag instead.", decisions.refused_insurance
+    ),
+    "refused-cancellation": Kind(
+        "Refuse to cancel by rule, and answer instead.", decisions.refused_cancellation
+    ),
+    "refused-change": Kind("Refuse by cabin, and answer instead.", decisions.refused_change),
+    "refused-passenger": Kind(
+        "Refuse another passenger, and answer instead.", decisions.refused_passenger
+    ),
+    "hand-over": Kind("Leave to a person what rules forbid.", decisions.handed_over),
+    "question-bags": Kind("Tell what bags would cost.", decisions.price_of_bags),
+    "question-total": Kind("Add up what several reservations cost.", decisions.price_of_all),
+}
+"""Capability -> its kind."""
