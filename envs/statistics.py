@@ -4,13 +4,23 @@ The unit is the task, never the trial: trials of one task are no independent evi
 so intervals come from drawing tasks again, each with all of its trials.
 
     pass^k    = mean over tasks of C(c, k) / C(n, k)          c successes of n judged trials
-    Repair@n  = mean over tasks of 1 - C(n - c, n') / C(n, n')
+    Repair@m  = mean over tasks of 1 - C(n - c, m) / C(n, m)
 
 pass^k is tau-bench's estimator (Yao et al. 2024), unbiased for the chance that k trials of a task
-all succeed; Repair@n is that of pass@k (Chen et al. 2021), the chance that one of n' does.
-Verdicts that nobody could reach (None) are left out.
+all succeed; Repair@m is that of pass@k (Chen et al. 2021), the chance that one of m does. Verdicts
+that nobody could reach (None) are left out.
+
+Intervals are Gaffke's (2005; Learned-Miller and Thomas 2020): a Bayesian bootstrap over the tasks
+and one more, imagined task, worth 0 for the lower bound and 1 for the upper. A plain percentile
+bootstrap sees only the spread it was shown: of 16 tasks that all pass it says [1, 1], and where
+most values are equal its "95 %" held the truth in 53 % of our simulated suites of 16 tasks. The
+imagined task stands for what was not seen. For one trial per task the bounds are those of Clopper
+and Pearson (16 of 16: [.79, 1]); no distribution is known for which they hold less often than they
+say; with 50 tasks they are about a tenth wider than the percentile's. All tasks must be drawn from
+one population: a bound says nothing about a capability that no task was drawn from.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
@@ -20,8 +30,8 @@ from typing import Final
 Outcomes = Mapping[str, Sequence[bool | None]]
 """Task id -> the verdict of each trial."""
 
-RESAMPLES: Final = 4_000
-"""Draws of a bootstrap: the 2.5 % quantile is then known to about a twentieth of the width."""
+RESAMPLES: Final = 10_000
+"""Draws of a bootstrap: chance then moves a bound by about a hundredth of the width."""
 
 LEVEL: Final = 0.95
 
@@ -40,45 +50,70 @@ def most_trials(outcomes: Outcomes) -> int:
     return min((_judged(verdicts)[1] for verdicts in outcomes.values()), default=0)
 
 
-def pass_hat(outcomes: Outcomes, k: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """pass^k with a bootstrap over tasks.
+def pass_hat(
+    outcomes: Outcomes,
+    k: int,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Interval:
+    """pass^k with its interval over tasks.
 
     Raises ValueError where a task has fewer than k judged trials: to leave it out would select.
     """
-    return mean([_all_of(c, n, k) for c, n in _counts(outcomes, k)], resamples=resamples, seed=seed)
+    values = [_all_of(c, n, k) for c, n in _counts(outcomes, k)]
+    return mean(values, resamples=resamples, seed=seed, level=level)
 
 
-def repair_at(outcomes: Outcomes, n: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Repair@n with a bootstrap over tasks; raises as `pass_hat` does."""
-    return mean(
-        [1 - _all_of(trials - c, trials, n) for c, trials in _counts(outcomes, n)],
-        resamples=resamples,
-        seed=seed,
-    )
+def repair_at(
+    outcomes: Outcomes,
+    m: int,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Interval:
+    """Repair@m with its interval over tasks; raises as `pass_hat` does."""
+    values = [1 - _all_of(n - c, n, m) for c, n in _counts(outcomes, m)]
+    return mean(values, resamples=resamples, seed=seed, level=level)
 
 
-def mean(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The mean of one value per task, each in [0, 1], with a percentile bootstrap.
+def mean(
+    values: Sequence[float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Interval:
+    """The mean of one value per task, each in [0, 1], with its interval.
 
-    Where all values are 0, or all are 1, drawing again shows no spread at all; then the open side
-    is the exact bound of Clopper and Pearson for that many tasks. Raises ValueError for none.
+    Raises ValueError for no values. A task's weight in a draw is exponential, so tasks of one value
+    weigh a gamma together: a draw costs as many numbers as there are distinct values.
     """
     if not values:
         raise ValueError("no task has a judged trial; there is nothing to estimate")
-    value = sum(values) / len(values)
-    unseen = 1 - ((1 - LEVEL) / 2) ** (1 / len(values))
-    if max(values) <= 0:
-        return Interval(value, 0.0, unseen)
-    if min(values) >= 1:
-        return Interval(value, 1 - unseen, 1.0)
-    chance = Random(f"bootstrap {seed}")
-    drawn = sorted(sum(chance.choices(values, k=len(values))) for _ in range(resamples))
-    tail = round(resamples * (1 - LEVEL) / 2)
-    return Interval(value, drawn[tail] / len(values), drawn[-1 - tail] / len(values))
+    chance, counts = Random(f"bootstrap {seed}"), sorted(Counter(values).items())
+    lows, highs = [], []
+    for _ in range(resamples):
+        weights = [chance.gammavariate(count, 1) for _, count in counts]
+        worth = sum(w * value for w, (value, _) in zip(weights, counts, strict=True))
+        imagined = chance.expovariate(1)
+        whole = sum(weights) + imagined
+        lows.append(worth / whole)
+        highs.append((worth + imagined) / whole)
+    tail = int(resamples * (1 - level) / 2)
+    value = sum(value * count for value, count in counts) / len(values)
+    # A mean of 0 or 1 is at its own bound; rounding and few draws must not put it outside.
+    low = 0.0 if value <= 0 else min(value, sorted(lows)[tail])
+    high = 1.0 if value >= 1 else max(value, sorted(highs)[-1 - tail])
+    return Interval(value, low, high)
 
 
 def _counts(outcomes: Outcomes, at_least: int) -> list[tuple[int, int]]:
     """(successes, judged trials) of each task."""
+    if at_least < 1:
+        raise ValueError(f"{at_least} trials cannot be asked for; ask for 1 or more")
     counts = []
     for task, verdicts in outcomes.items():
         successes, judged = _judged(verdicts)
