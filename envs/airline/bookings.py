@@ -152,7 +152,7 @@ def cheapest(case: Case) -> Plan | None:
     searched = (search({**offers[0], "date": day}) for day in days)
     return Plan(
         f"I want to book the cheapest direct flight from {origin} to {destination} on {days[0]} "
-        f"or {days[1]} that has seats for us, {booking.details}. I pay with my credit card.",
+        f"or {days[1]} that has enough seats, {booking.details}. I pay with my credit card.",
         (*searched, booking.booked(case, (case.credit_card, booking.price))),
         answers=booking.answers,
     )
@@ -206,7 +206,7 @@ def second_choice(case: Case) -> Plan | None:
     return Plan(
         f"I want to book a one-way flight from {offers[0]['origin']} to "
         f"{offers[0]['destination']}: {leaving(offers[0])}, {booking.details}. Only if it has not "
-        f"enough seats for us in business, take the one at {departure(offers[1])[:5]}, also in "
+        f"enough seats in business, take the one at {departure(offers[1])[:5]}, also in "
         "business. I pay with my credit card.",
         (search(offers[0]), booking.booked(case, (case.credit_card, booking.price))),
         answers=booking.answers,

@@ -69,8 +69,8 @@ def other_passenger(case: Case) -> Plan | None:
     place = case.chance.randrange(len(people))
     leaves, comes = people[place], database.person(case.chance)
     return Plan(
-        f"In reservation {reservation['reservation_id']}, {_name(leaves)} cannot come. "
-        f"{_name(comes)}, born {comes['dob']}, flies instead.",
+        f"In reservation {reservation['reservation_id']}, please replace the passenger "
+        f"{_name(leaves)} by {_name(comes)}, born {comes['dob']}.",
         (
             get_reservation(reservation),
             action(
@@ -121,24 +121,27 @@ def two_requests(case: Case) -> Plan | None:
 
 def upgrade_then_change(case: Case) -> Plan | None:
     """Basic economy, whose flights may be changed after its cabin was."""
-    reservation = case.reservation(lambda one: case.open(one) and is_basic(one))
-    if reservation is None or len(reservation["flights"]) > 1:
+    reservation = case.reservation(
+        lambda one: case.open(one) and is_basic(one) and case.rebooked(one, ECONOMY) is not None
+    )
+    if reservation is None:
         return None
-    same = case.rebooked(reservation, ECONOMY)
-    found = case.replacements(reservation, 0, ECONOMY)
-    if same is None or not found:
+    same = reservation["flights"]
+    place = len(same) - 1
+    found = case.replacements(reservation, place, ECONOMY)
+    if not found:
         return None
-    card = case.credit_card
+    card, new = case.credit_card, found[0]
     return Plan(
-        f"I want to take {leaving(found[0])} instead of the flight of reservation "
-        f"{reservation['reservation_id']}. If that cannot be changed in basic economy, first move "
-        "the reservation to economy on the flight it has, and then change the flight. My credit "
-        "card pays each difference.",
+        f"I want to take {leaving(new)} from {new['origin']} to {new['destination']} instead of "
+        f"the one of reservation {reservation['reservation_id']}. If that cannot be changed in "
+        "basic economy, first move the reservation to economy on the flights it has, and then "
+        "change the flight. My credit card pays each difference.",
         (
             *get_statuses(reservation),
-            search(found[0]),
+            search(new),
             update_flights(reservation, ECONOMY, same, card),
-            update_flights(reservation, ECONOMY, found[:1], card),
+            update_flights(reservation, ECONOMY, _with(same, place, new), card),
         ),
     )
 

@@ -13,6 +13,7 @@ from envs.airline.case import (
     paid,
 )
 from envs.airline.changes import moved
+from envs.airline.database import person
 from envs.airline.policy import PER_CANCELLED, PER_DELAYED, is_compensated
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
@@ -52,7 +53,11 @@ def delayed_flight(case: Case) -> Plan | None:
         wish = "Cancel the whole reservation"
     else:
         change = moved(case, reservation, 0)
-        wish = "" if change is None else f"Put us on {_number(change)} instead; my card pays"
+        wish = (
+            ""
+            if change is None
+            else f"Put us on {_number(change)} instead, at the expense of my credit card"
+        )
     if change is None:
         return None
     return Plan(
@@ -116,7 +121,7 @@ def refused_passenger(case: Case) -> Plan | None:
     balance = case.gift_card["amount"]
     if reservation is None or balance < 100:
         return None
-    friend = case.user["saved_passengers"][-1]
+    friend = person(case.chance)
     return Plan(
         f"Please add {friend['first_name']} {friend['last_name']}, born {friend['dob']}, as one "
         f"more passenger to reservation {reservation['reservation_id']}. If that is not possible, "

@@ -175,7 +175,7 @@ def _bad_write(
 ) -> Iterator[str]:
     if not agreed:
         yield f"message {turn} calls {name} without the user's yes"
-    if owner != known:
+    if owner not in (None, known):
         yield f"message {turn} calls {name} on data of {owner}, not of {known}"
 
 
