@@ -24,6 +24,9 @@ _SHOWN_ID = 13
 _SYSTEM_CHARACTERS = 300
 """Of a system prompt, which is the same in every rollout; `--full` shows all of it."""
 
+_CALL_CHARACTERS = 2000
+"""Of one call or finding: a model gone astray writes a megabyte of arguments."""
+
 _COLUMNS = 120
 """Width of calls side by side where stdout is no terminal: arguments are long."""
 
@@ -108,7 +111,7 @@ def verdict(success: bool | None) -> Any:
 def show(
     cli: Cli,
     rollout: Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.")],
-    full: Annotated[bool, typer.Option("--full", help="System prompts in full.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Long texts in full.")] = False,
 ) -> None:
     """Show one rollout: transcript, gold beside actual calls, evidence."""
     from daemon.transcript import find, read
@@ -122,8 +125,10 @@ def show(
         return
     cli.out.show(_head(transcript), "")
     if transcript.row.evidence:
-        cli.out.show(_heading("Evidence"), _evidence(transcript), "", columns=_COLUMNS)
-    cli.out.show(_heading("Calls: expected and made"), _calls(transcript), "", columns=_COLUMNS)
+        cli.out.show(_heading("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
+    cli.out.show(
+        _heading("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS
+    )
     cli.out.show(_heading("Transcript"))
     evidence = transcript.evidence_turns
     for turn, message in enumerate(transcript.messages):
@@ -192,21 +197,21 @@ def _head(transcript: "Transcript") -> Any:
     return facts(values)
 
 
-def _evidence(transcript: "Transcript") -> Any:
+def _evidence(transcript: "Transcript", full: bool) -> Any:
     from daemon.cli.output import as_json
 
     evidence = transcript.row.evidence
     return table(
         ["category", "what shows it"],
         [
-            [category, as_json(finding)]
+            [category, as_json(finding) if full else _cut(as_json(finding), _CALL_CHARACTERS)]
             for category in transcript.row.line.categories
             for finding in evidence.get(category) or [{}]
         ],
     )
 
 
-def _calls(transcript: "Transcript") -> Any:
+def _calls(transcript: "Transcript", full: bool) -> Any:
     from daemon.transcript import same_call
 
     gold, executed = transcript.gold, transcript.executed
@@ -219,11 +224,11 @@ def _calls(transcript: "Transcript") -> Any:
     left = (
         ["nobody wrote them down"]
         if gold is None
-        else [_written(a.name, a.arguments, a.requestor) for a in gold] or ["nothing to call"]
+        else [_written(a.name, a.arguments, a.requestor, full) for a in gold] or ["nothing to call"]
     )
     right = [
         f"{'✗' if call.failed else '✓' if place in matched else ' '} [{call.turn}] "
-        + _written(call.call.name, call.call.arguments, call.requestor)
+        + _written(call.call.name, call.call.arguments, call.requestor, full)
         for place, call in enumerate(executed)
     ] or ["nothing was called"]
     rows = [
@@ -233,7 +238,7 @@ def _calls(transcript: "Transcript") -> Any:
     return table(["expected", "made (✓ as expected, ✗ answered with an error)"], rows)
 
 
-def _written(name: str, arguments: Any, requestor: str) -> str:
+def _written(name: str, arguments: Any, requestor: str, full: bool) -> str:
     from daemon.cli.output import as_json
 
     inside = (
@@ -241,7 +246,15 @@ def _written(name: str, arguments: Any, requestor: str) -> str:
         if isinstance(arguments, dict)
         else repr(arguments)
     )
-    return f"{'user: ' if requestor == 'user' else ''}{name}({inside})"
+    written = f"{'user: ' if requestor == 'user' else ''}{name}({inside})"
+    return written if full else _cut(written, _CALL_CHARACTERS)
+
+
+def _cut(text: str, length: int) -> str:
+    """The beginning of a text, and how much is left out."""
+    if len(text) <= length:
+        return text
+    return f"{text[:length]}... ({len(text) - length:,} characters more with --full)"
 
 
 def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> Any:
@@ -252,12 +265,11 @@ def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> An
     named = f" {plain(message.name)}" if message.name else ""
     text.append(f"{message.role}{named}: ", _ROLE_STYLES.get(message.role, "bold"))
     said = plain(message.text)
-    if message.role in ("system", "developer") and not full and len(said) > _SYSTEM_CHARACTERS:
-        left_out = len(said) - _SYSTEM_CHARACTERS
-        said = f"{said[:_SYSTEM_CHARACTERS]}... ({left_out:,} characters more with --full)"
+    if message.role in ("system", "developer") and not full:
+        said = _cut(said, _SYSTEM_CHARACTERS)
     text.append(said, "red" if message.error else "")
     requestor = "user" if message.role == "user" else "assistant"
     for call in message.tool_calls:
-        written = plain(_written(call.name, call.arguments, requestor))
+        written = plain(_written(call.name, call.arguments, requestor, full))
         text.append(f"\n      → {written}", "cyan")
     return text

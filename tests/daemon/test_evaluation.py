@@ -32,6 +32,7 @@ from tests.envs.model_server import (
 
 SHOP = Shop()
 Evaluate = Callable[..., Result]
+FIFTY_MEGABYTES = answer(said("x" * (50 << 20)))
 
 
 def shop_tasks(count: int) -> list[TaskDefinition]:
@@ -52,6 +53,14 @@ def evaluate(kintsugi: Kintsugi, home: Path) -> Evaluate:
 def opening_of(body: dict[str, Any]) -> str:
     """What the user said first: it tells the task."""
     return next(message.text for message in messages_of(body) if message.role == "user")
+
+
+def how_it_ended(kintsugi: Kintsugi) -> str:
+    """What a person reads of the one rollout's end."""
+    (rollout,) = kintsugi("rollouts", "ls", "--json").json
+    page = kintsugi("rollouts", "show", rollout["rollout"]).out
+    (ended,) = [line for line in page.splitlines() if line.startswith("ended by")]
+    return ended.removeprefix("ended by").strip()
 
 
 def test_the_oracle_gets_one_and_doing_nothing_none(evaluate: Evaluate) -> None:
@@ -137,8 +146,7 @@ def test_evaluations_are_no_traffic_for_diagnosis(evaluate: Evaluate, kintsugi: 
         (lambda _: Reply(b"<html>It works!"), "it begins <html>It works!", False),
         (lambda _: Reply(b'{"choices": []}'), "agent_error: the answer is no message", False),
         (lambda _: said(""), "it is empty", False),
-        (lambda _: answer(said("x" * (50 << 20))), "larger than 4,194,304 bytes", False),
-        (lambda _: Reply(b"", pause=1.0), "timeout: no whole answer within 0.3 s", False),
+        (lambda _: FIFTY_MEGABYTES, "larger than 4,194,304 bytes", False),
         (lambda _: refused(500, "on fire"), "infrastructure_error: HTTP 500: on fire", None),
         (lambda _: Reply(b"{}" * 50, cut=True), "infrastructure_error: no answer", None),
     ],
@@ -151,13 +159,18 @@ def test_a_misbehaving_endpoint_ends_as_a_recorded_rollout_with_its_reason(
     success: bool | None,
 ) -> None:
     with ModelServer(answering) as server:
-        result = evaluate(server, "--tasks", "1", "--timeout", "0.3")
+        result = evaluate(server, "--tasks", "1")
     assert result.code == (0 if success is False else 3)
-    (rollout,) = kintsugi("rollouts", "ls", "--json").json
-    assert rollout["success"] is success
-    page = kintsugi("rollouts", "show", rollout["rollout"]).out
-    (ended,) = [line for line in page.splitlines() if line.startswith("ended by")]
-    assert shown in ended
+    assert kintsugi("rollouts", "ls", "--json").json[0]["success"] is success
+    assert shown in how_it_ended(kintsugi)
+
+
+def test_an_answer_that_does_not_come_is_a_recorded_timeout(
+    evaluate: Evaluate, kintsugi: Kintsugi
+) -> None:
+    with ModelServer(lambda _: Reply(b"", pause=2.0)) as server:
+        assert evaluate(server, "--tasks", "1", "--timeout", "0.5").code == 0
+    assert how_it_ended(kintsugi) == "timeout: no whole answer within 0.5 s"
 
 
 def test_an_endless_loop_of_one_good_call_ends_at_the_limit(
@@ -308,6 +321,69 @@ def test_a_model_can_play_the_user(evaluate: Evaluate, kintsugi: Kintsugi) -> No
     assert found["terminations"] == {"user_stop": 1}
     (event,) = kintsugi("log", "cat", "rollouts").lines
     assert event["data"]["simulator"] == "large"
+
+
+MUTE = """
+from envs.shop.environment import Shop
+
+class Kiosk(Shop):
+    name = "kiosk"
+
+    def generate(self, capability, seed):
+        return super().generate(capability, seed).model_copy(update={"script": None})
+"""
+
+
+def test_a_user_without_a_script_or_a_model_is_warned_of(
+    kintsugi: Kintsugi, home: Path, clean: Path
+) -> None:
+    (clean / "kiosk.py").write_text(MUTE)
+    with ModelServer(lambda _: said("No.")) as server:
+        common = ["--base-url", server.url, "--model", "small", "--tasks", "2"]
+        result = kintsugi("eval", "--env", "./kiosk.py", *common, "--json")
+    assert (result.code, result.json["tasks"]) == (0, 2)
+    assert "2 of 2 tasks have no script for their user" in result.err
+    assert "--user-model" in result.err
+
+
+JUDGED = """
+from envs.catalog import CATALOGS
+from envs.shop.environment import Shop
+
+class Salon(Shop):
+    name = "salon"
+    catalog = CATALOGS["shop"]
+
+    def generate(self, capability, seed):
+        task = super().generate(capability, seed)
+        if capability != "cancel":
+            return task
+        basis = (*task.criteria.reward_basis, "NL_ASSERTION")
+        asserted = {"reward_basis": basis, "nl_assertions": ("The agent was kind.",)}
+        criteria = task.criteria.model_copy(update=asserted)
+        return task.model_copy(update={"criteria": criteria})
+"""
+
+
+def test_tasks_that_need_a_judge_are_named_and_not_counted(
+    kintsugi: Kintsugi, home: Path, clean: Path
+) -> None:
+    (clean / "salon.py").write_text(JUDGED)
+    given = ["cancel/0", "cancel/1", "refund/0", "refund/1"]
+    right = oracle(SHOP, [SHOP.task(f"shop/{task}") for task in given])
+    with ModelServer(right) as server:
+        common = ["eval", "--env", "./salon.py", "--base-url", server.url, "--model", "small"]
+        chosen = [word for task in given for word in ("--task", f"salon/{task}")]
+        found = kintsugi(*common, *chosen, "--json").json
+        only_judged = kintsugi(*common, "--task", "salon/cancel/0")
+    assert found["unevaluated"] == {"NL_ASSERTION": ["salon/cancel/0", "salon/cancel/1"]}
+    assert list(found["per_capability"]) == ["refund"]
+    assert found["pass_hat"]["1"]["value"] == 1.0
+    assert found["without_judge"]["tasks"] == 4
+    assert found["without_judge"]["pass_hat"]["1"]["value"] == 1.0
+    assert found["unjudged"] == 0
+    assert only_judged.code == 0
+    assert "1 tasks need a judge (NL_ASSERTION) and are not counted" in only_judged.out
 
 
 KILLED_TASKS, KILLED_TRIALS = 40, 2
