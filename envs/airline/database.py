@@ -8,7 +8,7 @@ and once after three o'clock; the other pairs need a change of planes. Each leve
 has eight users, who together hold a reservation of every situation in every cabin (`_SITUATIONS`).
 
 Guarantee: a generated database is a function of its seed and canonical; its people are ours, and
-its ids have another form than tau2-bench's (flights KTSnnn instead of HATnnn, users 5 digits
+its ids have another form than tau2-bench's (flights KTnnn instead of HATnnn, users 5 digits
 instead of 4, reservations 7 characters instead of 6, payment methods 8 digits instead of 7), so
 that none is one of its. Not promised: that a seed gives the same database in another version of
 this file.
@@ -208,9 +208,9 @@ class _Generator:
         numbers = iter(self.chance.sample(range(100, 1000), 2 * len(routes)))
         delayed = set(self.chance.sample(range(len(routes)), len(routes) // 3))
         for place, (origin, destination) in enumerate(routes):
-            self.add_flight(f"KTS{next(numbers)}", origin, destination, range(6, 13), "landed")
+            self.add_flight(f"KT{next(numbers)}", origin, destination, range(6, 13), "landed")
             status = "delayed" if place in delayed else "on time"
-            self.add_flight(f"KTS{next(numbers)}", origin, destination, range(16, 23), status)
+            self.add_flight(f"KT{next(numbers)}", origin, destination, range(16, 23), status)
 
     def add_flight(
         self, number: str, origin: str, destination: str, hours: range, today: str

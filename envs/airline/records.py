@@ -17,7 +17,7 @@ Insurance = Literal["yes", "no"]
 class FlightInfo(BaseModel):
     """A flight on a day."""
 
-    flight_number: Annotated[str, Field(description="The flight's number, such as 'KTS104'.")]
+    flight_number: Annotated[str, Field(description="The flight's number, such as 'KT104'.")]
     date: Annotated[str, Field(description="The day, as YYYY-MM-DD.")]
 
 

@@ -305,7 +305,7 @@ class AirlineTools(Tau2Toolset):
     @read
     def get_flight_status(
         self,
-        flight_number: Annotated[str, Field(description="The flight's number, such as 'KTS104'.")],
+        flight_number: Annotated[str, Field(description="The flight's number, such as 'KT104'.")],
         date: Day,
     ) -> str:
         """Tell whether a flight is available, on time, delayed, flying, landed or cancelled."""

@@ -246,8 +246,8 @@ FOUND_WRONG = [
         "send_certificate",
         {"user_id": USER, "amount": "much"},
         (
-            "1 validation error for Certificate\namount\n  Input should be a valid number, unable to "
-            "parse string as a number [type=float_parsing, input_value='much', input_type=str]"
+            "1 validation error for Certificate\namount\n  Input should be a valid number, unable "
+            "to parse string as a number [type=float_parsing, input_value='much', input_type=str]"
         ),
     ),
 ]

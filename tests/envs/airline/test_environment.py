@@ -1,0 +1,237 @@
+"""Airline's generated tasks: solvable, lawful, not solved by accident, the same every time."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.agents import Agent, NullAgent, RandomAgent
+from envs.airline.environment import Airline
+from envs.airline.kinds import KINDS
+from envs.airline.oracle import WHO
+from envs.episode import Episode, play
+from envs.grading import Grade, grade
+from envs.task import TaskDefinition
+from envs.tau2.gold import play_gold
+from envs.tau2.golden import replay
+from events.messages import Action, Message
+from tests.envs.airline.rules import Rules
+
+AIRLINE = Airline()
+
+
+def played(task: TaskDefinition, agent: Agent) -> tuple[Episode, Grade]:
+    """A whole episode with the scripted user, and its grade."""
+    episode = play(Episode(AIRLINE, task), agent, AIRLINE.user(task))
+    return episode, grade(AIRLINE, task, episode.messages, episode.termination)
+
+
+def gold(capability: str, seed: int) -> tuple[Action, ...]:
+    """The gold actions of a task."""
+    return AIRLINE.generate(capability, seed).criteria.gold_actions or ()
+
+
+@pytest.mark.parametrize("capability", KINDS)
+def test_the_oracle_solves_every_kind_and_keeps_the_policy(capability: str) -> None:
+    for seed in range(24):
+        task = AIRLINE.generate(capability, seed)
+        episode, verdict = played(task, AIRLINE.oracle(task))
+        assert verdict.reward == 1, (task.id, verdict)
+        assert episode.termination == "user_stop"
+        assert (episode.errors, episode.defects) == (0, [])
+        assert AIRLINE.violations(task, episode.messages) == ()
+
+
+@pytest.mark.parametrize("capability", KINDS)
+def test_gold_actions_begin_with_the_users_record_and_break_no_rule(capability: str) -> None:
+    for seed in range(24):
+        task = AIRLINE.generate(capability, seed)
+        actions = task.criteria.gold_actions or ()
+        assert actions[0].name == "get_user_details"
+        state = AIRLINE.reset(task)
+        rules = Rules(state, actions[0].arguments["user_id"], task.scenario.reason_for_call)
+        for action in actions:
+            assert rules.broken(action) == [], (task.id, action)
+            assert not AIRLINE.toolset(state).call(action.name, action.arguments).error
+
+
+def test_neither_doing_nothing_nor_chance_solves_tasks() -> None:
+    verdicts = Counter[str]()
+    for task in AIRLINE.tasks():
+        for name, agent in (
+            ("null", NullAgent()),
+            ("random", RandomAgent(AIRLINE.schemas(task), task.seed)),
+        ):
+            verdicts[name] += int(played(task, agent)[1].reward or 0)
+    assert (verdicts["null"], verdicts["random"]) == (0, 0)
+
+
+@pytest.mark.parametrize("capability", KINDS)
+def test_a_task_is_a_function_of_kind_and_seed(capability: str) -> None:
+    tasks = [AIRLINE.generate(capability, seed) for seed in range(12)]
+    assert tasks == [Airline().generate(capability, seed) for seed in range(12)]
+    assert len({task.criteria.model_dump_json() for task in tasks}) == 12
+    assert [AIRLINE.task(task.id) for task in tasks] == tasks
+
+
+def test_every_seed_has_a_customer_for_every_kind() -> None:
+    for seed in range(1_000, 1_060):
+        for capability in KINDS:
+            AIRLINE.generate(capability, seed)
+
+
+@pytest.mark.parametrize(
+    ("capability", "place", "tools"),
+    [
+        (
+            "price-condition",
+            -1,
+            {"update_reservation_flights", "update_reservation_baggages"},
+        ),
+        ("delayed-flight", -2, {"cancel_reservation", "update_reservation_flights"}),
+    ],
+)
+def test_a_condition_falls_either_way(capability: str, place: int, tools: set[str]) -> None:
+    assert {gold(capability, seed)[place].name for seed in range(24)} == tools
+
+
+def test_a_second_choice_is_taken_only_where_the_first_is_full() -> None:
+    first_taken = Counter[bool]()
+    for seed in range(24):
+        task = AIRLINE.generate("second-choice", seed)
+        booked = gold("second-choice", seed)[-1].arguments
+        taken = AIRLINE.reset(task)["flights"][booked["flights"][0]["flight_number"]]
+        first, second = task.scenario.reason_for_call.split("Only if")
+        leaves = taken["scheduled_departure_time_est"][:5]
+        assert (leaves in first) != (leaves in second)
+        first_taken[leaves in first] += 1
+    assert set(first_taken) == {True, False}
+
+
+def test_a_cancellation_is_allowed_for_different_reasons() -> None:
+    requests = [AIRLINE.generate("cancel", seed).scenario.reason_for_call for seed in range(24)]
+    reasons = {request.split(". ", 1)[1] for request in requests}
+    assert len(reasons) == 3
+
+
+def test_the_customer_tells_their_id_when_they_are_asked() -> None:
+    openings = Counter[bool]()
+    for seed in range(24):
+        task = AIRLINE.generate("cancel", seed)
+        user_id = gold("cancel", seed)[0].arguments["user_id"]
+        user = AIRLINE.user(task)
+        talk = [user.reply([])]
+        openings[user_id in talk[0].text] += 1
+        talk.append(Message(role="assistant", content=WHO))
+        assert user_id in user.reply(talk).text
+    assert set(openings) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("Shall I book this flight, without insurance?", "I do not want travel insurance."),
+        ("Would you like to add travel insurance?", "I do not want travel insurance."),
+        ("How many checked bags do you have?", r"We have \w+ checked bags? in all."),
+        ("Insurance: no. Bags: 0. Do you confirm (yes/no)?", "Yes, please."),
+        ("Shall I book it?", "Yes, please."),
+        ("Could you provide your user ID?", r"My user id is \w+\."),
+        ("It is booked. Can I help you with anything else?", "###STOP###"),
+        ("Is there anything else before I book?", "No, that is all.$"),
+        ("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.", "###STOP###"),
+    ],
+)
+def test_the_scripted_customer_understands_what_agents_say(asked: str, answered: str) -> None:
+    tasks = (AIRLINE.generate("book", seed) for seed in range(24))
+    task = next(one for one in tasks if "without travel insurance" in one.scenario.reason_for_call)
+    talk = [Message(role="user", content="Hello."), Message(role="assistant", content=asked)]
+    assert re.search(answered, AIRLINE.user(task).reply(talk).text)
+
+
+def bare(schema: Any) -> Any:
+    """A schema without words: names, types and what is required."""
+    if isinstance(schema, list):
+        return [bare(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: {name: bare(item) for name, item in value.items()}
+        if key in ("properties", "$defs")
+        else bare(value)
+        for key, value in schema.items()
+        if key not in ("description", "title")
+    }
+
+
+@pytest.mark.benchmarks
+def test_the_tools_have_the_names_and_parameters_of_the_original(benchmarks: Path) -> None:
+    original = Airline(benchmarks).benchmark.schemas
+    theirs = {one["function"]["name"]: one["function"] for one in original}
+    ours = {one["function"]["name"]: one["function"] for one in Airline.toolset.schemas()}
+    assert set(ours) == set(theirs)
+    for name, function in ours.items():
+        mine, other = bare(function["parameters"]), bare(theirs[name]["parameters"])
+        assert mine.get("required", []) == other.get("required", []), name
+        assert mine["properties"] == other["properties"], name
+        assert list(mine["properties"]) == list(other["properties"]), name
+        assert mine.get("$defs") == other.get("$defs"), name
+        assert function["description"] != theirs[name]["description"], name
+
+
+@pytest.mark.benchmarks
+def test_the_kinds_of_the_tools_are_the_originals(benchmarks: Path) -> None:
+    raw = json.loads((benchmarks / "tau2" / "airline" / "tools.json").read_text())
+    assert {name: tool.kind for name, tool in Airline.toolset.tools().items()} == raw["tool_types"]
+
+
+@pytest.mark.benchmarks
+def test_the_canonical_database_has_the_originals_hash(benchmarks: Path) -> None:
+    raw = json.loads((benchmarks / "tau2" / "airline" / "tools.json").read_text())
+    assert Airline(benchmarks).benchmark.database.digest() == raw["initial_db_hash"]
+
+
+@pytest.mark.benchmarks
+@pytest.mark.parametrize(("name", "calls"), [("fuzz", 1200), ("gold_transcripts", 142)])
+def test_the_recordings_of_the_original_are_equal(benchmarks: Path, name: str, calls: int) -> None:
+    lines = (benchmarks / "golden" / f"airline_{name}.jsonl").read_text().splitlines()
+    found = replay(Airline(benchmarks), lines)
+    assert found.mismatches == []
+    assert (found.calls, found.equal) == (calls, calls)
+
+
+@pytest.mark.benchmarks
+def test_every_real_task_is_worth_one(benchmarks: Path) -> None:
+    report = play_gold(Airline(benchmarks))
+    assert (report.tasks, report.reward_one, report.failed) == (50, 50, [])
+
+
+@pytest.mark.benchmarks
+def test_what_real_agents_saw_is_what_the_tools_answer(benchmarks: Path) -> None:
+    lines = []
+    for path in sorted((benchmarks / "tau2_simulations").glob("*airline*.json")):
+        for simulation in json.loads(path.read_text())["simulations"]:
+            lines.append(json.dumps({"calls": list(_recorded(simulation["messages"]))}))
+    found = replay(Airline(benchmarks), lines)
+    assert found.mismatches == []
+    assert found.calls > 1_000
+
+
+def _recorded(messages: list[Any]) -> Iterator[dict[str, Any]]:
+    """The calls of a simulation with their answers, paired by position."""
+    waiting: list[Any] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            waiting = list(message.get("tool_calls") or ())
+        elif message["role"] == "tool":
+            call = waiting.pop(0)
+            yield {
+                "name": call["name"],
+                "arguments": call["arguments"],
+                "output": message["content"],
+                # One of the files has no flags.
+                "error": message["content"].startswith("Error: "),
+            }
