@@ -12,6 +12,7 @@ from envs.airline.case import (
     departure,
     info,
     leaving,
+    named,
     search,
     spoken,
 )
@@ -45,7 +46,7 @@ class Booking:
     @property
     def details(self) -> str:
         """Cabin, passengers, bags and insurance in the customer's words."""
-        others = [f"{_name(one)} (born {one['dob']})" for one in self.people[1:]]
+        others = [f"{named(one)} (born {one['dob']})" for one in self.people[1:]]
         return (
             f"in {spoken(self.cabin)}, for {' and '.join(['me', *others])}, with "
             f"{counted(self.bags, 'checked bag')} in all and "
@@ -238,7 +239,3 @@ def _about(topic: str, says: str) -> Answer:
     """The answer to a question about one thing, which no request for a yes is."""
     asked = rf"(?s)^(?!.*(\bconfirm|\bproceed|yes/no|go ahead)).*({topic})[^.?]*\?"
     return Answer(asks=asked, says=says)
-
-
-def _name(person: Record) -> str:
-    return f"{person['first_name']} {person['last_name']}"

@@ -249,3 +249,13 @@ def leaving(flight: Record) -> str:
 def counted(number: int, thing: str) -> str:
     """So many things."""
     return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"
+
+
+def named(person: Record) -> str:
+    """A person's full name."""
+    return f"{person['first_name']} {person['last_name']}"
+
+
+def because(reason: str) -> tuple[Answer, ...]:
+    """The answer to the question why."""
+    return (Answer(asks=r"\breason\b|\bwhy\b", says=reason),)

@@ -9,6 +9,7 @@ from envs.airline.case import (
     Case,
     Plan,
     action,
+    because,
     cancel,
     counted,
     difference,
@@ -16,6 +17,7 @@ from envs.airline.case import (
     get_statuses,
     is_basic,
     leaving,
+    named,
     search,
     spoken,
     update_flights,
@@ -23,7 +25,6 @@ from envs.airline.case import (
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
-from envs.task import Answer
 from events.messages import Action
 
 PLANS: Final = "My plans have changed."
@@ -70,7 +71,7 @@ def other_passenger(case: Case) -> Plan | None:
     leaves, comes = people[place], database.person(case.chance)
     return Plan(
         f"In reservation {reservation['reservation_id']}, please replace the passenger "
-        f"{_name(leaves)} by {_name(comes)}, born {comes['dob']}.",
+        f"{named(leaves)} by {named(comes)}, born {comes['dob']}.",
         (
             get_reservation(reservation),
             action(
@@ -207,7 +208,7 @@ def cancel_all(case: Case) -> Plan | None:
             *(call for one in own for call in get_statuses(one)),
             *map(cancel, allowed),
         ),
-        answers=(_why(PLANS),),
+        answers=because(PLANS),
     )
 
 
@@ -229,7 +230,7 @@ def _cancelling(case: Case, reservation: Record) -> Plan:
     return Plan(
         f"Please cancel my reservation {reservation['reservation_id']}. {reason}",
         (*get_statuses(reservation), cancel(reservation)),
-        answers=(_why(reason),),
+        answers=because(reason),
     )
 
 
@@ -263,11 +264,3 @@ def _with(flights: Sequence[Record], place: int, new: Record) -> list[Record]:
 
 def _at_price(offer: Record, cabin: str) -> Record:
     return {**offer, "price": offer["prices"][cabin]}
-
-
-def _why(reason: str) -> Answer:
-    return Answer(asks=r"\breason\b|\bwhy\b", says=reason)
-
-
-def _name(person: Record) -> str:
-    return f"{person['first_name']} {person['last_name']}"

@@ -4,6 +4,7 @@ from envs.airline.case import (
     Case,
     Plan,
     action,
+    because,
     cancel,
     counted,
     get_reservation,
@@ -17,7 +18,6 @@ from envs.airline.database import person
 from envs.airline.policy import PER_CANCELLED, PER_DELAYED, is_compensated
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
-from envs.task import Answer
 from events.messages import Action
 
 HANDED_OVER = "being transferred to a human agent"
@@ -64,7 +64,7 @@ def delayed_flight(case: Case) -> Plan | None:
         f"The first flight of my reservation {reservation['reservation_id']} is delayed. {wish}, "
         "and then give me a compensation for the delay.",
         (*get_statuses(reservation), change, _certificate(case, reservation, PER_DELAYED)),
-        answers=(_why("The flight is delayed, so my plans have changed."),),
+        answers=because("The flight is delayed, so my plans have changed."),
     )
 
 
@@ -81,7 +81,7 @@ def refused_compensation(case: Case) -> Plan | None:
         f"You have cancelled a flight of my reservation {reservation['reservation_id']}. I want a "
         "certificate as compensation. Whether I get one or not, cancel the reservation then.",
         (*get_statuses(reservation), cancel(reservation)),
-        answers=(_why("You have cancelled the flight."),),
+        answers=because("You have cancelled the flight."),
     )
 
 
@@ -97,7 +97,7 @@ def refused_cancellation(case: Case) -> Plan | None:
         "that is not possible, leave it and tell me how much I paid for it in all.",
         get_statuses(reservation),
         outputs=(str(paid(reservation)),),
-        answers=(_why("My plans have changed."),),
+        answers=because("My plans have changed."),
     )
 
 
@@ -172,7 +172,7 @@ def handed_over(case: Case) -> Plan | None:
             ),
         ),
         outputs=(HANDED_OVER,),
-        answers=(_why("My plans have changed."),),
+        answers=because("My plans have changed."),
     )
 
 
@@ -219,7 +219,3 @@ def _number(change: Action) -> str:
     """The first flight of a change, by its number."""
     flight = change.arguments["flights"][0]
     return f"flight {flight['flight_number']} of {flight['date']}"
-
-
-def _why(reason: str) -> Answer:
-    return Answer(asks=r"\breason\b|\bwhy\b", says=reason)
