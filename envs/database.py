@@ -22,7 +22,14 @@ Record = Any
 
 Tables = dict[str, dict[str, Record]]
 
-ABSENT: Final = "<absent>"
+
+class _Absent(str):
+    """A text that is told apart from an equal one in a record."""
+
+    __slots__ = ()
+
+
+ABSENT: Final = _Absent("<absent>")
 """In a difference: there is no such value."""
 
 
@@ -67,9 +74,13 @@ class Database:
             for key in keys:
                 if key in table:
                     made.put(name, key, copy_json(table[key]))
-                else:
+                elif key in made[name]:
                     made.remove(name, key)
         return made
+
+    def settled(self) -> "Database":
+        """This state as a pristine one, whose forks begin here: itself if nothing was changed."""
+        return Database(self._tables) if self._touched else self
 
     def __getitem__(self, table: str) -> dict[str, Record]:
         """A table, to be read."""
@@ -160,7 +171,9 @@ def _member(key: str, record: Record) -> str:
 
 
 def _differ(one: Record, other: Record) -> bool:
-    return one is not other and _dump(one) != _dump(other)
+    if one is other:
+        return False
+    return one is ABSENT or other is ABSENT or _dump(one) != _dump(other)
 
 
 def _dump(record: Record) -> str:
@@ -168,10 +181,10 @@ def _dump(record: Record) -> str:
 
 
 def copy_json(value: Any) -> Any:
-    """A deep copy of JSON."""
+    """A deep copy of JSON; a tuple, which JSON writes as a list, becomes one."""
     if isinstance(value, dict):
         return {key: copy_json(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [copy_json(item) for item in value]
     return value
 

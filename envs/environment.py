@@ -31,6 +31,9 @@ from events.messages import Message
 _PRISTINE_STATES: Final = 64
 """Generated states kept at once: a group of rollouts shares its task's, and one may be 10 MB."""
 
+_SEED_DIGITS: Final = 18
+"""Of a task's id: any number of so many digits fits 64 bits."""
+
 
 class UnknownTask(KintsugiError):
     """No such task, split or capability."""
@@ -111,7 +114,7 @@ class Environment(ABC):
         if key not in self._states:
             while len(self._states) >= _PRISTINE_STATES:
                 del self._states[next(iter(self._states))]
-            self._states[key] = self.pristine(task)
+            self._states[key] = self.pristine(task).settled()
         return self._states[key].fork()
 
     def state_key(self, task: TaskDefinition) -> str:
@@ -135,9 +138,11 @@ class Environment(ABC):
 
     def task(self, task_id: str) -> TaskDefinition:
         """The task with this id, for any seed. Raises UnknownTask."""
-        name, capability, seed = ([*task_id.split("/"), "", ""])[:3]
-        if name == self.name and capability in self.capabilities and seed.isdecimal():
-            return self.generate(capability, int(seed))
+        seed = task_id.rpartition("/")[2]
+        if len(seed) <= _SEED_DIGITS and seed.isascii() and seed.isdecimal():
+            for capability in self.capabilities:
+                if task_id == self.task_id(capability, int(seed)):
+                    return self.generate(capability, int(seed))
         raise UnknownTask(
             f"environment {self.name} has no task {task_id!r}; ids are "
             f"{self.name}/CAPABILITY/SEED with a capability of {', '.join(self.capabilities)}"

@@ -6,9 +6,9 @@ without commas. ACTION: every gold action was called. These are tau2-bench's rul
 POLICY asks the environment. What needs a judge is left open and never counted as right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from envs.database import Database, Difference
 from envs.environment import Environment
@@ -86,22 +86,26 @@ def grade(
 
 
 def replay_gold(environment: Environment, task: TaskDefinition) -> Database:
-    """The state that the gold actions leave; an error of one of them is part of the task."""
+    """The state that the gold actions leave; an error of one of them is part of the task.
+
+    Users here have no tools, so what a user calls, here and in a transcript, changes nothing.
+    """
     database = environment.reset(task)
     tools = environment.toolset(database)
     for action in task.criteria.gold_actions or ():
-        tools.call(action.name, action.arguments)
+        if action.requestor == "assistant":
+            tools.call(action.name, action.arguments)
     return database
 
 
 def replay(
     environment: Environment, task: TaskDefinition, executed: Sequence[ExecutedCall]
 ) -> Database:
-    """The state that a transcript's writes leave; whatever else was called changes nothing."""
+    """The state that the agent's writes leave; whatever else was called changes nothing."""
     database = environment.reset(task)
     tools = environment.toolset(database)
     for item in executed:
-        if item.call.name in environment.writes:
+        if item.requestor == "assistant" and item.call.name in environment.writes:
             tools.call(item.call.name, item.call.arguments)
     return database
 
@@ -145,7 +149,8 @@ def _matches(action: Action, item: ExecutedCall) -> bool:
     if item.requestor != action.requestor:
         return False
     compared = given if action.compare is None else action.compare
-    return all(
-        name in given and name in action.arguments and given[name] == action.arguments[name]
-        for name in compared
-    )
+    return _only(compared, given) == _only(compared, action.arguments)
+
+
+def _only(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in names if name in arguments}

@@ -16,8 +16,9 @@ from typing import Final, Self
 from pydantic import Field, model_validator
 
 from envs.catalog import ToolCatalog
+from envs.tools import unusable
 from events.canonical import exact_json
-from events.messages import Frozen, Message, executed_calls
+from events.messages import Frozen, Message, ToolCall, executed_calls
 
 
 class Shaping(Frozen):
@@ -106,6 +107,8 @@ def _wrote_unauthenticated(messages: Sequence[Message], catalog: ToolCatalog) ->
     if not catalog.authenticating:
         return False
     for item in executed_calls(messages):
+        if item.requestor == "user":
+            continue
         if item.call.name in catalog.authenticating and item.result and not item.failed:
             return False
         if item.call.name in catalog.writes and not item.failed:
@@ -114,12 +117,22 @@ def _wrote_unauthenticated(messages: Sequence[Message], catalog: ToolCatalog) ->
 
 
 def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[bool]:
-    """For each call whether it repeats the one before it, with no user message or write between."""
+    """For each call of the agent whether it repeats the one before it, with no user message
+    between. After a write that took effect a call is none: it asks about, or changes, another
+    state."""
     last: tuple[str, str] | None = None
-    for message in messages:
-        if message.role == "user":
+    turn = 0
+    for item in executed_calls(messages):
+        if any(message.role == "user" for message in messages[turn : item.turn + 1]):
             last = None
-        for call in message.tool_calls:
-            this = (call.name, exact_json(call.arguments))
-            yield this == last
-            last = None if call.name in catalog.writes else this
+        turn = item.turn
+        this = _told_apart(item.call)
+        yield this is not None and this == last
+        last = None if item.call.name in catalog.writes and not item.failed else this
+
+
+def _told_apart(call: ToolCall) -> tuple[str, str] | None:
+    """What two equal calls share; None where the arguments are such that no tool looks at them."""
+    if not isinstance(call.arguments, str) and unusable(call.arguments) is not None:
+        return None
+    return call.name, exact_json(call.arguments)

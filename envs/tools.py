@@ -15,6 +15,9 @@ exception's own text is the answer.
 
 import inspect
 import json
+import math
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, cast, get_type_hints
@@ -35,6 +38,8 @@ MAX_ARGUMENT_CHARACTERS: Final = 65_536
 MAX_ARGUMENT_DEPTH: Final = 16
 """Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
 can run out of stack."""
+
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 _KIND: Final = "__tool_kind__"
 _DECLARED: Final = "__tools_declared__"
@@ -115,13 +120,12 @@ class Toolset:
             return _malformed(f"Tool '{name[:100]}' not found.")
         if isinstance(arguments, str):
             return _malformed(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
-        trouble = _trouble(arguments)
-        if trouble is not None:
-            return _malformed(f"the arguments of {name} are {trouble}")
-        # A copy: what a tool keeps of them must not be the transcript's.
-        own = copy_json(dict(arguments))
+        problem = unusable(arguments)
+        if problem is not None:
+            return _malformed(f"the arguments of {name} {problem}")
         try:
-            given = _checked(tool, own) if self.validates else own
+            # A copy in either case: what a tool keeps of them must not be the transcript's.
+            given = _checked(tool, arguments) if self.validates else copy_json(dict(arguments))
         except ValidationError as error:
             return _malformed(_explain(name, error))
         return self._run(name, given)
@@ -195,8 +199,11 @@ def _without_titles(schema: Any) -> Any:
 
 
 def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool's types; strictly, so that "3" is no number. Raises."""
-    checked = tool.arguments.model_validate(arguments, strict=True)
+    """The arguments as the tool's types; strictly, so that "3" is no number. Raises.
+
+    As JSON, in which a date or a member of an enum is a string, as the schema says.
+    """
+    checked = tool.arguments.model_validate_json(json.dumps(dict(arguments)), strict=True)
     return {
         str(field.alias): getattr(checked, name)
         for name, field in tool.arguments.model_fields.items()
@@ -217,30 +224,63 @@ def _malformed(message: str) -> ToolResult:
     return ToolResult(f"Error: {message}", error=True, malformed=True)
 
 
-def _trouble(arguments: Mapping[str, Any]) -> str | None:
-    """Why arguments are not even looked at; None where they can be."""
+def unusable(arguments: Mapping[str, Any]) -> str | None:
+    """Why no tool looks at these arguments, as a verb with its object; None where tools may.
+
+    Whatever passes can be copied, printed, hashed and stored without an exception.
+    """
     length, level = 0, [dict(arguments)]
     for _ in range(MAX_ARGUMENT_DEPTH):
-        length += sum(map(_own_length, level))
+        try:
+            length += sum(map(_own_length, level))
+        except _NoJson as error:
+            return f"hold {error}"
         if length > MAX_ARGUMENT_CHARACTERS:
-            return f"longer than {MAX_ARGUMENT_CHARACTERS} characters"
+            return f"are longer than {MAX_ARGUMENT_CHARACTERS} characters"
         level = [
             child
             for item in level
-            if isinstance(item, dict | list)
+            if isinstance(item, dict | list | tuple)
             for child in (item.values() if isinstance(item, dict) else item)
         ]
         if not level:
             return None
-    return f"nested deeper than {MAX_ARGUMENT_DEPTH} levels"
+    return f"are nested deeper than {MAX_ARGUMENT_DEPTH} levels"
+
+
+class _NoJson(ValueError):
+    """A value that JSON has not; the text names it."""
 
 
 def _own_length(value: Any) -> int:
-    """Characters of a value, without those of what it holds."""
+    """Characters of a value, without those of what it holds. Raises _NoJson."""
+    if isinstance(value, str):
+        return 2 + _length(value)
     if isinstance(value, dict):
-        return 2 + sum(len(str(key)) + 4 for key in value)
-    if isinstance(value, list):
+        return 2 + sum(4 + _length(key) for key in value)
+    if isinstance(value, list | tuple):
         return 2 + 2 * len(value)
-    if isinstance(value, int):
-        return value.bit_length() // 3 + 1
-    return len(value) + 2 if isinstance(value, str) else 8
+    if value is None or isinstance(value, bool):
+        return 5
+    if isinstance(value, int | float):
+        return _digits(value)
+    raise _NoJson(f"a {type(value).__name__}, which JSON has not")
+
+
+def _length(text: Any) -> int:
+    if not isinstance(text, str):
+        raise _NoJson(f"the key {text!r}, which is no string")
+    if not text.isascii() and _HALF_PAIR.search(text):
+        raise _NoJson("half of a surrogate pair, which is no character")
+    return len(text)
+
+
+def _digits(number: float) -> int:
+    """Characters of a number; those of a huge integer are never written out."""
+    if isinstance(number, int):
+        if number.bit_length() >= sys.float_info.max_exp:
+            raise _NoJson("an integer larger than any float")
+        return number.bit_length() // 3 + 1
+    if not math.isfinite(number):
+        raise _NoJson(f"the number {number}, which JSON has not")
+    return len(repr(number))
