@@ -17,34 +17,17 @@ from envs.airline.case import Case, Plan, action
 from envs.airline.database import canonical, generated
 from envs.airline.decisions import HANDED_OVER
 from envs.airline.kinds import KINDS
-from envs.airline.oracle import AirlineOracle
 from envs.airline.policy import POLICY, violations
 from envs.airline.tools import AirlineTools
 from envs.database import Database, Record, Tables
-from envs.task import GENERATED, Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
+from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fitting, scenario
 from envs.tau2.environment import Tau2Environment
-from envs.users import STOP
+from envs.tau2.oracle import IdentityOracle
 from events.messages import Message
 
-_FAREWELL: Final = Answer(
-    asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
-    r"|further (help|assistance)|thank you for (contacting|choosing|flying)"
-    r"|have a (good|great|lovely|nice|wonderful|safe|pleasant)",
-    says=f"No, that is all. {STOP}",
-)
-_YES: Final = Answer(
-    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
-    r"|may i|go ahead|proceed",
-    says="Yes, please.",
-)
-_CORRECT: Final = Answer(asks=r"\bconfirm|is (this|that) (right|correct)", says="Yes, please.")
 _IDENTITY: Final = r"\buser[ -]?id\b|\byour id\b|\bid number|verify|identity|who you are"
-_ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
-_NOTHING_ELSE: Final = (
-    # The first time it may be meant before a change: whether all was named.
-    Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
-    Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
-)
+WHO: Final = "Please tell me your user id."
 _ENDS: Final = rf"{HANDED_OVER}|{CLOSING}"
 
 
@@ -72,7 +55,7 @@ class Airline(Tau2Environment):
         """Of generated tasks, one that asks for the user's id."""
         if task.split != GENERATED:
             return super().oracle(task)
-        return AirlineOracle(task, self.writes)
+        return IdentityOracle(task, self.writes, WHO)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
         """Broken rules about who is served, who agreed and how calls are made."""
@@ -81,42 +64,23 @@ class Airline(Tau2Environment):
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """The task of this kind with this seed."""
         chance = Random(f"airline task {capability} {seed}")
-        case, plan = _fitting(capability, generated(seed), chance)
-        get_user = action("get_user_details", user_id=case.user["user_id"])
+        database = generated(seed)
+        plan_of = KINDS[capability].plan
+        user, plan = fitting(database, chance, lambda user: plan_of(Case(database, user, chance)))
+        get_user = action("get_user_details", user_id=user["user_id"])
         return TaskDefinition(
             id=self.task_id(capability, seed),
             environment=self.name,
             capability=capability,
             seed=seed,
-            scenario=_scenario(case.user, plan),
-            script=_script(case.user, plan, told_at_once=chance.random() < 0.5),
+            scenario=scenario(plan.request, _identity(user)),
+            script=_script(user, plan, told_at_once=chance.random() < 0.5),
             criteria=Criteria(gold_actions=(get_user, *plan.calls), outputs=plan.outputs),
         )
 
 
-def _fitting(capability: str, database: Database, chance: Random) -> tuple[Case, Plan]:
-    """A customer whom the kind fits, and what they want."""
-    users = list(database["users"].values())
-    chance.shuffle(users)
-    for user in users:
-        case = Case(database, user, chance)
-        plan = KINDS[capability].plan(case)
-        if plan is not None:
-            return case, plan
-    raise RuntimeError(f"no user of this generated database fits airline's kind {capability!r}")
-
-
 def _identity(user: Record) -> str:
     return f"My user id is {user['user_id']}."
-
-
-def _scenario(user: Record, plan: Plan) -> Scenario:
-    return Scenario(
-        reason_for_call=plan.request,
-        known_info=_identity(user),
-        task_instructions="Agree to what fits your request, to nothing else. You have no other "
-        "request.",
-    )
 
 
 def _script(user: Record, plan: Plan, told_at_once: bool) -> Script:
@@ -124,12 +88,12 @@ def _script(user: Record, plan: Plan, told_at_once: bool) -> Script:
     return Script(
         opening=f"{identity} {plan.request}" if told_at_once else plan.request,
         answers=(
-            _FAREWELL,
+            FAREWELL,
             *plan.answers,
-            _YES,
+            YES,
             Answer(asks=_IDENTITY, says=identity),
-            _CORRECT,
-            *_NOTHING_ELSE,
+            CORRECT,
+            *NOTHING_ELSE,
         ),
         otherwise=plan.request,
         ends=_ENDS,

@@ -5,13 +5,12 @@ transcript alone: it sees whether the user agreed before a change and whose reco
 It does not judge what was said, nor what a reservation allowed: the state shows that.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from envs.airline.tools import BAG_PRICE, CANCELLED, INSURANCE_PRICE, NOW
 from envs.database import Record
+from envs.tau2 import conduct
 from events.messages import Message
 
 MEMBERSHIPS: Final = ("regular", "silver", "gold")
@@ -109,10 +108,6 @@ _CONSENTED: Final = frozenset(
     }
 )
 """Writes that need a yes: not a gift."""
-_AGREED: Final = re.compile(
-    r"\b(yes|yeah|yep|sure|ok|okay|agreed|correct|confirm(ed)?|go ahead|please do|proceed)\b",
-    re.IGNORECASE,
-)
 
 
 def free_bags(membership: str, cabin: str) -> int:
@@ -152,37 +147,18 @@ def violations(messages: Sequence[Message]) -> tuple[str, ...]:
 
 def _violations(messages: Sequence[Message]) -> Iterator[str]:
     known: str | None = None
-    agreed = False
+    yes = False
     for turn, message in enumerate(messages):
         if message.role == "user":
-            agreed = _AGREED.search(message.text) is not None
+            yes = conduct.agreed(message)
         if message.role != "assistant":
             continue
-        if len(message.tool_calls) > 1:
-            yield f"message {turn} makes {len(message.tool_calls)} calls at once"
+        yield from conduct.crowded(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
             if result.role != "tool" or result.error:
                 continue
-            owner = _owner(result.text)
+            of = conduct.owner(result.text)
             if call.name == "get_user_details":
-                known = known or owner
+                known = known or of
             elif call.name in _CONSENTED:
-                yield from _bad_write(call.name, owner, known, agreed, turn)
-
-
-def _bad_write(
-    name: str, owner: str | None, known: str | None, agreed: bool, turn: int
-) -> Iterator[str]:
-    if not agreed:
-        yield f"message {turn} calls {name} without the user's yes"
-    if owner not in (None, known):
-        yield f"message {turn} calls {name} on data of {owner}, not of {known}"
-
-
-def _owner(answer: str) -> str | None:
-    """Whose record a tool answered with; None where the transcript does not say."""
-    try:
-        record = json.loads(answer)
-    except ValueError:
-        return None
-    return record.get("user_id") if isinstance(record, dict) else None
+                yield from conduct.bad_write(turn, call.name, of, known, yes)

@@ -17,37 +17,19 @@ from envs.database import Database, Record, Tables
 from envs.retail.case import Case, action
 from envs.retail.database import canonical, generated
 from envs.retail.kinds import KINDS, Plan
-from envs.retail.oracle import RetailOracle
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
-from envs.task import GENERATED, Answer, Criteria, Scenario, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
+from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fitting, scenario
 from envs.tau2.environment import Tau2Environment
-from envs.users import STOP
+from envs.tau2.oracle import IdentityOracle
 from events.messages import Action, Message
 
-_FAREWELL: Final = Answer(
-    asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
-    r"|further (help|assistance)|thank you for (contacting|choosing|shopping)"
-    r"|have a (good|great|lovely|nice|wonderful)",
-    says=f"No, that is all. {STOP}",
-)
-_YES: Final = Answer(
-    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to",
-    says="Yes, please.",
-)
 _IDENTITY: Final = (
     r"\byour ((full|first|last) )?(e-?mail|names?|zip)|(e-?mail|zip)[^.!]*\?"
     r"|verify|identity|authenticate|who you are"
 )
-_CORRECT: Final = Answer(
-    asks=r"\bconfirm|is (this|that) (right|correct)|go ahead|proceed", says="Yes, please."
-)
-_ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
-_NOTHING_ELSE: Final = (
-    # The first time it may be meant before a change: whether all was named.
-    Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
-    Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
-)
+WHO: Final = "Please tell me your e-mail address, or your name and zip code."
 _ENDS: Final = rf"being transferred to a human agent|{CLOSING}"
 
 
@@ -75,7 +57,7 @@ class Retail(Tau2Environment):
         """Of generated tasks, one that asks who the user is."""
         if task.split != GENERATED:
             return super().oracle(task)
-        return RetailOracle(task, self.writes)
+        return IdentityOracle(task, self.writes, WHO)
 
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
         """Broken rules about who is helped, who agreed and how calls are made."""
@@ -84,32 +66,22 @@ class Retail(Tau2Environment):
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """The task of this kind with this seed."""
         chance = Random(f"retail task {capability} {seed}")
-        case, plan = _fitting(capability, generated(seed), chance)
+        database = generated(seed)
+        plan_of = KINDS[capability].plan
+        user, plan = fitting(database, chance, lambda user: plan_of(Case(database, user, chance)))
         by_email = chance.random() < 0.5
         return TaskDefinition(
             id=self.task_id(capability, seed),
             environment=self.name,
             capability=capability,
             seed=seed,
-            scenario=_scenario(case.user, plan, by_email),
-            script=_script(case.user, plan, by_email, told_at_once=chance.random() < 0.5),
+            scenario=scenario(plan.request, _identity(user, by_email)),
+            script=_script(user, plan, by_email, told_at_once=chance.random() < 0.5),
             criteria=Criteria(
-                gold_actions=(_authentication(case.user, by_email), *plan.calls),
+                gold_actions=(_authentication(user, by_email), *plan.calls),
                 outputs=plan.outputs,
             ),
         )
-
-
-def _fitting(capability: str, database: Database, chance: Random) -> tuple[Case, Plan]:
-    """A customer whom the kind fits, and what they want."""
-    users = list(database["users"].values())
-    chance.shuffle(users)
-    for user in users:
-        case = Case(database, user, chance)
-        plan = KINDS[capability].plan(case)
-        if plan is not None:
-            return case, plan
-    raise RuntimeError(f"no user of this generated database fits retail's kind {capability!r}")
 
 
 def _authentication(user: Record, by_email: bool) -> Action:
@@ -129,26 +101,17 @@ def _identity(user: Record, by_email: bool) -> str:
     )
 
 
-def _scenario(user: Record, plan: Plan, by_email: bool) -> Scenario:
-    return Scenario(
-        reason_for_call=plan.request,
-        known_info=_identity(user, by_email),
-        task_instructions="Agree to what fits your request, to nothing else. You have no other "
-        "request.",
-    )
-
-
 def _script(user: Record, plan: Plan, by_email: bool, told_at_once: bool) -> Script:
     identity = _identity(user, by_email)
     return Script(
         opening=f"{identity} {plan.request}" if told_at_once else plan.request,
         answers=(
-            _FAREWELL,
-            _YES,
+            FAREWELL,
+            YES,
             *plan.answers,
             Answer(asks=_IDENTITY, says=identity),
-            _CORRECT,
-            *_NOTHING_ELSE,
+            CORRECT,
+            *NOTHING_ELSE,
         ),
         otherwise=plan.request,
         ends=_ENDS,

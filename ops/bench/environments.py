@@ -40,7 +40,7 @@ from envs.registry import open_environment
 from envs.task import TaskDefinition
 from events.messages import executed_calls
 
-NAMES: Final = ("shop", "retail")
+NAMES: Final = ("shop", "retail", "airline")
 ROUNDS: Final = 5
 OPEN_EPISODES: Final = 1_000
 TIMES: Final = 10

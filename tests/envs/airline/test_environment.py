@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from envs.agents import Agent, NullAgent, RandomAgent
-from envs.airline.environment import Airline
+from envs.airline.environment import WHO, Airline
 from envs.airline.kinds import KINDS
-from envs.airline.oracle import WHO
 from envs.episode import Episode, play
 from envs.grading import Grade, grade
 from envs.task import TaskDefinition

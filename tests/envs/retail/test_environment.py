@@ -12,9 +12,8 @@ import pytest
 from envs.agents import Agent, NullAgent, RandomAgent
 from envs.episode import Episode, play
 from envs.grading import Grade, grade
-from envs.retail.environment import Retail
+from envs.retail.environment import WHO, Retail
 from envs.retail.kinds import KINDS
-from envs.retail.oracle import WHO
 from envs.task import TaskDefinition
 from events.messages import Action, Message
 

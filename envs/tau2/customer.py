@@ -1,0 +1,66 @@
+"""What scripted customers of every domain have in common: how they agree and how they hang up.
+
+A domain adds what its customers say of who they are, and the answers that a kind of task needs.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final, TypeVar
+
+from envs.database import Database, Record
+from envs.task import Answer, Scenario
+from envs.users import STOP
+
+Plan = TypeVar("Plan")
+
+FAREWELL: Final = Answer(
+    asks=r"(help|assist)( you)?( with)? (any|some)thing else|anything else (i|we) can"
+    r"|further (help|assistance)|thank you for (contacting|choosing|shopping|flying)"
+    r"|have a (good|great|lovely|nice|wonderful|safe|pleasant)",
+    says=f"No, that is all. {STOP}",
+)
+"""The agent takes its leave."""
+
+YES: Final = Answer(
+    asks=r"yes/no|yes or no|do you confirm|shall i|should i|want me to|like me to"
+    r"|may i (do|make|book|cancel|change|add)",
+    says="Yes, please.",
+)
+"""The agent asks for leave."""
+
+CORRECT: Final = Answer(
+    asks=r"\bconfirm|is (this|that) (right|correct)|go ahead|proceed", says="Yes, please."
+)
+"""The agent may be asking for leave; what else its words could mean is answered before."""
+
+_ANYTHING_ELSE: Final = r"(any|some)thing else|other (questions|requests)"
+
+NOTHING_ELSE: Final = (
+    # The first time it may be meant before a change: whether all was named.
+    Answer(asks=_ANYTHING_ELSE, says="No, that is all.", once=True),
+    Answer(asks=_ANYTHING_ELSE, says=f"No, that is all. {STOP}"),
+)
+"""The agent asks whether there is more."""
+
+
+def scenario(request: str, identity: str) -> Scenario:
+    """Of a customer with one request."""
+    return Scenario(
+        reason_for_call=request,
+        known_info=identity,
+        task_instructions="Agree to what fits your request, to nothing else. You have no other "
+        "request.",
+    )
+
+
+def fitting(
+    database: Database, chance: Random, plan: Callable[[Record], Plan | None]
+) -> tuple[Record, Plan]:
+    """A customer for whom there is a plan, and the plan. Raises LookupError where none has one."""
+    users = list(database["users"].values())
+    chance.shuffle(users)
+    for user in users:
+        found = plan(user)
+        if found is not None:
+            return user, found
+    raise LookupError("no user of this generated database fits the kind of task")
