@@ -23,41 +23,41 @@ class Kind(NamedTuple):
 
 KINDS: Final[Mapping[str, Kind]] = {
     "cancel": Kind("Cancel a reservation that may be cancelled.", changes.cancellation),
-    "add-bags": Kind("Add bags, of which the membership pays some.", changes.more_bags),
-    "change-cabin": Kind("Change the cabin on the same flights.", changes.other_cabin),
-    "change-passenger": Kind("Replace one passenger, keep the others.", changes.other_passenger),
-    "change-flight": Kind("Move one flight to another day.", changes.other_flight),
+    "add_bags": Kind("Add bags, of which the membership pays some.", changes.more_bags),
+    "change_cabin": Kind("Change the cabin on the same flights.", changes.other_cabin),
+    "change_passenger": Kind("Replace one passenger, keep the others.", changes.other_passenger),
+    "change_flight": Kind("Move one flight to another day.", changes.other_flight),
     "book": Kind("Book one flight.", bookings.one_way),
-    "book-round-trip": Kind("Book flights there and back.", bookings.round_trip),
-    "book-bags": Kind("Book with more bags than are free.", bookings.with_bags),
-    "book-cheapest": Kind("Compare two days and book the cheapest flight.", bookings.cheapest),
-    "book-one-stop": Kind("Find and book the cheapest connection.", bookings.one_stop),
-    "split-payment": Kind("Pay with a certificate and a card.", bookings.split_payment),
-    "second-choice": Kind("Another flight where the first is full.", bookings.second_choice),
-    "two-requests": Kind("A cancellation, and bags elsewhere.", changes.two_requests),
-    "upgrade-then-change": Kind(
+    "book_round_trip": Kind("Book flights there and back.", bookings.round_trip),
+    "book_bags": Kind("Book with more bags than are free.", bookings.with_bags),
+    "book_cheapest": Kind("Compare two days and book the cheapest flight.", bookings.cheapest),
+    "book_one_stop": Kind("Find and book the cheapest connection.", bookings.one_stop),
+    "split_payment": Kind("Pay with a certificate and a card.", bookings.split_payment),
+    "second_choice": Kind("Another flight where the first is full.", bookings.second_choice),
+    "two_requests": Kind("A cancellation, and bags elsewhere.", changes.two_requests),
+    "upgrade_then_change": Kind(
         "Change the cabin so that flights can.", changes.upgrade_then_change
     ),
-    "price-condition": Kind("Compare a price with a limit, then act.", changes.price_condition),
-    "find-reservation": Kind("Find a reservation by its journey.", changes.find_reservation),
-    "cancel-all": Kind("Cancel those that may be cancelled, no other.", changes.cancel_all),
-    "cancelled-flight": Kind("Compensate a cancelled flight.", decisions.cancelled_flight),
-    "delayed-flight": Kind("Change, then compensate a delay.", decisions.delayed_flight),
-    "refused-compensation": Kind(
+    "price_condition": Kind("Compare a price with a limit, then act.", changes.price_condition),
+    "find_reservation": Kind("Find a reservation by its journey.", changes.find_reservation),
+    "cancel_all": Kind("Cancel those that may be cancelled, no other.", changes.cancel_all),
+    "cancelled_flight": Kind("Compensate a cancelled flight.", decisions.cancelled_flight),
+    "delayed_flight": Kind("Change, then compensate a delay.", decisions.delayed_flight),
+    "refused_compensation": Kind(
         "Refuse a certificate by rule, and cancel.", decisions.refused_compensation
     ),
-    "refused-insurance": Kind(
+    "refused_insurance": Kind(
         "Refuse a later insurance, and add a bag instead.", decisions.refused_insurance
     ),
-    "refused-cancellation": Kind(
+    "refused_cancellation": Kind(
         "Refuse to cancel by rule, and answer instead.", decisions.refused_cancellation
     ),
-    "refused-change": Kind("Refuse by cabin, and answer instead.", decisions.refused_change),
-    "refused-passenger": Kind(
+    "refused_change": Kind("Refuse by cabin, and answer instead.", decisions.refused_change),
+    "refused_passenger": Kind(
         "Refuse another passenger, and answer instead.", decisions.refused_passenger
     ),
-    "hand-over": Kind("Leave to a person what rules forbid.", decisions.handed_over),
-    "question-bags": Kind("Tell what bags would cost.", decisions.price_of_bags),
-    "question-total": Kind("Add up what several reservations cost.", decisions.price_of_all),
+    "hand_over": Kind("Leave to a person what rules forbid.", decisions.handed_over),
+    "question_bags": Kind("Tell what bags would cost.", decisions.price_of_bags),
+    "question_total": Kind("Add up what several reservations cost.", decisions.price_of_all),
 }
 """Capability -> its kind."""

@@ -32,9 +32,9 @@ VARIABLE: Final = "KINTSUGI_BENCHMARKS"
 BASE: Final = "base"
 """The split that holds every task."""
 
-NO_CHANGE: Final = "benchmark-no-change"
-ONE_CHANGE: Final = "benchmark-one-change"
-SEVERAL_CHANGES: Final = "benchmark-several-changes"
+NO_CHANGE: Final = "benchmark_no_change"
+ONE_CHANGE: Final = "benchmark_one_change"
+SEVERAL_CHANGES: Final = "benchmark_several_changes"
 """Capabilities of real tasks, by the writes of a perfect agent: an agent that becomes passive
 gains on the first and loses on the others, so the three are reported apart."""
 

@@ -65,8 +65,8 @@ def test_every_seed_has_a_customer_for_every_kind() -> None:
 @pytest.mark.parametrize(
     ("capability", "tools"),
     [
-        ("status-condition", {"cancel_pending_order", "return_delivered_order_items"}),
-        ("balance-condition", {"cancel_pending_order", "modify_pending_order_payment"}),
+        ("status_condition", {"cancel_pending_order", "return_delivered_order_items"}),
+        ("balance_condition", {"cancel_pending_order", "modify_pending_order_payment"}),
     ],
 )
 def test_a_condition_falls_either_way(capability: str, tools: set[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_condition_falls_either_way(capability: str, tools: set[str]) -> None:
 def test_a_second_choice_is_taken_only_where_the_first_is_gone() -> None:
     available: Counter[bool] = Counter()
     for seed in range(24):
-        task = RETAIL.generate("fallback-item", seed)
+        task = RETAIL.generate("fallback_item", seed)
         exchange = (task.criteria.gold_actions or ())[-1]
         found = RETAIL.toolset(RETAIL.reset(task)).call(
             "get_item_details", {"item_id": exchange.arguments["new_item_ids"][0]}
