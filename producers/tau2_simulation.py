@@ -31,6 +31,12 @@ NAME: Final = "tau2"
 _UNJUDGED: Final = "infrastructure_error"
 """The termination of a run whose failure was the machine's, not the agent's."""
 
+FOREIGN_CHECKS: Final = (
+    "the recorded action checks are not the gold actions of its task: the task ids are wrong, do "
+    "not trust its reward"
+)
+"""The warning about a simulation that was graded by another task than the one it names."""
+
 
 class WireModel(Wire):
     """Who played a part."""
@@ -275,10 +281,7 @@ def _warnings(
         return tuple(found)
     checked = [check.action for check in reward.action_checks or ()]
     if checked and checked != criteria.actions:
-        found.append(
-            "the recorded action checks are not the gold actions of its task: the task ids are "
-            "wrong, do not trust its reward"
-        )
+        found.append(FOREIGN_CHECKS)
     if reward.reward_breakdown and _product(reward.reward_breakdown.values()) != reward.reward:
         found.append("the reward is not the product of its parts")
     told = (reward.reward_breakdown or {}).get("COMMUNICATE")

@@ -3,8 +3,9 @@
 import inspect
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
 
 if TYPE_CHECKING:
+    from daemon.regrade import Regraded
     from envs.checking import Check, Rates
     from envs.environment import Environment
     from envs.registry import Found
@@ -272,6 +274,56 @@ def gold(
         )
     )
     return PARTLY if report.failed else None
+
+
+@command(group)
+def regrade(
+    cli: Cli,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", exists=True, help="Results of tau2-bench, or folders."),
+    ],
+) -> int:
+    """Grade recorded simulations again, by replay with the tasks that their files embed.
+
+    Exit 3 when a verdict is not ours, a file seems mislabelled, or something cannot be read.
+    """
+    from daemon.regrade import regrade as regraded
+    from producers.importing import total_bytes
+
+    environment = cache(partial(opened, cli))
+    with cli.out.progress("Grading again", total_bytes(paths), "bytes") as advance:
+        found = list(regraded(paths, environment, advance))
+    if cli.out.json:
+        cli.out.document([asdict(one) for one in found])
+    else:
+        cli.out.show(*_agreement(found))
+    return DONE if all(one.in_order for one in found) else PARTLY
+
+
+def _agreement(found: Sequence["Regraded"]) -> list[Any]:
+    """The table, then what each file has against it."""
+    numbers = ["simulations", "graded", "agree"]
+    cells = [
+        [one.file, one.env, f"{one.simulations:,}", f"{one.graded:,}", f"{one.agree:,}"]
+        for one in found
+    ]
+    remarks = [
+        *(f"{one.file}: {one.why}" for one in found if one.why),
+        *(
+            f"{wrong.task} was {_verdict(wrong.recorded)}, is {_verdict(wrong.ours)} "
+            f"({wrong.rollout}): {wrong.why}"
+            for one in found
+            for wrong in one.disagree
+            if not one.mislabelled
+        ),
+        *(f"{bad.file}, {bad.position}: {bad.reason}" for one in found for bad in one.rejected),
+    ]
+    return [table(["file", "env", *numbers], cells, right=numbers), "", *map(_bullet, remarks)]
+
+
+def _verdict(success: bool) -> str:
+    return "a success" if success else "a failure"
 
 
 def _real(cli: Cli, name: str) -> "Tau2Environment":

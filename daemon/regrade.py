@@ -1,0 +1,242 @@
+"""Recorded rollouts of tau2-bench, graded again: do their verdicts follow from what was done?
+
+Each simulation is graded by replay (envs/grading.py) with the task that its file embeds, never with
+today's, on the real database of its environment, and our verdict is held against the recorded one.
+
+A file counts as mislabelled when its disagreements, or the records whose action checks are another
+task's, are more than mistakes explain. Mistakes (an edited task, a bug, a run that was graded by
+hand) may concern the share `MISTAKES`; so many or more of them would then come about in fewer than
+one of a thousand files. 25 of 50 are too many, and 4 of 4; 8 of 50 and 3 of 3 are not. The action
+checks tell shuffled task ids even where all verdicts are equal.
+
+Not covered: environments that cannot be executed here (telecom), verdicts that hang on a judge, and
+other formats; they are counted and not graded.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import comb
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+from envs.database import ABSENT
+from envs.environment import Environment
+from envs.grading import Grade, grade
+from envs.registry import UnknownEnvironment
+from envs.task import Basis, Criteria, Scenario, TaskDefinition
+from envs.tau2.environment import Tau2Environment
+from events.rollouts import RolloutEnded, Task
+from producers import tau2
+from producers.importing import read_rollouts
+from producers.records import ImportedRollout, Rejection
+from producers.tau2_simulation import FOREIGN_CHECKS
+
+MISTAKES: Final = 0.1
+"""Share of a file's verdicts that may be wrong by mistake. Up to 8 of 50 verdicts flip when tasks
+are edited upstream (measured on the published airline results); usually none does."""
+
+IMPLAUSIBLE: Final = 0.001
+"""Chance below which mistakes are no explanation."""
+
+EMBEDDED: Final = "embedded"
+"""The split of a task that came with its simulation."""
+
+_SHOWN_DIFFERENCES: Final = 3
+_SHOWN_CHARACTERS: Final = 80
+
+Opened = Callable[[str], Environment]
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One simulation of which we think otherwise."""
+
+    rollout: str
+    task: str
+    recorded: bool
+    ours: bool
+    why: str
+
+
+@dataclass(slots=True)
+class Regraded:
+    """What became of one file's simulations in one environment."""
+
+    file: str
+    env: str | None
+    simulations: int = 0
+    graded: int = 0
+    agree: int = 0
+    disagree: list[Disagreement] = field(default_factory=list)
+    unjudged: int = 0
+    """Recorded without a verdict."""
+    unevaluated: int = 0
+    """Their reward has a part that we cannot evaluate."""
+    foreign: int = 0
+    """Their recorded action checks are those of another task."""
+    rejected: list[Rejection] = field(default_factory=list)
+    mislabelled: bool = False
+    why: str = ""
+    """Why it is mislabelled, or why nothing was graded; else empty."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything could be read and nothing speaks against the recorded verdicts."""
+        return not (self.disagree or self.mislabelled or self.rejected)
+
+
+def regrade(
+    paths: Iterable[Path], opened: Opened, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[Regraded]:
+    """Grade the simulations of these files and folders again, file by file.
+
+    `opened` gives the environment of a name, and raises UnknownEnvironment; `progress` is told of
+    bytes read. Raises BenchmarkMissing where the real database is not there.
+    """
+    items = read_rollouts(paths, progress=progress)
+    for file, group in groupby(items, key=_file):
+        yield from _regraded(file, group, opened)
+
+
+def _file(item: ImportedRollout | Rejection) -> str:
+    """The results file that a simulation belongs to; a folder's are files beside it."""
+    folder = Path(item.file).parent
+    results = folder.parent / tau2.RESULTS
+    return str(results) if folder.name == tau2.SIMULATIONS and results.is_file() else item.file
+
+
+def _regraded(
+    file: str, items: Iterable[ImportedRollout | Rejection], opened: Opened
+) -> list[Regraded]:
+    """One report per environment of a file; what could not be read is in the first."""
+    found: dict[str | None, Regraded] = {}
+    rejected: list[Rejection] = []
+    for item in items:
+        if isinstance(item, Rejection):
+            rejected.append(item)
+            continue
+        name = item.data.task.environment if item.data.task else None
+        report = found.get(name) or Regraded(file, name, why=_hindrance(item.data, opened))
+        found[name] = report
+        report.simulations += 1
+        report.foreign += FOREIGN_CHECKS in item.warnings
+        if not report.why:
+            _count(report, item.data, opened)
+    reports = list(found.values()) or [Regraded(file, None, why="no simulation could be read")]
+    reports[0].rejected = rejected
+    for report in reports:
+        _conclude(report)
+    return reports
+
+
+def _hindrance(data: RolloutEnded, opened: Opened) -> str:
+    """Why the rollouts of this environment cannot be graded; empty where they can."""
+    if data.source != tau2.NAME:
+        return f"{data.source} files are not graded again, only results of tau2-bench"
+    name = data.task.environment if data.task else None
+    if name is None:
+        return "nobody declared these tools, so there is no environment to replay them in"
+    try:
+        environment = opened(name)
+    except UnknownEnvironment:
+        return f"environment {name} is imported and diagnosed, not executed"
+    if not isinstance(environment, Tau2Environment):
+        return f"environment {name} has no real database"
+    return ""
+
+
+def _count(report: Regraded, data: RolloutEnded, opened: Opened) -> None:
+    if data.success is None:
+        report.unjudged += 1
+        return
+    verdict = _graded(data, opened)
+    if verdict is None or verdict.success is None:
+        report.unevaluated += 1
+        return
+    report.graded += 1
+    if verdict.success == data.success:
+        report.agree += 1
+    else:
+        task = data.task.id if data.task else ""
+        why = _reasons(verdict, data)
+        report.disagree.append(Disagreement(data.rollout, task, data.success, verdict.success, why))
+
+
+def _graded(data: RolloutEnded, opened: Opened) -> Grade | None:
+    """Our verdict; None where the reward has a part that nobody here knows."""
+    task = data.task
+    if task is None or not set(task.reward_basis) <= set(get_args(Basis)):
+        return None
+    messages = data.content.messages if data.content else ()
+    return grade(opened(task.environment or ""), definition(task), messages, data.termination)
+
+
+def definition(task: Task) -> TaskDefinition:
+    """A real task as it can be executed, from what its rollout says.
+
+    What is to be asserted in natural language is not part of that, so such a part stays open.
+    """
+    basis = cast("tuple[Basis, ...]", task.reward_basis)
+    given = {"reward_basis": basis} if basis else {}
+    return TaskDefinition(
+        id=task.id,
+        environment=task.environment or "",
+        capability=task.capability or EMBEDDED,
+        split=EMBEDDED,
+        scenario=Scenario(reason_for_call=task.instruction or ""),
+        criteria=Criteria(
+            gold_actions=task.gold_actions,
+            outputs=task.outputs,
+            nl_assertions=("not recorded",) if "NL_ASSERTION" in basis else (),
+            **given,
+        ),
+    )
+
+
+def _reasons(verdict: Grade, data: RolloutEnded) -> str:
+    """What our verdict rests on, and what the file recorded."""
+    ours: list[str] = []
+    if verdict.irregular is not None:
+        ours.append(f"ended by {verdict.irregular}")
+    for one in verdict.difference[:_SHOWN_DIFFERENCES]:
+        place = "/".join(one.path)
+        ours.append(f"{place} is {_said(one.actual)} and should be {_said(one.expected)}")
+    more = len(verdict.difference) - _SHOWN_DIFFERENCES
+    if more > 0:
+        ours.append(f"and {more} more values differ")
+    ours += [f"{output!r} was not said" for output in verdict.missing]
+    if verdict.parts.get("ACTION") == 0:
+        ours.append("a gold action was not called")
+    recorded = ", ".join(f"{part} {worth}" for part, worth in data.reward_parts.items())
+    return f"{'; '.join(ours) or 'every part is 1'} (recorded: {recorded or 'no parts'})"
+
+
+def _said(value: Any) -> str:
+    text = "not there" if value is ABSENT else repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _conclude(report: Regraded) -> None:
+    """Whether the labels are to blame."""
+    reasons = []
+    if _implausible(len(report.disagree), report.graded):
+        reasons.append(f"only {report.agree} of {report.graded} verdicts follow from what was done")
+    if _implausible(report.foreign, report.simulations):
+        reasons.append(
+            f"{report.foreign} of {report.simulations} simulations carry the action checks of "
+            "another task"
+        )
+    if reasons:
+        report.mislabelled = True
+        report.why = f"{', and '.join(reasons)}: the task ids are wrong, do not trust its rewards"
+
+
+def _implausible(wrong: int, of: int) -> bool:
+    """Whether so many of them or more are wrong less often than `IMPLAUSIBLE`, by mistakes alone:
+    the upper tail of a binomial distribution."""
+    tail = sum(
+        comb(of, count) * MISTAKES**count * (1 - MISTAKES) ** (of - count)
+        for count in range(wrong, of + 1)
+    )
+    return tail < IMPLAUSIBLE
