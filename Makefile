@@ -48,6 +48,7 @@ faults: components ## Every fault driver at its full count (hours); resumes wher
 bench: $(READY) ## Throughput of the log and of the folds on this machine, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
+	$(BIN)/python -m ops.bench.environments
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \

@@ -16,7 +16,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {1: "48ccc1f6108e7a837d752c16c0cecd48ffeefd477b0b86c6800e452d5ba8ea39"}
+STATE: Final = {2: "48ccc1f6108e7a837d752c16c0cecd48ffeefd477b0b86c6800e452d5ba8ea39"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = ("RolloutEnded.v1", "CallStarted.v1", "CallEnded.v1", "FeedbackReceived.v1")
