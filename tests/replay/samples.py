@@ -58,7 +58,8 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         purpose="import", session="session-1", task=_TASK, trial=2, seed=-7, success=False,
         reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
-        write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"), calls=("call-1", "call-2"), forks=("call-2",),
+        write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
+        calls=("call-1", "call-2"), forks=("call-2",),
         content=RolloutContent(messages=(_ASKED, _CALLED, _ANSWERED)),
     ),
     CallStarted(
