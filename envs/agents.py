@@ -9,6 +9,7 @@ Each is a function of the transcript (and its seed), so an episode with it can b
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -91,12 +92,17 @@ class RandomAgent:
             return Message(role="assistant", content=chance.choice(_SENTENCES))
         function = chance.choice(self.functions)
         seen = _values(messages)
-        properties = function["parameters"]["properties"]
+        parameters = function.get("parameters", {})
+        values = _Values(parameters.get("$defs", {}), seen, chance)
         arguments = {
-            name: _random_value(schema, name, seen, chance) for name, schema in properties.items()
+            name: values.draw(schema, name)
+            for name, schema in parameters.get("properties", {}).items()
         }
         return call(Action(name=function["name"], arguments=arguments), done)
 
+
+_MAX_DEPTH: Final = 8
+"""Of nested values: a schema may hold itself."""
 
 _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do that.", CLOSING)
 
@@ -124,22 +130,43 @@ def _values(messages: Sequence[Message]) -> list[str]:
     return sorted(found - {""})
 
 
-def _random_value(schema: Mapping[str, Any], name: str, seen: list[str], chance: Random) -> Any:
-    if "enum" in schema:
-        return chance.choice(schema["enum"])
-    if "const" in schema:
-        return schema["const"]
-    kind = schema.get("type")
-    if kind in ("integer", "number"):
-        return chance.randrange(0, 5)
-    if kind == "boolean":
-        return chance.random() < 0.5
-    if kind == "array":
-        item = schema.get("items", {})
-        return [_random_value(item, name, seen, chance) for _ in range(chance.randrange(1, 3))]
-    if kind == "object":
-        return {
-            key: _random_value(inner, key, seen, chance)
-            for key, inner in schema.get("properties", {}).items()
-        }
-    return chance.choice(seen) if seen else name
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Random values that fit schemas as far as they can be read."""
+
+    definitions: Mapping[str, Any]
+    seen: Sequence[str]
+    """Words for strings."""
+    chance: Random
+
+    def draw(self, schema: Any, name: str, depth: int = 0) -> Any:
+        """A value for the argument of this name."""
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+            return name
+        if schema.get("enum"):
+            return self.chance.choice(schema["enum"])
+        if "const" in schema:
+            return schema["const"]
+        if "$ref" in schema:
+            target = str(schema["$ref"]).rpartition("/")[2]
+            return self.draw(self.definitions.get(target), name, depth + 1)
+        choices = schema.get("anyOf") or schema.get("oneOf")
+        if choices:
+            return self.draw(self.chance.choice(choices), name, depth + 1)
+        return self._of_type(schema, name, depth)
+
+    def _of_type(self, schema: Mapping[str, Any], name: str, depth: int) -> Any:
+        kind = schema.get("type")
+        if kind in ("integer", "number"):
+            return self.chance.randrange(0, 5)
+        if kind == "boolean":
+            return self.chance.random() < 0.5
+        if kind == "null":
+            return None
+        if kind == "array":
+            item = schema.get("items", {})
+            return [self.draw(item, name, depth + 1) for _ in range(self.chance.randrange(1, 3))]
+        if kind == "object":
+            inner = schema.get("properties", {})
+            return {key: self.draw(value, key, depth + 1) for key, value in inner.items()}
+        return self.chance.choice(self.seen) if self.seen else name

@@ -20,6 +20,9 @@ from envs.tools import unusable
 from events.canonical import exact_json
 from events.messages import Frozen, Message, ToolCall, executed_calls
 
+_MOST: Final = 0.999
+"""Of a success's penalties: below 1 by more than sums of floats are wrong."""
+
 
 class Shaping(Frozen):
     """The penalties. Defaults: ALGORITHMS 1.10 of the design notes."""
@@ -42,10 +45,10 @@ class Shaping(Frozen):
     @model_validator(mode="after")
     def _never_reorders(self) -> Self:
         most = self.authentication + self.format_cap + self.repetition_cap + self.length_cap
-        if most >= 1:
+        if most > _MOST:
             raise ValueError(
-                f"the penalties of a success can sum to {most:g}; keep them below 1, or a success "
-                "could be worth less than a failure"
+                f"the penalties of a success can sum to {most:g}; keep them at {_MOST} or below, "
+                "or a success could be worth less than a failure"
             )
         return self
 

@@ -5,9 +5,10 @@ all of it, and `record()` makes the former of the latter. It is plain data: it c
 and compared by its digest.
 """
 
-from typing import Final, Literal
+import re
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from events.canonical import exact_json, sha256
 from events.messages import Action, Frozen
@@ -47,12 +48,27 @@ class Scenario(Frozen):
         )
 
 
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{pattern[:80]!r} is no regular expression: {error}; mend it") from error
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+"""A regular expression, searched in the agent's text without regard to case. Python's can take
+for ever where a repetition repeats another, as in (a+)+: no bound on a user's patience helps."""
+
+Line = Annotated[str, Field(min_length=1)]
+"""Something that is said."""
+
+
 class Answer(Frozen):
     """What a scripted user says when the agent's text matches."""
 
-    asks: str
-    """Regular expression, searched in the agent's text without regard to case."""
-    says: str
+    asks: Pattern
+    says: Line
     once: bool = False
     """Whether it is given at most once; later answers get their turn afterwards."""
 
@@ -61,11 +77,11 @@ class Script(Frozen):
     """The lines of a scripted user. Of the agent's text, the first that matches counts:
     `ends`, then the answers in order, then `otherwise`."""
 
-    opening: str
+    opening: Line
     answers: tuple[Answer, ...] = ()
-    otherwise: str = "I have nothing to add."
-    ends: str = ""
-    """Regular expression: the agent is done and the user hangs up. Empty: never."""
+    otherwise: Line = "I have nothing to add."
+    ends: Pattern = ""
+    """The agent is done and the user hangs up. Empty: never."""
     patience: int = Field(default=3, ge=1)
     """How often `otherwise` is said; then the user hangs up."""
 

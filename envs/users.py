@@ -22,6 +22,10 @@ OUT_OF_SCOPE: Final = "###OUT-OF-SCOPE###"
 STOP_TOKENS: Final = (STOP, TRANSFER, OUT_OF_SCOPE)
 """Any of them in a user's text ends the episode. The agent may say the first."""
 
+HEARD_CHARACTERS: Final = 20_000
+"""What a scripted user hears of one text: its last so many characters. A novel takes a simple
+pattern seconds, and the agent writes it, not the environment."""
+
 _CONFIRMATION: Final = r"\b(confirm|proceed|go ahead|shall i|would you like|is that right)"
 _TRANSFERRED: Final = "being transferred to a human agent"
 
@@ -42,7 +46,11 @@ class ScriptedUser:
         """The next line, given what was said so far."""
         if not any(message.role == "user" for message in messages):
             return Message(role="user", content=self.script.opening)
-        heard = [m.text for m in _since_opening(messages) if m.role == "assistant"]
+        heard = [
+            message.text[-HEARD_CHARACTERS:]
+            for message in _since_opening(messages)
+            if message.role == "assistant"
+        ]
         *_, said = _answers(self.script, heard)
         return Message(role="user", content=said)
 
