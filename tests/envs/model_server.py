@@ -64,6 +64,12 @@ def refused(status: int, message: str, **headers: str) -> Reply:
     return Reply(json.dumps({"error": {"message": message}}).encode(), status, headers)
 
 
+class _Listening(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    """Connections that wait to be accepted; with the default of 5 a busy machine resets some."""
+
+
 class ModelServer:
     """The server; a context manager. Requests are kept in the order of their arrival."""
 
@@ -75,8 +81,7 @@ class ModelServer:
         """What a GET is answered with."""
         self._now = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(answering))
-        self._server.daemon_threads = True
+        self._server = _Listening(("127.0.0.1", 0), self._handler(answering))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
