@@ -181,9 +181,7 @@ def test_the_catalog_says_of_the_tools_what_they_declare() -> None:
     assert declared.writes == {name for name, kind in kinds.items() if kind == "write"}
     assert declared.reads == {name for name, kind in kinds.items() if kind == "read"}
     assert declared.generic == {name for name, kind in kinds.items() if kind == "generic"}
-    arguments = {
-        name for tool in ShopTools.tools().values() for name in tool.parameters
-    }
+    arguments = {name for tool in ShopTools.tools().values() for name in tool.parameters}
     assert {*declared.record_arguments, *declared.selection_arguments} <= arguments
 
 
