@@ -39,6 +39,9 @@ MAX_ARGUMENT_DEPTH: Final = 16
 """Deepest nesting of arguments: no tool needs half of it, and nothing that copies or prints them
 can run out of stack."""
 
+_INTEGER_BITS: Final = sys.float_info.max_exp - 1
+"""Longest integers that arithmetic with floats can take."""
+
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 _KIND: Final = "__tool_kind__"
@@ -278,8 +281,8 @@ def _length(text: Any) -> int:
 def _digits(number: float) -> int:
     """Characters of a number; those of a huge integer are never written out."""
     if isinstance(number, int):
-        if number.bit_length() >= sys.float_info.max_exp:
-            raise _NoJson("an integer larger than any float")
+        if number.bit_length() > _INTEGER_BITS:
+            raise _NoJson(f"an integer of more than {_INTEGER_BITS} bits")
         return number.bit_length() // 3 + 1
     if not math.isfinite(number):
         raise _NoJson(f"the number {number}, which JSON has not")
