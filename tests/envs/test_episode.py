@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.agents import NullAgent, RandomAgent
+from envs.agents import Agent, NullAgent, RandomAgent
 from envs.environment import Limits
 from envs.episode import REGULAR, Episode, Party, Termination, play
 from envs.users import STOP, STOP_TOKENS
@@ -216,17 +216,18 @@ ODD = st.sampled_from(
 )  # fmt: skip
 
 
+def told(made: Episode) -> str:
+    """Everything that is on record."""
+    messages = [message.model_dump() for message in made.messages]
+    return repr((messages, made.termination, made.reason, made.steps, made.errors, made.malformed))
+
+
 @settings(deadline=None)
 @given(st.lists(ODD, min_size=1, max_size=12))
 def test_the_same_outputs_of_the_agent_give_the_same_episode(messages: list[Message]) -> None:
     one, other = (played(task(), *messages) for _ in range(2))
     assert one.termination is not None
-    assert [m.model_dump() for m in one.messages] == [m.model_dump() for m in other.messages]
-    assert (one.termination, one.steps, one.errors) == (
-        other.termination,
-        other.steps,
-        other.errors,
-    )
+    assert told(one) == told(other)
     assert one.database.same(other.database)
     assert one.steps <= one.limits.max_steps + 1
 
@@ -234,6 +235,8 @@ def test_the_same_outputs_of_the_agent_give_the_same_episode(messages: list[Mess
 @pytest.mark.parametrize("capability", list(Mini.capabilities))
 def test_an_episode_ends_whoever_plays(capability: str) -> None:
     environment, given = Mini(), task(capability)
-    for agent in (NullAgent(), *(RandomAgent(environment.schemas(given), n) for n in range(20))):
+    agents: list[Agent] = [NullAgent()]
+    agents += [RandomAgent(environment.schemas(given), seed) for seed in range(20)]
+    for agent in agents:
         made = play(Episode(environment, given), agent, environment.user(given))
         assert made.termination in REGULAR | {Termination.TOO_MANY_ERRORS}
