@@ -92,7 +92,7 @@ class RandomAgent:
             return Message(role="assistant", content=chance.choice(_SENTENCES))
         function = chance.choice(self.functions)
         seen = _values(messages)
-        parameters = function.get("parameters", {})
+        parameters = function.get("parameters") or {}
         values = _Values(parameters.get("$defs", {}), seen, chance)
         arguments = {
             name: values.draw(schema, name)
