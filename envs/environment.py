@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 from envs.agents import Agent, GoldAgent
 from envs.catalog import ToolCatalog, catalog, undeclared
 from envs.database import Database
-from envs.task import GENERATED, TaskDefinition
+from envs.task import GENERATED, Basis, TaskDefinition
 from envs.tools import Toolset
 from envs.users import ScriptedUser, User
 from events.errors import KintsugiError
@@ -49,6 +49,8 @@ class Limits:
     """Calls that a tool answered with an error, in total."""
     max_calls: int = 64
     """Calls in one message; tau2-bench has no such bound, and its agents make at most a few."""
+    max_rounds: int | None = None
+    """Messages with calls between two messages of the user; None: as many as there are steps."""
 
 
 class Environment(ABC):
@@ -85,6 +87,10 @@ class Environment(ABC):
         """The tools as the agent is shown them, in OpenAI's format."""
         return self.toolset.schemas()
 
+    def offered(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Those of the schemas that the agent is shown at this point of its view."""
+        return self.schemas(task)
+
     def user(self, task: TaskDefinition) -> User:
         """The scripted user."""
         return ScriptedUser(task)
@@ -96,6 +102,13 @@ class Environment(ABC):
     def violations(self, task: TaskDefinition, messages: Sequence[Message]) -> tuple[str, ...]:
         """What in a transcript breaks the policy, one sentence each."""
         return ()
+
+    def judge(
+        self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
+    ) -> tuple[str, ...] | None:
+        """What is wrong by a part that grading.py has no rule for, one sentence each; None where
+        this environment has none either, and the part stays open."""
+        return None
 
     @property
     def catalog(self) -> ToolCatalog:

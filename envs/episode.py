@@ -72,6 +72,8 @@ class Episode:
         self.messages: list[Message] = []
         """The whole transcript, without the system prompt."""
         self.steps = 0
+        self.rounds = 0
+        """Messages with calls since the user's last message."""
         self.errors = 0
         self.malformed = 0
         """Calls that were wrong in themselves: no JSON, no such tool, arguments that do not fit."""
@@ -152,12 +154,14 @@ class Episode:
                 )
             )
         self.steps += 1
+        self.rounds += 1
 
     def _from_user(self, message: Message) -> None:
         if message.role != "user":
             raise ValueError(f"the user's message has the role {message.role!r}, not 'user'")
         self.messages.append(message)
         self.steps += 1
+        self.rounds = 0
         if message.tool_calls:
             self.stop(Termination.USER_ERROR, "the user called a tool; users here have none")
         elif not message.text.strip():
@@ -170,6 +174,8 @@ class Episode:
     def _check_limits(self) -> None:
         if self.steps >= self.limits.max_steps:
             self.stop(Termination.MAX_STEPS, f"{self.steps} steps")
+        elif self.limits.max_rounds is not None and self.rounds > self.limits.max_rounds:
+            self.stop(Termination.MAX_STEPS, f"{self.rounds} messages with calls in one turn")
         elif self.errors >= self.limits.max_errors:
             self.stop(Termination.TOO_MANY_ERRORS, f"{self.errors} calls failed")
 

@@ -61,7 +61,7 @@ class Sample(Frozen):
 
     def slots(self, environment: Environment) -> list[Slot]:
         """The tasks. Raises UnknownTask for a split that does not exist."""
-        if self.split == GENERATED:
+        if self.split == GENERATED and environment.capabilities:
             size = len(environment.capabilities) * environment.tasks_per_capability
             return list(islice(self._generated(environment), self.tasks or size))
         tasks = islice(environment.tasks(self.split), self.tasks)

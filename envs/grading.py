@@ -3,7 +3,8 @@
 DB: the agent's writes are replayed on a fresh state, the gold actions on another; both must end
 equal. COMMUNICATE: every output, lower-cased, is part of a text of the agent, lower-cased and
 without commas. ACTION: every gold action was called. These are tau2-bench's rules (its evaluator);
-POLICY asks the environment. What needs a judge is left open and never counted as right.
+POLICY asks the environment, and so does every part without a rule here. What needs a judge is left
+open and never counted as right.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ class Grade:
     missing: tuple[str, ...] = ()
     """Outputs that were not said."""
     violations: tuple[str, ...] = ()
+    """What the environment found wrong."""
     irregular: str | None = None
     """The termination, where it alone makes the reward 0."""
 
@@ -76,12 +78,15 @@ def grade(
         elif basis == "ACTION":
             parts[basis] = float(not uncalled(task.criteria, executed))
         elif basis == "POLICY":
-            violations = environment.violations(task, messages)
-            parts[basis] = float(not violations)
+            found = environment.violations(task, messages)
+            parts[basis] = float(not found)
+            violations += found
         elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
             parts[basis] = 1.0
         else:
-            parts[basis] = None
+            wrong = environment.judge(basis, task, messages)
+            parts[basis] = None if wrong is None else float(not wrong)
+            violations += wrong or ()
     return Grade(parts, difference, missing, violations, irregular)
 
 

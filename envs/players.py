@@ -4,13 +4,16 @@
 can go on no longer raises `AnswerFailed` (endpoint.py), which ends the episode.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from envs.agents import Agent
 from envs.endpoint import Endpoint, Sampling, Usage, request_seed
 from envs.users import User
 from events.messages import Message
+
+Offer = Callable[[Sequence[Message]], Sequence[Mapping[str, Any]]]
+"""From what the agent can see, the tools that it is shown next."""
 
 
 class Player(Protocol):
@@ -51,7 +54,7 @@ class ModelAgent:
     def __init__(
         self,
         endpoint: Endpoint,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Offer | Sequence[Mapping[str, Any]],
         seed: int,
         sampling: Sampling | None = None,
     ) -> None:
@@ -65,7 +68,7 @@ class ModelAgent:
         """What the model says or calls next."""
         completion = await self.endpoint.complete(
             messages,
-            tools=self.tools,
+            tools=self.tools(messages) if callable(self.tools) else self.tools,
             sampling=self.sampling,
             seed=request_seed(self.seed, len(messages)),
         )

@@ -1,6 +1,6 @@
 """Finding environments: by name or by path (what makes tasks executable).
 
-    built-in       shop, retail, airline
+    built-in       shop, retail, airline, bfcl
     entry points   a distribution that declares `kintsugi.environments`
     paths          Python files, and folders of them, that the settings or a command name
 
@@ -40,6 +40,7 @@ _CLASSES: Final = {
     "shop": "envs.shop.environment:Shop",
     "retail": "envs.retail.environment:Retail",
     "airline": "envs.airline.environment:Airline",
+    "bfcl": "envs.bfcl.environment:Bfcl",
 }
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")

@@ -14,13 +14,25 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Frozen
 from events.rollouts import Id, Int64, Name, Task
 
-Basis = Literal["DB", "COMMUNICATE", "ACTION", "POLICY", "ENV_ASSERTION", "NL_ASSERTION"]
-"""What a reward is the product of. All but POLICY are tau2-bench's.
+Basis = Literal[
+    "DB",
+    "COMMUNICATE",
+    "ACTION",
+    "POLICY",
+    "TURNS",
+    "ABSTENTION",
+    "ENV_ASSERTION",
+    "NL_ASSERTION",
+]
+"""What a reward is the product of. TURNS and ABSTENTION are BFCL's, POLICY is ours, the others are
+tau2-bench's.
 
 DB             the database is as the gold actions leave it
 COMMUNICATE    every output was said by the agent
 ACTION         every gold action was called
 POLICY         the environment found no violation of its policy in the transcript
+TURNS          after each turn of the user, state and results are what the gold actions make them
+ABSTENTION     no call in a turn that cannot be fulfilled
 ENV_ASSERTION  no environment here has one: never evaluated
 NL_ASSERTION   needs a judge: never evaluated, unless there is nothing to assert
 """

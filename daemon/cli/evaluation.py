@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -340,7 +341,9 @@ async def _setup(
         )
     return Setup(
         environment,
-        agent=lambda task, seed: ModelAgent(agent, environment.schemas(task), seed, sampling),
+        agent=lambda task, seed: ModelAgent(
+            agent, partial(environment.offered, task), seed, sampling
+        ),
         user=user,
         seed=spec.seed,
     )

@@ -11,6 +11,7 @@ from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 
 BUILT_IN = ["shop", "retail", "airline"]
+"""Those that generate tasks; bfcl shows nothing without the operator's folder."""
 
 
 def test_ls_has_a_row_for_each_environment(kintsugi: Kintsugi) -> None:
@@ -59,6 +60,8 @@ def test_ls_shows_the_splits_of_real_tasks(
     assert tasks == {
         ("retail", "base"): 114, ("retail", "train"): 74, ("retail", "test"): 40,
         ("airline", "base"): 50, ("airline", "train"): 30, ("airline", "test"): 20,
+        ("bfcl", "base"): 100, ("bfcl", "miss_func"): 100, ("bfcl", "miss_param"): 100,
+        ("bfcl", "long_context"): 100,
     }  # fmt: skip
     assert {row["source"] for row in real.values()} == {str(benchmarks)}
 

@@ -52,8 +52,8 @@ def sources(paths: list[Path]) -> dict[str, str]:
     return {found.name: found.source for found in environments(paths)}
 
 
-def test_shop_retail_and_airline_are_built_in() -> None:
-    assert sources([]) == dict.fromkeys(("shop", "retail", "airline"), BUILT_IN)
+def test_four_environments_are_built_in() -> None:
+    assert sources([]) == dict.fromkeys(("shop", "retail", "airline", "bfcl"), BUILT_IN)
 
 
 @pytest.mark.parametrize("name", ["shop", "retail", "airline"])
@@ -161,7 +161,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
         UnknownEnvironment, match=r"no environment 'libary'; did you mean library\?"
     ):
         open_environment("libary", paths=[file])
-    with pytest.raises(UnknownEnvironment, match=r"only shop, retail, airline; .* \./zzz\.py"):
+    with pytest.raises(
+        UnknownEnvironment, match=r"only shop, retail, airline, bfcl; .* \./zzz\.py"
+    ):
         open_environment("zzz")
 
 

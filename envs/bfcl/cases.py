@@ -1,0 +1,196 @@
+"""The multi-turn cases of the Berkeley Function-Calling Leaderboard, from the operator's folder.
+
+    $KINTSUGI_BENCHMARKS/bfcl/BFCL_v4_multi_turn_<split>.json    JSON Lines: the cases
+                             /possible_answer/<the same name>    JSON Lines: the gold calls
+                             /multi_turn_func_doc/<module>.json  JSON Lines: a class's functions
+
+Gold calls are Python text: they are parsed, never run, and only literals are arguments. What the
+functions' documentation calls a dict or a float is an object or a number to a model.
+
+Guarantee: a case is as in the folder, except for the sentence with which held-out functions come,
+which is ours. A file that is missing or is not what it should be raises `BenchmarkMissing` or
+`BenchmarkBroken` with its path and line.
+"""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from envs.bfcl.classes import MODULES
+from envs.database import copy_json
+from envs.tau2.benchmark import VARIABLE, BenchmarkBroken, BenchmarkMissing
+from events.messages import Action
+
+SPLITS: Final = ("base", "miss_func", "miss_param", "long_context")
+"""BFCL's categories."""
+
+LONG_CONTEXT: Final = "long_context"
+"""The split whose classes answer at length."""
+
+MORE_TOOLS: Final = "There are more tools for you now. Please try again."
+"""What the user says when held-out functions come."""
+
+_JSON_TYPES: Final = {"dict": "object", "float": "number", "tuple": "array"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the user says once, and the calls that it asks for."""
+
+    says: str
+    gold: tuple[Action, ...]
+    """Empty where the agent must call nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One conversation."""
+
+    number: str
+    """Within its split; cases of equal numbers derive from one scenario."""
+    split: str
+    turns: tuple[Turn, ...]
+    config: Mapping[str, Mapping[str, Any]]
+    """Class -> its initial state, for every class whose methods are the tools."""
+    schemas: tuple[Mapping[str, Any], ...]
+    """Every function that the agent is ever shown, in OpenAI's format."""
+    held_out: Mapping[str, int]
+    """Function -> the turn, from 0, in which the agent is first shown it."""
+
+    def offered(self, turn: int) -> list[dict[str, Any]]:
+        """The functions that the agent is shown in a turn."""
+        return [
+            dict(schema)
+            for schema in self.schemas
+            if self.held_out.get(schema["function"]["name"], 0) <= turn
+        ]
+
+
+def folder(benchmarks: Path) -> Path:
+    """Where the files are."""
+    return benchmarks / "bfcl"
+
+
+def load(benchmarks: Path | None) -> dict[str, list[Case]]:
+    """Split -> its cases, in the order of the file. Raises BenchmarkMissing, BenchmarkBroken."""
+    if benchmarks is None:
+        raise BenchmarkMissing(
+            f"no folder of real bfcl tasks is named; set {VARIABLE} to the folder that holds bfcl"
+        )
+    place = folder(benchmarks)
+    functions = {name: _functions(place, module) for name, module in MODULES.items()}
+    return {split: list(_cases(place, split, functions)) for split in SPLITS}
+
+
+def _functions(place: Path, module: str) -> list[Row]:
+    """A class's functions in OpenAI's format."""
+    return [_function(row) for _, row in _rows(place / "multi_turn_func_doc" / f"{module}.json")]
+
+
+def _function(row: Row) -> Row:
+    shown = {key: row[key] for key in ("name", "description")}
+    return {
+        "type": "function",
+        "function": {**shown, "parameters": json_schema(row["parameters"])},
+    }
+
+
+def json_schema(documented: Mapping[str, Any]) -> Row:
+    """Documentation of a value as JSON Schema: types by their names there; any value has none."""
+    schema = dict(documented)
+    kind = schema.pop("type", "any")
+    if kind != "any":
+        schema["type"] = _JSON_TYPES.get(kind, kind)
+    if "properties" in schema:
+        schema["properties"] = {
+            name: json_schema(value) for name, value in schema["properties"].items()
+        }
+    if "items" in schema:
+        schema["items"] = json_schema(schema["items"])
+    return schema
+
+
+def _cases(place: Path, split: str, functions: Mapping[str, list[Row]]) -> Iterator[Case]:
+    path = place / f"BFCL_v4_multi_turn_{split}.json"
+    answers = {row["id"]: row for _, row in _rows(place / "possible_answer" / path.name)}
+    for line, row in _rows(path):
+        try:
+            yield _case(row, answers[row["id"]], split, functions)
+        except (KeyError, IndexError, TypeError, ValueError, SyntaxError, AttributeError) as error:
+            raise BenchmarkBroken(f"{path}, line {line}, is no such case: {error!r}") from error
+
+
+def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]]) -> Case:
+    involved = [schema for name in row["involved_classes"] for schema in functions[name]]
+    excluded = set(row.get("excluded_function", ()))
+    parameters = {
+        schema["function"]["name"]: list(schema["function"]["parameters"]["properties"])
+        for schema in involved
+    }
+    held_out = {
+        name: int(turn) for turn, names in row.get("missed_function", {}).items() for name in names
+    }
+    gold = [tuple(parse(text, parameters) for text in texts) for texts in answer["ground_truth"]]
+    said = [
+        _said(messages, turn in held_out.values()) for turn, messages in enumerate(row["question"])
+    ]
+    return Case(
+        number=row["id"].rpartition("_")[2],
+        split=split,
+        turns=tuple(Turn(says, calls) for says, calls in zip(said, gold, strict=True)),
+        config={name: row["initial_config"].get(name, {}) for name in row["involved_classes"]},
+        schemas=tuple(one for one in involved if one["function"]["name"] not in excluded),
+        held_out=held_out,
+    )
+
+
+def _said(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
+    """The user's one message of a turn; none where held-out functions come instead."""
+    if functions_come and not messages:
+        return MORE_TOOLS
+    (message,) = messages
+    if message["role"] != "user" or not message["content"]:
+        raise ValueError(f"a turn begins with {message!r}, which is no message of a user")
+    return message["content"]
+
+
+def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
+    """A gold call such as `tail('a.txt', lines=3)`; `parameters` names those given by position.
+
+    Raises ValueError, SyntaxError or KeyError for anything but a call with literals.
+    """
+    call = ast.parse(text, mode="eval").body
+    match call:
+        case ast.Call(func=ast.Name(id=function), args=placed, keywords=named):
+            names = parameters[function]
+        case _:
+            raise ValueError(f"{text!r} is no call of a function")
+    if len(placed) > len(names):
+        raise ValueError(f"{text!r} has {len(placed)} arguments by position, not {len(names)}")
+    given = dict(zip(names, placed, strict=False))
+    given |= {str(keyword.arg): keyword.value for keyword in named}
+    literals = {name: copy_json(ast.literal_eval(node)) for name, node in given.items()}
+    return Action(name=function, arguments=literals)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """The objects of a file of JSON Lines, each with its line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchmarkMissing(
+            f"{path} cannot be read ({error.strerror}); {VARIABLE} names the folder that holds bfcl"
+        ) from error
+    for line, written in enumerate(text.splitlines(), 1):
+        try:
+            row = json.loads(written)
+        except ValueError as error:
+            raise BenchmarkBroken(f"{path}, line {line}, is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BenchmarkBroken(f"{path}, line {line}, is no object")
+        yield line, row

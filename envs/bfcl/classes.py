@@ -1,0 +1,63 @@
+"""BFCL's classes, whose methods are the tools: loaded from the distribution bfcl-eval, not ours.
+
+Only the modules of the eight multi-turn classes are imported, which need mpmath and nothing else
+of what the distribution depends on (torch among it): it is installed without its dependencies.
+
+Guarantee: instances share nothing, neither with each other nor with their modules. Not covered:
+what the classes' own code does with memory and time.
+"""
+
+import sys
+from copy import deepcopy
+from importlib import import_module
+from typing import Any, Final
+
+from envs.environment import UnknownTask
+
+REQUIREMENTS: Final = ("bfcl-eval==2026.3.23", "mpmath==1.3.0")
+"""What to install, without dependencies; mpmath as bfcl-eval pins it."""
+
+MODULES: Final = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
+"""Class -> its module, and the file of its documentation."""
+
+_PACKAGE: Final = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
+_STATELESS: Final = "MathAPI"
+
+
+class ClassesMissing(UnknownTask):
+    """The classes are not installed, so no task can be executed."""
+
+
+def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
+    """A new object of the class in this initial state. Raises ClassesMissing."""
+    made = getattr(_module(name), name)()
+    if name != _STATELESS:
+        made._load_scenario(deepcopy(config), long_context=long_context)
+    # In the long context, parts of the state are the module's own and would be changed for all.
+    return deepcopy(made)
+
+
+def require() -> None:
+    """See that the classes can be imported. Raises ClassesMissing."""
+    for name in MODULES:
+        _module(name)
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(f"{_PACKAGE}.{MODULES[name]}")
+    except ImportError as error:
+        raise ClassesMissing(
+            f"the tools of bfcl are classes of another distribution ({error}); install it without "
+            f"its dependencies: uv pip install --python {sys.executable} --no-deps "
+            f"{' '.join(REQUIREMENTS)}"
+        ) from error

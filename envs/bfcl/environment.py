@@ -1,0 +1,188 @@
+"""The environment bfcl: the multi-turn cases of the Berkeley Function-Calling Leaderboard.
+
+It runs what the operator's folder holds, as one split per category, and generates no tasks of its
+own. Its tools are the classes of the distribution bfcl-eval; whoever plays no task needs neither.
+
+The user says the case's messages one after the other, each when the agent answers without a call,
+and then hangs up. More than 20 messages with calls in one turn end the case.
+
+Success is strict: `TURNS`, which is BFCL's official verdict, and `ABSTENTION`, which is the check
+that BFCL leaves out, must both be 1. Both are recorded with every rollout.
+
+Not covered: a message with neither text nor call ends a turn in BFCL; here it ends the episode, as
+in every environment. Its prompt for models without native calls.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar, Final
+
+from envs.agents import CLOSING, Agent
+from envs.bfcl.cases import SPLITS, Case, folder, load
+from envs.bfcl.classes import require
+from envs.bfcl.tools import BfclTools, initial_state
+from envs.bfcl.verdict import mistakes, needless
+from envs.catalog import ToolCatalog, undeclared
+from envs.database import Database
+from envs.environment import Environment, Limits, UnknownTask
+from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
+from envs.users import STOP
+from events.messages import Message, ToolCall
+
+POLICY: Final = (
+    "You do what the user asks with the tools you are given. Where no tool fits, or a value that a "
+    "tool needs is not known, call nothing and say what is missing."
+)
+BASIS: Final[tuple[Basis, ...]] = ("TURNS", "ABSTENTION")
+
+_UNLIMITED: Final = 1_000_000
+
+
+class Bfcl(Environment):
+    """Files, mathematics, messages, posts, tickets, stocks, travel and a car."""
+
+    name: ClassVar[str] = "bfcl"
+    toolset: ClassVar[type[BfclTools]] = BfclTools
+    capabilities: ClassVar[Mapping[str, str]] = {}
+    limits: ClassVar[Limits] = Limits(_UNLIMITED, max_errors=_UNLIMITED, max_rounds=20)
+
+    @cached_property
+    def cases(self) -> Mapping[str, Sequence[Case]]:
+        """Split -> its cases. Raises BenchmarkMissing, BenchmarkBroken."""
+        return load(self.benchmarks)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Case]:
+        return {_id(case): case for case in chain.from_iterable(self.cases.values())}
+
+    def case(self, task_id: str) -> Case:
+        """The case of a task. Raises UnknownTask, of which BenchmarkMissing is one."""
+        if task_id not in self._by_id:
+            raise UnknownTask(
+                f"environment bfcl has no task {task_id!r}; ids are bfcl/SPLIT/NUMBER with a split "
+                f"of {', '.join(SPLITS)}"
+            )
+        return self._by_id[task_id]
+
+    @property
+    def splits(self) -> Mapping[str, int]:
+        """BFCL's categories, where the operator's folder has them."""
+        if self.benchmarks is None or not folder(self.benchmarks).is_dir():
+            return {}
+        return {split: len(cases) for split, cases in self.cases.items()}
+
+    def tasks(self, split: str = GENERATED) -> Iterator[TaskDefinition]:
+        """The tasks of a split, in the order of the file. Raises UnknownTask, BenchmarkMissing."""
+        if split not in SPLITS:
+            raise UnknownTask(
+                f"environment bfcl has no split {split!r} and generates no tasks; it has "
+                f"{', '.join(SPLITS)}, from the operator's folder"
+            )
+        return map(_definition, self.cases[split])
+
+    def task(self, task_id: str) -> TaskDefinition:
+        """The task with this id. Raises UnknownTask, of which BenchmarkMissing is one."""
+        return _definition(self.case(task_id))
+
+    def generate(self, capability: str, seed: int) -> TaskDefinition:
+        """Raises UnknownTask: BFCL's cases are the only ones."""
+        raise UnknownTask(f"environment bfcl generates no tasks, of no capability {capability!r}")
+
+    def pristine(self, task: TaskDefinition) -> Database:
+        """What the case's objects begin with. Raises ClassesMissing."""
+        require()
+        return initial_state(self.case(task.id))
+
+    def policy(self, task: TaskDefinition) -> str:
+        """Two sentences of ours; BFCL tells models with native calls nothing."""
+        return POLICY
+
+    def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
+        """The functions of the case's classes, less those that the case excludes."""
+        return [dict(schema) for schema in self.case(task.id).schemas]
+
+    def offered(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Held-out functions only from the turn on in which they come."""
+        return self.case(task.id).offered(_turn(messages))
+
+    def oracle(self, task: TaskDefinition) -> Agent:
+        """Makes the gold calls of each turn."""
+        return BfclOracle(self.case(task.id))
+
+    def judge(
+        self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
+    ) -> tuple[str, ...] | None:
+        """BFCL's official verdict, and its check of turns in which nothing can be done."""
+        case = self.case(task.id)
+        if basis == "TURNS":
+            return tuple(mistakes(case, messages, lambda: self.toolset(self.reset(task))))
+        if basis == "ABSTENTION":
+            return tuple(needless(case, messages))
+        return None
+
+    @property
+    def catalog(self) -> ToolCatalog:
+        """Guessed from the functions' names, as for imported results of BFCL."""
+        return self._catalog
+
+    @cached_property
+    def _catalog(self) -> ToolCatalog:
+        functions = [schema["function"] for case in self._by_id.values() for schema in case.schemas]
+        arguments = {name for one in functions for name in one["parameters"]["properties"]}
+        return undeclared({one["name"] for one in functions}, argument_names=arguments)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """Those of the catalog."""
+        return self.catalog.writes
+
+
+class BfclOracle:
+    """Makes all gold calls of a turn in one message: some turns have more than the limit."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """The calls of the turn, or a sentence when they were made or there are none."""
+        turn = _turn(messages)
+        gold = self.case.turns[turn].gold
+        if not gold or messages[-1].role != "user":
+            return Message(role="assistant", content=CLOSING)
+        calls = tuple(
+            ToolCall(name=action.name, arguments=action.arguments, id=f"call_{turn}_{place}")
+            for place, action in enumerate(gold)
+        )
+        return Message(role="assistant", tool_calls=calls)
+
+
+def _turn(messages: Sequence[Message]) -> int:
+    """The turn, from 0, in which the agent is asked."""
+    return max(0, sum(message.role == "user" for message in messages) - 1)
+
+
+def _id(case: Case) -> str:
+    return f"bfcl/{case.split}/{case.number}"
+
+
+def _definition(case: Case) -> TaskDefinition:
+    opening, *later = (turn.says for turn in case.turns)
+    return TaskDefinition(
+        id=_id(case),
+        environment=Bfcl.name,
+        capability=f"multi_turn_{case.split}",
+        split=case.split,
+        scenario=Scenario(reason_for_call="\n".join([opening, *later])),
+        script=Script(
+            opening=opening,
+            answers=(
+                *(Answer(asks="", says=says, once=True) for says in later),
+                Answer(asks="", says=STOP),
+            ),
+        ),
+        criteria=Criteria(
+            gold_actions=tuple(action for turn in case.turns for action in turn.gold),
+            reward_basis=BASIS,
+        ),
+    )

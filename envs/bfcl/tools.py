@@ -1,0 +1,113 @@
+"""The tools of one BFCL case: the public methods of its classes.
+
+An argument is a value, never code: a method is called with what the model gave. Answers are as
+BFCL writes them: a string as it is, an object as JSON where it can be, all else as Python prints
+it; an exception is `Error during execution: ` with its text.
+
+The state is what the objects hold. The `Database` holds only what they begin with, so a fork is as
+cheap as anywhere and every toolset makes objects of its own.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from decimal import localcontext
+from functools import cached_property
+from typing import Any, Final
+
+from envs.bfcl.cases import LONG_CONTEXT, Case
+from envs.bfcl.classes import instance
+from envs.database import Database, copy_json
+from envs.tools import ToolResult, Toolset, unusable
+
+CLASSES: Final = "classes"
+"""The table of initial states, by class."""
+
+_CASE: Final = "case"
+_FAILED: Final = "Error during execution: "
+
+_LARGEST: Final = 10_000
+_BOUNDED: Final = frozenset({"precision", "decimal_places", "exponent"})
+"""Integers that decide how long arithmetic takes. A larger one would only end later, and in an
+error: Python prints no number of so many digits."""
+
+
+def initial_state(case: Case) -> Database:
+    """The state in which a case begins."""
+    begins = {"long_context": case.split == LONG_CONTEXT}
+    return Database({CLASSES: case.config, _CASE: begins})
+
+
+class BfclTools(Toolset):
+    """The methods of a case's classes, and the objects they belong to."""
+
+    @cached_property
+    def objects(self) -> dict[str, Any]:
+        """Class -> this toolset's own object of it. Raises ClassesMissing."""
+        long_context = self.database[_CASE]["long_context"]
+        return {
+            name: instance(name, config, long_context)
+            for name, config in self.database[CLASSES].items()
+        }
+
+    @cached_property
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """The tools by name, those included that the agent was not shown."""
+        return {
+            name: method
+            for made in self.objects.values()
+            for name, method in inspect.getmembers(made, inspect.ismethod)
+            if not name.startswith("_")
+        }
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> ToolResult:
+        """Run one method; raises nothing for whatever a model sends, ClassesMissing apart."""
+        method = self.methods.get(name)
+        if method is None:
+            return _malformed(f"name {name[:100]!r} is not defined")
+        if isinstance(arguments, str):
+            return _malformed(f"the arguments are not a JSON object: {arguments[:100]!r}")
+        problem = unusable(arguments) or _too_large(arguments)
+        if problem is not None:
+            return _malformed(f"the arguments {problem}")
+        return _run(method, copy_json(dict(arguments)))
+
+
+def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:
+    try:
+        # A method may change the precision of decimals, which is ours too.
+        with localcontext():
+            value = method(**arguments)
+            return ToolResult(_written(value), error=isinstance(value, dict) and "error" in value)
+    except Exception as error:
+        return ToolResult(f"{_FAILED}{error}", error=True, malformed=not _fits(method, arguments))
+
+
+def _written(value: Any) -> str:
+    """The answer as BFCL writes it."""
+    if isinstance(value, dict):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError):
+            return str(value)
+    return str(value)
+
+
+def _fits(method: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(method).bind(**arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _too_large(arguments: Mapping[str, Any]) -> str | None:
+    for name in _BOUNDED & arguments.keys():
+        value = arguments[name]
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            return f"have a {name} beyond {_LARGEST:,}"
+    return None
+
+
+def _malformed(text: str) -> ToolResult:
+    return ToolResult(f"{_FAILED}{text}", error=True, malformed=True)

@@ -1,0 +1,83 @@
+"""BFCL's verdict on a conversation, after each turn of the user in which there is something to do.
+
+    1. the agent made at least one call
+    2. the public attributes of every object equal those of objects on which the gold calls ran
+    3. each result of this turn's gold calls is among all results so far, as often as it is there
+
+Order is free, and so is a call too many that leaves no trace. `needless` is the check that BFCL
+has and leaves out: no call in a turn that asks for none. Calls without readable arguments count
+nowhere, as in BFCL, where they are text.
+
+Guarantee: everything is run again, on objects of the verdict's own; what the transcript says that
+a tool answered is not believed. Not covered: BFCL judges a case that was cut off in its last turn
+by what was done until then; here whoever was cut off has failed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from envs.bfcl.cases import Case, Turn
+from envs.bfcl.tools import BfclTools
+from envs.users import STOP
+from events.messages import Message, ToolCall
+
+Calls = list[ToolCall]
+
+
+def turns_of(messages: Sequence[Message]) -> list[Calls]:
+    """The agent's calls after each message of the user, the one apart that hangs up."""
+    turns: list[Calls] = []
+    for message in messages:
+        if message.role == "user" and STOP not in message.text:
+            turns.append([])
+        elif message.role == "assistant" and turns:
+            turns[-1] += [c for c in message.tool_calls if not isinstance(c.arguments, str)]
+    return turns
+
+
+def mistakes(
+    case: Case, messages: Sequence[Message], fresh: Callable[[], BfclTools]
+) -> Iterator[str]:
+    """What is wrong in the first turn in which something is; nothing where the agent is right."""
+    made = turns_of(messages)
+    if len(made) < len(case.turns):
+        yield f"the conversation ended after {len(made)} of {len(case.turns)} turns"
+        return
+    agent, perfect = fresh(), fresh()
+    results: Counter[str] = Counter()
+    for number, (turn, calls) in enumerate(zip(case.turns, made, strict=False)):
+        results.update(agent.call(call.name, call.arguments).content for call in calls)
+        expected = _results_of_gold(perfect, turn)
+        if not turn.gold:
+            continue
+        if not calls:
+            yield f"turn {number} made no call"
+            return
+        found = [*_differences(perfect.objects, agent.objects), *_lacking(expected, results)]
+        if found:
+            yield from (f"turn {number}: {what}" for what in found)
+            return
+
+
+def needless(case: Case, messages: Sequence[Message]) -> Iterator[str]:
+    """The turns in which the agent called something though nothing could be done."""
+    for number, (turn, calls) in enumerate(zip(case.turns, turns_of(messages), strict=False)):
+        if calls and not turn.gold:
+            yield f"turn {number} calls {calls[0].name}, but what it needs was not there"
+
+
+def _results_of_gold(tools: BfclTools, turn: Turn) -> Counter[str]:
+    return Counter(tools.call(action.name, action.arguments).content for action in turn.gold)
+
+
+def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterator[str]:
+    for name, made in expected.items():
+        for attribute, value in vars(made).items():
+            if not attribute.startswith("_") and getattr(actual[name], attribute) != value:
+                yield f"{name}.{attribute} is not as expected"
+
+
+def _lacking(expected: Counter[str], results: Counter[str]) -> Iterator[str]:
+    for result in expected - results:
+        yield f"no call gave {result[:200]!r}"
