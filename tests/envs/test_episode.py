@@ -170,6 +170,13 @@ def test_an_episode_without_end_is_cut_off_between_messages() -> None:
     assert made.messages[-1].role == "tool", "no call stays without its result"
 
 
+def test_the_limit_of_steps_is_reached_and_not_passed() -> None:
+    talk = (heard("Hi."), said("Hm?"), heard("Yes."))
+    made = after(*talk, max_steps=3)
+    assert (made.termination, made.reason) == (Termination.MAX_STEPS, "3 steps")
+    assert after(*talk, max_steps=4).turn is Party.AGENT
+
+
 def test_a_regular_end_in_the_last_step_is_regular() -> None:
     made = after(heard("Hi."), said("Hm?"), heard(STOP), max_steps=3)
     assert made.termination is Termination.USER_STOP
