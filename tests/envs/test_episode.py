@@ -177,6 +177,15 @@ def test_the_limit_of_steps_is_reached_and_not_passed() -> None:
     assert after(*talk, max_steps=4).turn is Party.AGENT
 
 
+def test_calls_between_two_messages_of_the_user_may_be_limited() -> None:
+    talk = (heard("Hi."), LOOK, LOOK, said("Hm?"), heard("Yes."), LOOK, LOOK)
+    made = after(*talk, max_rounds=2)
+    assert (made.turn, made.rounds) == (Party.AGENT, 2)
+    made.receive(LOOK)
+    assert made.termination is Termination.MAX_STEPS
+    assert made.reason == "3 messages with calls in one turn"
+
+
 def test_a_regular_end_in_the_last_step_is_regular() -> None:
     made = after(heard("Hi."), said("Hm?"), heard(STOP), max_steps=3)
     assert made.termination is Termination.USER_STOP

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from envs.database import ABSENT
 from envs.episode import Episode, Termination, play
 from envs.grading import Grade, grade, not_said, replay_gold, uncalled
-from envs.task import Criteria, TaskDefinition
+from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, Reciting, called, calls, graded, heard, said, task
 
@@ -243,6 +243,23 @@ def test_the_environment_is_asked_about_its_policy() -> None:
         verdict = grade(environment, given, made.messages, made.termination)
         assert verdict.violations == violations
         assert verdict.reward == (0 if violations else 1)
+
+
+def test_a_part_without_a_rule_here_is_the_environments_to_judge() -> None:
+    class Judging(Mini):
+        def judge(
+            self, basis: Basis, task: TaskDefinition, messages: Sequence[Message]
+        ) -> tuple[str, ...] | None:
+            return None if basis == "ENV_ASSERTION" else ("Too loud.",) * len(messages)
+
+    for basis, messages, reward, found in (
+        ("TURNS", [], 1.0, ()),
+        ("TURNS", [said("Hi!")], 0.0, ("Too loud.",)),
+        ("ENV_ASSERTION", [said("Hi!")], None, ()),
+    ):
+        verdict = grade(Judging(), task(reward_basis=(basis,)), messages, "user_stop")
+        assert (verdict.reward, verdict.violations) == (reward, found)
+    assert judged(task(reward_basis=("TURNS",))).reward is None
 
 
 def test_only_what_is_in_the_basis_counts() -> None:
