@@ -105,7 +105,7 @@ def _too_large(arguments: Mapping[str, Any]) -> str | None:
     for name in _BOUNDED & arguments.keys():
         value = arguments[name]
         if isinstance(value, int) and abs(value) > _LARGEST:
-            return f"have a {name} beyond {_LARGEST:,}"
+            return f"hold a value of {name} beyond {_LARGEST:,}"
     return None
 
 
