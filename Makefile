@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@ops/install/environment "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, the jars of Apache Kafka: where missing.
+components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, the jars of Apache Kafka, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
 lint: $(READY) ## Format, rules, types, and which package may import which.

@@ -116,8 +116,9 @@ def test_a_clock_in_the_first_state_is_caught(checked: Any) -> None:
 def test_the_order_of_a_set_is_caught_by_a_second_process(checked: Any) -> None:
     found = checked(("chance.sample(TITLES, len(TITLES))", "set(TITLES)"))
     assert not found.deterministic
-    assert "another process sees another definition" in found.problems[0]
-    assert "sort what comes from a set" in found.problems[0]
+    # Whether definitions differ or only first states hangs on the order this process happens to see.
+    told = next(line for line in found.problems if "another process sees another" in line)
+    assert "sort what comes from a set" in told
 
 
 def test_an_environment_that_only_one_process_can_import_is_caught(
