@@ -116,7 +116,7 @@ def test_a_clock_in_the_first_state_is_caught(checked: Any) -> None:
 def test_the_order_of_a_set_is_caught_by_a_second_process(checked: Any) -> None:
     found = checked(("chance.sample(TITLES, len(TITLES))", "set(TITLES)"))
     assert not found.deterministic
-    # Whether definitions differ or only first states hangs on the order this process happens to see.
+    # Whether definitions differ, or only first states, hangs on the order that this process sees.
     told = next(line for line in found.problems if "another process sees another" in line)
     assert "sort what comes from a set" in told
 
