@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, func, select
 
 from consumers.tables import Cycle, DeadLetter, Pattern, PatternRound, Rollout, Task
+from consumers.tally import LIVE_PURPOSES
 from events.position import Position
 
 Selection = Literal["all", "failed", "passed", "diagnosed"]
@@ -274,13 +275,15 @@ class Waiting:
 
 
 def waiting(connection: Connection) -> Waiting:
-    """Rollouts that no round has counted, rollouts without a verdict, and all rollouts."""
+    """Of the agent's own traffic, rollouts that no round has counted and rollouts without a
+    verdict; and all rollouts, whatever they were made for."""
     rollouts = Rollout.table().c
+    own = rollouts.purpose.in_(LIVE_PURPOSES)
     row = connection.execute(
         select(
             func.count().label("rollouts"),
-            (func.count() - func.count(rollouts.round)).label("undiagnosed"),
-            (func.count() - func.count(rollouts.success)).label("unjudged"),
+            func.count().filter(own, rollouts.round.is_(None)).label("undiagnosed"),
+            func.count().filter(own, rollouts.success.is_(None)).label("unjudged"),
         ).select_from(Rollout.table())
     ).one()
     return Waiting(row.undiagnosed, row.unjudged, row.rollouts)

@@ -155,7 +155,8 @@ def _mark(method: F, kind: Kind) -> F:
 def _declared(toolset: type[Toolset]) -> Mapping[str, Tool]:
     found: dict[str, Tool] = {}
     for owner in reversed(toolset.__mro__):
-        for name, method in vars(owner).items():
+        # A copy: another thread may be keeping the same finding on the class just now.
+        for name, method in list(vars(owner).items()):
             kind = getattr(method, _KIND, None)
             if kind is not None:
                 found[name] = _tool(name, method, kind)

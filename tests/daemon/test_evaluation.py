@@ -128,6 +128,8 @@ def test_attempts_are_rollouts_with_the_purpose_of_evaluation(
 def test_evaluations_are_no_traffic_for_diagnosis(evaluate: Evaluate, kintsugi: Kintsugi) -> None:
     with ModelServer(lambda _: said("How interesting.")) as server:
         evaluate(server, "--tasks", "5")
+    status = kintsugi("status", "--json").json
+    assert (status["rollouts"], status["undiagnosed"], status["unjudged"]) == (5, 0, 0)
     assert kintsugi("diagnose", "--json").json["patterns"] == 0
 
 
