@@ -12,54 +12,12 @@ ratio, no divergence and no denominator.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Self
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from events.messages import Frozen
-
-Level = Literal["token", "sequence", "sequence_token", "sequence_sum"]
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "dr"]
-
-
-class TisConfig(Frozen):
-    """Correction for the difference between sampler and learner: w from exp(old - roll)."""
-
-    mode: Literal["none", "truncate", "mask"] = "none"
-    """`truncate` clamps the weight to [lo, hi]; `mask` drops what is outside."""
-    level: Literal["token", "sequence", "geometric"] = "token"
-    """Of each token, of the whole sequence (product), or its geometric mean."""
-    lo: float = Field(default=0.0, ge=0)
-    hi: float = Field(default=2.0, gt=0)
-
-
-class KlConfig(Frozen):
-    """Penalty for leaving the reference policy."""
-
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Of x = logp - ref: x; x^2/2; exp(-x) - 1 + x."""
-    beta: float = Field(default=0.0, ge=0)
-    unbiased: bool = False
-    """Whether the estimate is weighted by the ratio to the recomputed policy."""
-
-
-class LossConfig(Frozen):
-    """Every switch of the loss."""
-
-    level: Level = "token"
-    lo: Annotated[float, Field(ge=0, le=1)] = 0.2
-    hi: Annotated[float, Field(ge=0)] = 0.28
-    dual: Annotated[float, Field(gt=1)] | None = None
-    """Bound of the loss of a negative advantage, in multiples of it; None: no bound."""
-    log_ratio_clamp: Annotated[float, Field(gt=0)] | None = None
-    """Largest |log ratio|; None: unbounded."""
-    tis: TisConfig = TisConfig()
-    kl: KlConfig = KlConfig()
-    aggregation: Aggregation = "seq-mean-token-mean"
-    t_max: Annotated[int, Field(gt=0)] | None = None
-    """Of `dr`: the constant length that sums are divided by; None: the batch's T."""
+from daemon.solver.algorithm import KlConfig, Level, LossConfig, TisConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +36,9 @@ class Batch:
     """(B, T) as the sampler reported them; needed by TIS."""
     ref: Tensor | None = None
     """(B, T) of the reference; needed by the KL penalty."""
-    weight: Tensor | None = None
-    """(B,) share of a sequence in its rollout, where one rollout became several sequences."""
+    rollout_tokens: Tensor | None = None
+    """(B,) trainable tokens of the whole rollout, where one rollout became several sequences;
+    None: each sequence is a rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +47,54 @@ class Denominators:
 
     tokens: float
     """Trainable tokens."""
-    sequences: float
-    """Sequences (or rollouts, where sequences have weights)."""
+    rollouts: float
+    """Rollouts with a trainable token."""
+    longest: float
+    """Most tokens of a sequence, trainable or not."""
 
+    @classmethod
+    def of(cls, mask: Tensor, rollout_tokens: Tensor | None = None) -> Self:
+        """Of one batch, which may be the step's batches laid together."""
+        own = mask.double().sum(-1)
+        total = own if rollout_tokens is None else rollout_tokens.double()
+        # A sequence is a share of its rollout, and a row without trainable tokens is none.
+        share = own / total.clamp(min=1.0)
+        return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
 
-def denominators(mask: Tensor, weight: Tensor | None = None) -> Denominators:
-    """Of one batch, or of the step's batches laid together."""
-    count = float(mask.shape[0]) if weight is None else float(weight.sum())
-    return Denominators(max(float(mask.sum()), 1.0), max(count, 1.0))
+    def __add__(self, other: "Denominators") -> "Denominators":
+        """Of both batches together."""
+        return Denominators(
+            self.tokens + other.tokens,
+            self.rollouts + other.rollouts,
+            max(self.longest, other.longest),
+        )
 
 
 def policy_loss(batch: Batch, config: LossConfig, over: Denominators | None = None) -> Tensor:
-    """The loss of a batch, a scalar; `over` are the step's denominators, by default its own."""
+    """The loss of a batch, a scalar; `over` are the step's denominators, by default its own.
+
+    A batch without a trainable token has loss 0 and gradient 0. Raises ValueError where a switch
+    needs log-probabilities that the batch has not.
+    """
     mask = batch.mask.to(batch.logp.dtype)
-    # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
-    change = torch.where(mask > 0, batch.logp - batch.old, 0.0)
-    if config.log_ratio_clamp is not None:
-        change = change.clamp(-config.log_ratio_clamp, config.log_ratio_clamp)
+    change = log_change(batch, config)
     ratio = log_ratio(batch.logp, change, mask, config.level).exp()
     loss = surrogate(ratio, batch.advantage[:, None], config)
     if config.tis.mode != "none":
         loss = loss * tis_weight(batch, mask, config.tis)
     if config.kl.beta > 0:
-        loss = loss + config.kl.beta * divergence(batch, mask, change, config.kl)
-    return aggregate(loss, mask, config, over or denominators(mask, batch.weight), batch.weight)
+        loss = loss + config.kl.beta * divergence(batch, change, config.kl)
+    over = over or Denominators.of(mask, batch.rollout_tokens)
+    return aggregate(loss, mask, config, over, batch.rollout_tokens)
+
+
+def log_change(batch: Batch, config: LossConfig) -> Tensor:
+    """(B, T) logp - old, 0 outside the mask."""
+    # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
+    change = torch.where(batch.mask > 0, batch.logp - batch.old, 0.0)
+    if config.log_ratio_clamp is None:
+        return change
+    return change.clamp(-config.log_ratio_clamp, config.log_ratio_clamp)
 
 
 def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tensor:
@@ -139,6 +122,14 @@ def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
 
 def tis_weight(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
     """(B, T) detached weight exp(old - roll), truncated or masked."""
+    weight = sampler_ratio(batch, mask, config)
+    if config.mode == "truncate":
+        return weight.clamp(config.lo, config.hi)
+    return torch.where((weight >= config.lo) & (weight <= config.hi), weight, 0.0)
+
+
+def sampler_ratio(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
+    """(B, T) detached exp(old - roll) of a token, or of its whole sequence."""
     if batch.roll is None:
         raise ValueError("TIS needs the sampler's log-probabilities; the batch has none")
     gap = torch.where(mask > 0, batch.old - batch.roll, 0.0).detach()
@@ -147,19 +138,29 @@ def tis_weight(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
         if config.level == "geometric":
             total = total / mask.sum(-1, keepdim=True).clamp(min=1.0)
         gap = total.expand_as(gap)
-    weight = gap.exp()
-    if config.mode == "truncate":
-        return weight.clamp(config.lo, config.hi)
-    return torch.where((weight >= config.lo) & (weight <= config.hi), weight, 0.0)
+    return gap.exp()
 
 
-def divergence(batch: Batch, mask: Tensor, change: Tensor, config: KlConfig) -> Tensor:
-    """(B, T) estimate of KL(policy || reference)."""
+def divergence(batch: Batch, change: Tensor, config: KlConfig) -> Tensor:
+    """(B, T) estimate of KL(policy || reference), 0 outside the mask."""
     if batch.ref is None:
         raise ValueError("a KL penalty needs the reference's log-probabilities; the batch has none")
-    x = torch.where(mask > 0, batch.logp - batch.ref, 0.0)
-    found = {"k1": x, "k2": x.square() / 2, "k3": torch.exp(-x) - 1 + x}[config.estimator]
+    x = torch.where(batch.mask > 0, batch.logp - batch.ref, 0.0)
+    found = estimate(x, config)
     return found * change.exp() if config.unbiased else found
+
+
+def estimate(x: Tensor, config: KlConfig) -> Tensor:
+    """The divergence from x = logp - ref, token by token. Source: Schulman, `Approximating KL`."""
+    if config.estimator == "k1":
+        return x
+    if config.estimator == "k2":
+        return x.square() / 2
+    k3 = torch.exp(-x) - 1 + x
+    if config.estimator == "k3":
+        return k3
+    k2 = x.square() / 2
+    return k2 + (k3 - k2).detach()
 
 
 def aggregate(
@@ -167,17 +168,16 @@ def aggregate(
     mask: Tensor,
     config: LossConfig,
     over: Denominators,
-    weight: Tensor | None = None,
+    rollout_tokens: Tensor | None = None,
 ) -> Tensor:
     """The scalar; tokens outside the mask count nowhere."""
     loss = torch.where(mask > 0, loss, 0.0)
     if config.aggregation == "token-mean":
-        return loss.sum() / over.tokens
+        return loss.sum() / (over.tokens or 1.0)
     per_sequence = loss.sum(-1)
     if config.aggregation == "seq-mean-token-mean":
-        per_sequence = per_sequence / mask.sum(-1).clamp(min=1.0)
+        tokens = mask.sum(-1) if rollout_tokens is None else rollout_tokens.to(loss.dtype)
+        per_sequence = per_sequence / tokens.clamp(min=1.0)
     elif config.aggregation == "dr":
-        per_sequence = per_sequence / (config.t_max or loss.shape[-1])
-    if weight is not None:
-        per_sequence = per_sequence * weight
-    return per_sequence.sum() / over.sequences
+        per_sequence = per_sequence / (config.t_max or over.longest)
+    return per_sequence.sum() / (over.rollouts or 1.0)
