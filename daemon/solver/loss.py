@@ -61,14 +61,6 @@ class Denominators:
         share = own / total.clamp(min=1.0)
         return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
 
-    def __add__(self, other: "Denominators") -> "Denominators":
-        """Of both batches together."""
-        return Denominators(
-            self.tokens + other.tokens,
-            self.rollouts + other.rollouts,
-            max(self.longest, other.longest),
-        )
-
 
 def policy_loss(batch: Batch, config: LossConfig, over: Denominators | None = None) -> Tensor:
     """The loss of a batch, a scalar; `over` are the step's denominators, by default its own.

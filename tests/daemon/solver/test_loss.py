@@ -16,31 +16,35 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 
 
+def one_of(chance: np.random.Generator, *values: Any) -> Any:
+    return values[int(chance.integers(len(values)))]
+
+
 def random_config(chance: np.random.Generator, number: int) -> LossConfig:
     """Levels and aggregations in turn, everything else by chance."""
     pairs = list(itertools.product(LEVELS, AGGREGATIONS))
     level, aggregation = pairs[number % len(pairs)]
     tis = TisConfig(
-        mode=chance.choice(["none", "truncate", "mask"]),
-        level=chance.choice(["token", "sequence", "geometric"]),
-        lo=chance.choice([0.0, 0.5]),
-        hi=chance.choice([1.5, 2.0, 5.0]),
+        mode=one_of(chance, "none", "truncate", "mask"),
+        level=one_of(chance, "token", "sequence", "geometric"),
+        lo=one_of(chance, 0.0, 0.5),
+        hi=one_of(chance, 1.5, 2.0, 5.0),
     )
     kl = KlConfig(
-        estimator=chance.choice(["k1", "k2", "k3", "k2_st_k3"]),
-        beta=chance.choice([0.0, 0.05, 0.5]),
+        estimator=one_of(chance, "k1", "k2", "k3", "k2_st_k3"),
+        beta=one_of(chance, 0.0, 0.05, 0.5),
         unbiased=bool(chance.integers(2)),
     )
     return LossConfig(
         level=level,
-        lo=chance.choice([0.0003, 0.2, 0.4]),
-        hi=chance.choice([0.0004, 0.28]),
-        dual=chance.choice([None, 1.5, 3.0]),
-        log_ratio_clamp=chance.choice([None, 0.5, 20.0]),
+        lo=one_of(chance, 0.0003, 0.2, 0.4),
+        hi=one_of(chance, 0.0004, 0.28),
+        dual=one_of(chance, None, 1.5, 3.0),
+        log_ratio_clamp=one_of(chance, None, 0.5, 20.0),
         tis=tis,
         kl=kl,
         aggregation=aggregation,
-        t_max=chance.choice([None, 16]),
+        t_max=one_of(chance, None, 16),
     )
 
 
@@ -172,11 +176,12 @@ def test_rows_without_a_trainable_token_dilute_no_mean(aggregation: Aggregation)
     arrays = random_arrays(np.random.default_rng(6))
     rows = arrays.mask.shape[0]
     arrays = replace(arrays, rollout_tokens=None)
-    doubled = Arrays(
-        *(np.concatenate([a, a]) for a in (arrays.logp, arrays.old, arrays.roll, arrays.ref)),
-        mask=np.concatenate([arrays.mask, np.zeros_like(arrays.mask)]),
-        advantage=np.concatenate([arrays.advantage, arrays.advantage]),
-    )
+    twice = {
+        name: np.concatenate([getattr(arrays, name)] * 2)
+        for name in ("logp", "old", "roll", "ref", "mask", "advantage")
+    }
+    twice["mask"][rows:] = 0.0
+    doubled = Arrays(**twice)
     config = LossConfig(aggregation=aggregation)
     loss, gradient = product_loss(arrays, config)
     with_empty, with_empty_gradient = product_loss(doubled, config)
