@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -145,11 +146,19 @@ def attach(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftMod
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _older_peft():
         torch.manual_seed(seed)
         adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     return adapted
+
+
+@contextmanager
+def _older_peft() -> Iterator[None]:
+    """PEFT up to 0.21 asks transformers for gradient checkpointing by a name that is going away."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        yield
 
 
 def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
@@ -183,8 +192,9 @@ def continue_from(model: PreTrainedModel, folder: Path) -> tuple[PeftModel, Prov
     Raises BadAdapter, WrongBase.
     """
     provenance = verify(folder, model)
-    adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
-    adapted.load_adapter(str(folder), adapter_name=_REFERENCE, is_trainable=False)
+    with _older_peft():
+        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
+        adapted.load_adapter(str(folder), adapter_name=_REFERENCE, is_trainable=False)
     adapted.set_adapter(_TRAINED)
     return adapted, provenance
 

@@ -10,12 +10,11 @@ A loss or gradient that is not finite raises `UnstableUpdate` before the optimiz
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-import torch.distributed
 from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
@@ -183,7 +182,9 @@ class Learner:
     ) -> tuple[float, float]:
         self.optimizer.zero_grad(set_to_none=True)
         losses = list(self._backward(micros, over, tally))
-        norm = self._clipped()
+        norm = clipped(self.parameters, self.settings.max_gradient_norm)
+        if isinstance(norm, str):
+            raise self._unstable(norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
@@ -215,20 +216,6 @@ class Learner:
             rollout_tokens=padded.rollout_tokens,
         )
 
-    def _clipped(self) -> float:
-        """Clip the gradient; returns its norm before that. Raises UnstableUpdate."""
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.parameters.values(), self.settings.max_gradient_norm
-        )
-        if not torch.isfinite(norm):
-            broken = [name for name, p in self.parameters.items() if _broken(p.grad)]
-            raise self._unstable(
-                f"the gradient of {len(broken)} weights is not finite, the first is {broken[0]}"
-                if broken
-                else f"the gradient's norm is {norm.item():g}"
-            )
-        return float(norm)
-
     def _unstable(self, what: str) -> UnstableUpdate:
         self.optimizer.zero_grad(set_to_none=True)
         return UnstableUpdate(
@@ -238,6 +225,19 @@ class Learner:
 
     def _score(self, padded: Padded) -> Scores:
         return score(self.model, padded, self.temperature)
+
+
+def clipped(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
+    """Clip the gradient to a norm; returns the norm before that, or what is not finite in it."""
+    gradients = [p.grad for p in parameters.values() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if torch.isfinite(norm):
+        torch.nn.utils.clip_grads_with_norm_(parameters.values(), limit, norm)
+        return float(norm)
+    broken = [name for name, p in parameters.items() if _broken(p.grad)]
+    if not broken:
+        return f"the gradient's norm is {float(norm):g}"
+    return f"the gradient of {len(broken)} weights is not finite, the first is {broken[0]}"
 
 
 def _broken(gradient: Tensor | None) -> bool:
