@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from daemon.solver import parallel
 from daemon.solver.algorithm import KlConfig, LossConfig
 from daemon.solver.loss import Batch, estimate, log_change, log_ratio, sampler_ratio
 from events.errors import KintsugiError
@@ -123,6 +124,19 @@ class Tally:
 
     def _add(self, name: str, values: Tensor) -> None:
         self.sums[name] = self.sums.get(name, 0.0) + float(values.double().sum())
+
+    def together(self) -> "Tally":
+        """The sums of all processes."""
+        total = Tally(self.config)
+        for sums, largest, has_reference in parallel.gathered(
+            (self.sums, self.largest, self.has_reference)
+        ):
+            for name, value in sums.items():
+                total.sums[name] = total.sums.get(name, 0.0) + value
+            for name, value in largest.items():
+                total.largest[name] = max(total.largest[name], value)
+            total.has_reference |= has_reference
+        return total
 
     def figures(self) -> dict[str, float | None]:
         """The fields of `StepMetrics` that come from tokens."""

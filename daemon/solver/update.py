@@ -19,6 +19,7 @@ from peft import PeftModel
 from pydantic import Field
 from torch import Tensor
 
+from daemon.solver import parallel
 from daemon.solver.algorithm import Algorithm
 from daemon.solver.batch import (
     Chosen,
@@ -100,6 +101,7 @@ class Learner:
         """Padded tokens per micro-batch: bounds memory and changes no result."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
         self.parameters = trained_parameters(model)
+        parallel.begin_alike(self.parameters.values())
         self.optimizer = self.settings.build(self.parameters.values())
         self.steps = 0
         """Optimizer steps so far."""
@@ -139,7 +141,7 @@ class Learner:
             "loss": math.fsum(losses) / len(losses),
             "gradient_norm": max(norms),
             "learning_rate": self.settings.lr,
-            **tally.figures(),
+            **tally.together().figures(),
         }
         return StepMetrics.model_validate({**found.model_dump(), **changed})
 
@@ -164,9 +166,8 @@ class Learner:
 
     def _prepared(self, part: Sequence[Row], parts: int) -> list[_Micro]:
         """A mini-batch's micro-batches, with everything that must be known before the update."""
-        found = [
-            _Micro(pad(micro, self.device)) for micro in micro_batches(part, self.micro_tokens)
-        ]
+        own = parallel.share(sorted(part, key=lambda row: -row.length))
+        found = [_Micro(pad(micro, self.device)) for micro in micro_batches(own, self.micro_tokens)]
         with torch.no_grad():
             if parts * self.algorithm.epochs > 1:
                 for micro in found:
@@ -182,13 +183,18 @@ class Learner:
     ) -> tuple[float, float]:
         self.optimizer.zero_grad(set_to_none=True)
         losses = list(self._backward(micros, over, tally))
+        # Summed before it is looked at, so that no process stops while another waits for it.
+        loss = math.fsum(parallel.gathered(sum(losses)))
+        parallel.add_gradients(self.parameters.values())
+        if not math.isfinite(loss):
+            raise self._unstable(f"the loss is {loss:g}")
         norm = clipped(self.parameters, self.settings.max_gradient_norm)
         if isinstance(norm, str):
             raise self._unstable(norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
-        return math.fsum(losses), norm
+        return loss, norm
 
     def _backward(
         self, micros: Sequence[_Micro], over: Denominators, tally: Tally
@@ -198,8 +204,6 @@ class Learner:
             scores = self._score(micro.padded)
             batch = self._batch(micro, scores)
             loss = policy_loss(batch, self.algorithm.loss, over)
-            if not torch.isfinite(loss):
-                raise self._unstable(f"the loss is {loss.item():g}")
             loss.backward()  # type: ignore[no-untyped-call]
             tally.add(batch, scores.entropy)
             yield loss.item()
