@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from daemon.solver.policy import parts
+from daemon.solver.spec import LoraSettings
 from events.errors import KintsugiError
 from events.messages import Frozen
 from events.registry import first_problem
@@ -57,23 +58,6 @@ class WrongBase(BadAdapter):
 
 class AdapterNotWritten(KintsugiError):
     """The disk refused; nothing was left behind."""
-
-
-class LoraSettings(Frozen):
-    """Which weights an adapter adds to, and how strongly."""
-
-    rank: Annotated[int, Field(ge=1, le=512)] = 8
-    alpha: Annotated[float, Field(gt=0)] = 16.0
-    targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    )
-    """Last parts of the names of linear layers; every one must name some."""
 
 
 class Base(Frozen):

@@ -6,15 +6,14 @@ entropy, malformed calls); their values are settings, and None switches one off.
 """
 
 import math
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from daemon.solver import parallel
 from daemon.solver.algorithm import KlConfig, LossConfig
 from daemon.solver.loss import Batch, estimate, log_change, log_ratio, sampler_ratio
+from daemon.solver.spec import Limits
 from events.errors import KintsugiError
 from events.messages import Frozen
 
@@ -162,23 +161,6 @@ class Tally:
     def _effective(self) -> float:
         square = self.sums["square"]
         return self.sums["weight"] ** 2 / (self.sums["tokens"] * square) if square else 0.0
-
-
-class Limits(Frozen):
-    """When training stops by itself. None: never for this reason."""
-
-    kl: Annotated[float, Field(gt=0)] | None = 0.3
-    """Nats per token from the reference, for `patience` steps."""
-    ratio_low: Annotated[float, Field(ge=0)] | None = 0.8
-    """Smallest mean ratio, at any step."""
-    ratio_high: Annotated[float, Field(gt=1)] | None = 1.25
-    entropy_factor: Annotated[float, Field(gt=1)] | None = 3.0
-    """Entropy above this multiple of the first step's, or below its reciprocal, for `patience`."""
-    malformed_factor: Annotated[float, Field(ge=1)] | None = 2.0
-    """Share of rollouts with malformed calls above this multiple of the first step's, ..."""
-    malformed_margin: Annotated[float, Field(ge=0)] = 0.02
-    """... plus this, for `patience` steps: one step's share is too small a sample."""
-    patience: Annotated[int, Field(ge=1)] = 3
 
 
 class Guard(Frozen):

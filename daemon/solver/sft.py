@@ -8,34 +8,17 @@ examples is a function of the seed.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.lora import trained_parameters
 from daemon.solver.policy import check_ids, score
+from daemon.solver.spec import SftSettings
 from daemon.solver.trajectory import TokenSequence
-from daemon.solver.update import OptimizerSettings, UnstableUpdate, clipped
+from daemon.solver.update import UnstableUpdate, adamw, clipped
 from events.messages import Frozen
-
-
-class SftSettings(Frozen):
-    """How long, how much at once, how fast."""
-
-    optimizer: OptimizerSettings = OptimizerSettings()
-    epochs: Annotated[int, Field(ge=1)] = 1
-    batch_tokens: Annotated[int, Field(ge=1)] = 4096
-    """Tokens per optimizer step, read and written."""
-    micro_tokens: Annotated[int, Field(ge=1)] = 8192
-    """Padded tokens per forward pass."""
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the steps over which the learning rate rises from 0."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How it falls to 0 afterwards, or does not."""
-    seed: int = 0
 
 
 class SftStep(Frozen):
@@ -64,7 +47,7 @@ def train(
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
     check_ids(model, max(max(row.sequence.ids) for row in rows))
     parameters = trained_parameters(model)
-    optimizer = settings.optimizer.build(parameters.values())
+    optimizer = adamw(settings.optimizer, parameters.values())
     batches = list(_plan(rows, settings))
     for number, batch in enumerate(batches):
         rate = settings.optimizer.lr * _pace(number, len(batches), settings)

@@ -12,11 +12,9 @@ A loss or gradient that is not finite raises `UnstableUpdate` before the optimiz
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from peft import PeftModel
-from pydantic import Field
 from torch import Tensor
 
 from daemon.solver import parallel
@@ -36,33 +34,26 @@ from daemon.solver.lora import reference, trained_parameters
 from daemon.solver.loss import Batch, Denominators, policy_loss
 from daemon.solver.metrics import StepMetrics, Tally
 from daemon.solver.policy import Scores, check_ids, score
+from daemon.solver.spec import OptimizerSettings
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
-from events.messages import Frozen
 
 
 class UnstableUpdate(KintsugiError):
     """A loss or a gradient was not finite; the weights were not changed by it."""
 
 
-class OptimizerSettings(Frozen):
-    """AdamW at a constant learning rate. Defaults: for LoRA on a model below 10 M parameters."""
-
-    lr: Annotated[float, Field(gt=0)] = 2e-3
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_gradient_norm: Annotated[float, Field(gt=0)] = 1.0
-
-    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.AdamW:
-        """The optimizer over these parameters."""
-        return torch.optim.AdamW(
-            list(parameters),
-            lr=self.lr,
-            betas=self.betas,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-        )
+def adamw(
+    settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter]
+) -> torch.optim.AdamW:
+    """The optimizer over these parameters."""
+    return torch.optim.AdamW(
+        list(parameters),
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
 
 
 @dataclass(slots=True)
@@ -102,7 +93,7 @@ class Learner:
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
         self.parameters = trained_parameters(model)
         parallel.begin_alike(self.parameters.values())
-        self.optimizer = self.settings.build(self.parameters.values())
+        self.optimizer = adamw(self.settings, self.parameters.values())
         self.steps = 0
         """Optimizer steps so far."""
 

@@ -7,10 +7,11 @@ import torch
 from peft import PeftModel
 
 from daemon.solver.algorithm import Algorithm
-from daemon.solver.lora import LoraSettings, attach
+from daemon.solver.lora import attach
 from daemon.solver.presets import PRESETS, preset
+from daemon.solver.spec import LoraSettings, OptimizerSettings
 from daemon.solver.trajectory import Trajectory, Turn
-from daemon.solver.update import Learner, OptimizerSettings
+from daemon.solver.update import Learner
 from tests.daemon.solver.tiny import VOCABULARY, tiny_model, trajectory
 
 LEVERS = frozenset(range(VOCABULARY))

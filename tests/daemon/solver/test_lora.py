@@ -21,7 +21,6 @@ from daemon.solver.lora import (
     WEIGHTS,
     BadAdapter,
     Base,
-    LoraSettings,
     Provenance,
     WrongBase,
     attach,
@@ -32,6 +31,7 @@ from daemon.solver.lora import (
     verify,
     weights_sha256,
 )
+from daemon.solver.spec import LoraSettings
 from tests.daemon.solver.tiny import tiny_model
 
 SMALL = LoraSettings(rank=4, alpha=8.0, targets=("q_proj", "down_proj"))

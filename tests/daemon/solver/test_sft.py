@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.solver.lora import LoraSettings, attach
-from daemon.solver.sft import SftSettings, SftStep, mean_loss, train
+from daemon.solver.lora import attach
+from daemon.solver.sft import SftStep, mean_loss, train
+from daemon.solver.spec import LoraSettings, OptimizerSettings, SftSettings
 from daemon.solver.trajectory import TokenSequence, sequences
-from daemon.solver.update import OptimizerSettings, UnstableUpdate
+from daemon.solver.update import UnstableUpdate
 from tests.daemon.solver.tiny import groups, tiny_model
 
 
