@@ -14,7 +14,7 @@ from torch import nn
 
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.lora import trained_parameters
-from daemon.solver.policy import check_ids, score
+from daemon.solver.policy import check, check_ids, score
 from daemon.solver.spec import SftSettings
 from daemon.solver.trajectory import TokenSequence
 from daemon.solver.update import UnstableUpdate, adamw, clipped
@@ -45,6 +45,7 @@ def train(
     rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
     if not rows:
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
+    check(model)
     check_ids(model, max(max(row.sequence.ids) for row in rows))
     parameters = trained_parameters(model)
     optimizer = adamw(settings.optimizer, parameters.values())

@@ -33,7 +33,7 @@ from daemon.solver.batch import (
 from daemon.solver.lora import reference, trained_parameters
 from daemon.solver.loss import Batch, Denominators, policy_loss
 from daemon.solver.metrics import StepMetrics, Tally
-from daemon.solver.policy import Scores, check_ids, score
+from daemon.solver.policy import Scores, check, check_ids, score
 from daemon.solver.spec import OptimizerSettings
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
@@ -68,7 +68,7 @@ class _Micro:
 
 
 class Learner:
-    """An adapter in training."""
+    """An adapter in training. Raises UnsupportedModel for a model that it would train wrongly."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Learner:
         micro_tokens: int = 8192,
         watch_reference: bool = False,
     ) -> None:
+        check(model)
         self.model = model
         self.algorithm = algorithm
         self.ends = ends

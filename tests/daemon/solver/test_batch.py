@@ -154,6 +154,11 @@ def test_a_model_whose_head_is_not_all_is_refused() -> None:
         check(Gemma2ForCausalLM(config))
 
 
+def test_training_mode_changes_no_log_probability() -> None:
+    model, batch = tiny_model(), pad(all_rows(groups(1)))
+    assert torch.equal(score(model.train(), batch).logp, score(model.eval(), batch).logp)
+
+
 def test_a_plain_model_is_supported() -> None:
     check(tiny_model())
 

@@ -262,6 +262,12 @@ def test_rollouts_of_another_model_are_refused() -> None:
         learner().step(strange)
 
 
+def test_a_model_that_would_be_trained_wrongly_is_refused() -> None:
+    model = attach(tiny_model(attention_dropout=0.1), LORA, 0)
+    with pytest.raises(UnsupportedModel, match="attention_dropout"):
+        Learner(model, Algorithm(), ENDS)
+
+
 def test_the_same_rollouts_give_the_same_weights() -> None:
     found = []
     for _ in range(2):
