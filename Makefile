@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The rest: setup, check (the quick round before a commit), faults, bench, constraints, clean.
+# The rest: setup, learner, check (the quick round before a commit), faults, bench, constraints, clean.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,9 +10,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-FAST := not kafka and not postgres and not benchmarks and not faults and not processes
+LEARNER := $(VENV)/.learner
+FAST := not kafka and not postgres and not benchmarks and not faults and not processes and not learning
 
-.PHONY: help setup components lint check test demo faults bench constraints clean
+.PHONY: help setup components learner lint check test demo faults bench constraints clean
 
 help: ## This list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -24,23 +25,30 @@ $(READY): pyproject.toml constraints.txt
 	@ops/install/environment "$(PYTHON)" "$(VENV)"
 	@touch $@
 
+# The learner's packages take 4.7 GB: only what runs or checks it fetches them.
+$(LEARNER): $(READY)
+	@ops/install/environment "$(PYTHON)" "$(VENV)" train
+	@touch $@
+
 components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, the jars of Apache Kafka, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
-lint: $(READY) ## Format, rules, types, and which package may import which.
+lint: $(LEARNER) ## Format, rules, types, and which package may import which.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint ## Lint and the tests that need no service: under a minute.
+check: lint ## Lint and the tests that need no service: two minutes.
 	$(BIN)/python -m pytest -q -n auto -m "$(FAST)"
 
-test: components ## Every test, against a real Kafka broker and a real PostgreSQL server.
+test: components $(LEARNER) ## Every test, against a real Kafka broker and a real PostgreSQL server.
 	$(BIN)/python -m pytest $(PYTEST)
 
 demo: $(READY) ## Rollouts, folded through killed processes into failure patterns. Needs no service.
 	@$(BIN)/python -m ops.demo
+
+learner: $(LEARNER) ## The packages of the learner too (torch, transformers, peft): 4.7 GB.
 
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
@@ -52,7 +60,7 @@ bench: $(READY) ## Throughput of the log and of the folds on this machine, as ra
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
-	    --no-header --group dev --output-file constraints.txt pyproject.toml
+	    --no-header --extra train --group dev --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what make and the tools left, the virtual environment included.
 	rm -rf $(VENV) .local dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \

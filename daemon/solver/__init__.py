@@ -1,0 +1,1 @@
+"""The learner: from tasks and the current policy to a LoRA adapter (job, adapter)."""

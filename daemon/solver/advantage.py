@@ -1,0 +1,147 @@
+"""From the rewards of a batch to advantages, and which groups teach anything at all.
+
+A group is the rollouts of one task. Whether it is trained on is decided by the unshaped verdict;
+the advantages are made of the shaped rewards. A rollout that nobody judged is in neither: its
+group is that much smaller. Sources: GRPO, RLOO (leave one out), Dr. GRPO (no scale), AReaL (batch).
+
+Plain floats, no torch: a batch has hundreds of rewards, and the sums are exact in any order.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from daemon.solver.algorithm import AdvantageConfig, FilterConfig
+
+Groups = Mapping[str, Sequence[int]]
+"""Group -> places of its members in the batch."""
+
+
+def advantages(
+    rewards: Sequence[float],
+    groups: Sequence[str],
+    config: AdvantageConfig,
+    tokens: Sequence[int] | None = None,
+) -> list[float]:
+    """One advantage per rollout; `groups` names each one's group, `tokens` counts what it wrote.
+
+    Where the group is the baseline, a group of one and a group of equal rewards give exactly 0:
+    there is nothing to compare. Raises ValueError for unequal lengths, a reward that is no finite
+    number, or a weight by tokens without them.
+    """
+    _check(rewards, groups, config, tokens)
+    scaled = [(reward - config.reward.offset) * config.reward.factor for reward in rewards]
+    weights = [float(count) for count in tokens or ()] if config.weight == "token" else None
+    weights = weights or [1.0] * len(scaled)
+    members = by_group(groups)
+    centred = _centred(scaled, members, weights, config)
+    if config.scale == "none":
+        return centred
+    if config.scale == "batch":
+        return _scaled(centred, deviation(centred, weights, config.ddof), config.eps)
+    found = centred.copy()
+    for places in members.values():
+        spread = deviation([scaled[place] for place in places], [1.0] * len(places), config.ddof)
+        for place in places:
+            found[place] = _scaled([centred[place]], spread, config.eps)[0]
+    return found
+
+
+def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
+    """Places of each group's members, groups in the order of their first."""
+    members: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    return members
+
+
+def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted; 0 where nothing weighs."""
+    total = math.fsum(weights)
+    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / total if total else 0.0
+
+
+def deviation(values: Sequence[float], weights: Sequence[float], ddof: int) -> float:
+    """The weighted standard deviation; 0 for fewer than `ddof` + 1 values, and for equal ones."""
+    total = math.fsum(weights)
+    if total <= ddof or min(values) == max(values):
+        return 0.0
+    centre = mean(values, weights)
+    squares = math.fsum(w * (v - centre) ** 2 for v, w in zip(values, weights, strict=True))
+    return math.sqrt(squares / (total - ddof))
+
+
+def _centred(
+    rewards: list[float],
+    members: dict[str, list[int]],
+    weights: list[float],
+    config: AdvantageConfig,
+) -> list[float]:
+    if config.center == "none":
+        return rewards
+    if config.center == "batch":
+        centre = mean(rewards, weights)
+        return [_difference(reward, centre, rewards) for reward in rewards]
+    found = [0.0] * len(rewards)
+    for places in members.values():
+        own = [rewards[place] for place in places]
+        centre, count = mean(own, [1.0] * len(own)), len(own)
+        factor = count / (count - 1) if config.center == "loo" and count > 1 else 1.0
+        for place in places:
+            found[place] = factor * _difference(rewards[place], centre, own)
+    return found
+
+
+def _difference(value: float, centre: float, among: Sequence[float]) -> float:
+    # The mean of equal numbers need not be that number in floating point: 0.1 three times.
+    return 0.0 if min(among) == max(among) else value - centre
+
+
+def _scaled(values: list[float], spread: float, eps: float) -> list[float]:
+    # Equal values have no scale; dividing by eps would make advantages of a million.
+    if spread == 0.0:
+        return values
+    return [value / (spread + eps) for value in values]
+
+
+def _check(
+    rewards: Sequence[float],
+    groups: Sequence[str],
+    config: AdvantageConfig,
+    tokens: Sequence[int] | None,
+) -> None:
+    if len(rewards) != len(groups) or (tokens is not None and len(tokens) != len(rewards)):
+        raise ValueError(
+            f"{len(rewards)} rewards, {len(groups)} groups and "
+            f"{'no' if tokens is None else len(tokens)} token counts do not belong together"
+        )
+    for reward, group in zip(rewards, groups, strict=True):
+        if not math.isfinite(reward):
+            raise ValueError(f"a reward of group {group} is {reward}; rewards are finite numbers")
+    if config.weight == "token" and tokens is None:
+        raise ValueError("advantages weighted by tokens need the number of each rollout's tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the filter made of a batch."""
+
+    groups: tuple[str, ...]
+    """To be trained on, in the batch's order."""
+    informative: float
+    """Share of all groups that neither all fail nor all pass; 0 for an empty batch."""
+    passed: float
+    """Mean over the groups of their pass rates; 0 for an empty batch."""
+
+
+def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Kept:
+    """Which groups teach something; `successes` are the unshaped verdicts of each."""
+    rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
+    informative = {group for group, rate in rates.items() if 0 < rate < 1}
+    kept = tuple(
+        group
+        for group, rate in rates.items()
+        if rate <= config.most and (group in informative or not config.informative)
+    )
+    count = max(len(successes), 1)
+    return Kept(kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1))

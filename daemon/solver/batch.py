@@ -1,0 +1,156 @@
+"""From trajectories to the tensors of an update: filtered, weighed, cut into micro-batches, padded.
+
+Padding is on the right, so positions are those of the sampler. Log-probabilities belong to
+predictions: column t of a (B, T - 1) tensor is about the token at t + 1.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from daemon.solver.advantage import Kept, advantages, keep
+from daemon.solver.algorithm import Algorithm
+from daemon.solver.loss import Denominators
+from daemon.solver.trajectory import Refused, TokenSequence, Trajectory, sequences, trainable
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of an update."""
+
+    sequence: TokenSequence
+    advantage: float
+    rollout_tokens: int
+    """Trainable tokens of its whole rollout (of itself, where each turn counts by itself)."""
+
+    @property
+    def length(self) -> int:
+        """Tokens read and written."""
+        return len(self.sequence.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What of a batch of rollouts an update may use."""
+
+    judged: tuple[Trajectory, ...]
+    """Everything that can be trained on, of any group."""
+    kept: Kept
+    refused: tuple[Refused, ...]
+
+
+def choose(
+    trajectories: Sequence[Trajectory],
+    algorithm: Algorithm,
+    ends: frozenset[int],
+    temperature: float = 1.0,
+) -> Chosen:
+    """Refuse what cannot be trained on, then ask which groups teach something.
+
+    A refused rollout makes its group smaller; it is no failure.
+    """
+    judged, refused = trainable(trajectories, ends, temperature)
+    verdicts: dict[str, list[bool]] = {}
+    for trajectory in judged:
+        verdicts.setdefault(trajectory.group, []).append(bool(trajectory.success))
+    return Chosen(tuple(judged), keep(verdicts, algorithm.filter), tuple(refused))
+
+
+def rows(chosen: Chosen, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
+    """The rollouts of these groups as rows, one list per rollout, in the batch's order.
+
+    Advantages are made of all of a group's rollouts, also of those that were cut off and, with
+    `overlong` = `mask`, are not trained on.
+    """
+    wanted = frozenset(groups)
+    used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
+    found = advantages(
+        [float(trajectory.reward or 0.0) for trajectory in used],
+        [trajectory.group for trajectory in used],
+        algorithm.advantage,
+        [trajectory.tokens for trajectory in used],
+    )
+    return [
+        _rows_of(trajectory, advantage, algorithm)
+        for trajectory, advantage in zip(used, found, strict=True)
+        if not (trajectory.truncated and algorithm.overlong == "mask")
+    ]
+
+
+def _rows_of(trajectory: Trajectory, advantage: float, algorithm: Algorithm) -> list[Row]:
+    parts = sequences(trajectory, algorithm.unit)
+    by_turn = algorithm.unit == "turn"
+    return [Row(part, advantage, part.tokens if by_turn else trajectory.tokens) for part in parts]
+
+
+def mini_batches(rollouts: Sequence[list[Row]], count: int) -> Iterator[list[Row]]:
+    """At most `count` parts of nearly equal numbers of rollouts, none of them empty."""
+    count = min(count, len(rollouts))
+    for number in range(count):
+        part = rollouts[number * len(rollouts) // count : (number + 1) * len(rollouts) // count]
+        yield [row for rows_of_rollout in part for row in rows_of_rollout]
+
+
+def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
+    """Rows of similar length together, each micro-batch of at most `budget` padded tokens.
+
+    A row longer than that is alone. The order is a function of the rows.
+    """
+    found: list[list[Row]] = []
+    for row in sorted(batch, key=lambda row: -row.length):
+        longest = found[-1][0].length if found else 0
+        if found and longest * (len(found[-1]) + 1) <= budget:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+def denominators(batch: Sequence[Row]) -> Denominators:
+    """What the sums over these rows are divided by, however they are cut."""
+    return Denominators(
+        tokens=float(sum(row.sequence.tokens for row in batch)),
+        rollouts=math.fsum(row.sequence.tokens / row.rollout_tokens for row in batch),
+        longest=float(max(row.length for row in batch) - 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A micro-batch of B rows, the longest of T tokens."""
+
+    ids: Tensor
+    """(B, T) int64; 0 where there is nothing."""
+    attention: Tensor
+    """(B, T) int64, 1 for ids that are there."""
+    mask: Tensor
+    """(B, T - 1) float32, 1 where the predicted token was written by the model."""
+    roll: Tensor
+    """(B, T - 1) float32, the sampler's log-probabilities; 0 outside the mask."""
+    advantage: Tensor
+    """(B,) float32"""
+    rollout_tokens: Tensor
+    """(B,) float32"""
+
+
+def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> Padded:
+    """Rows as tensors. Raises ValueError for no rows."""
+    if not batch:
+        raise ValueError("an update needs at least one sequence")
+    width = max(row.length for row in batch)
+
+    def tensor(values: list[Sequence[float]], dtype: torch.dtype) -> Tensor:
+        filled = [[*row, *[0] * (width - len(row))] for row in values]
+        return torch.tensor(filled, dtype=dtype, device=device)
+
+    return Padded(
+        ids=tensor([row.sequence.ids for row in batch], torch.int64),
+        attention=tensor([[1] * row.length for row in batch], torch.int64),
+        mask=tensor([row.sequence.written for row in batch], torch.float32)[:, 1:],
+        roll=tensor([row.sequence.logprobs for row in batch], torch.float32)[:, 1:],
+        advantage=torch.tensor([row.advantage for row in batch], device=device),
+        rollout_tokens=torch.tensor([float(row.rollout_tokens) for row in batch], device=device),
+    )

@@ -1,0 +1,115 @@
+"""The rollouts of a job on disk, each batch before the update that uses it.
+
+    {"format": 1, "spec": sha256}     the first line: whose rollouts these are
+    [trajectory, ...]                 then one line per batch, in order
+
+An update is a function of weights and rollouts, and what is sampled next of weights and the number
+of the batch; so a killed job reads its journal, makes the same updates again and goes on where it
+was. Guarantees: `append` returns when the batch is on disk; a batch that was being written when the
+process died is no batch; a batch that the disk refused is taken back. Not covered: two processes
+with one journal.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from daemon.solver.spec import Sha256
+from daemon.solver.trajectory import Trajectory
+from events.errors import KintsugiError
+from events.messages import Frozen
+from events.registry import first_problem
+
+# A log-probability of -inf is refused by the learner, and must be here for that.
+_BATCH: TypeAdapter[Any] = TypeAdapter(
+    tuple[Trajectory, ...], config=ConfigDict(ser_json_inf_nan="constants")
+)
+
+
+class BadJournal(KintsugiError):
+    """The file is no journal of this job, or was damaged."""
+
+
+class JournalRefused(KintsugiError):
+    """The disk did not take a batch; the journal is as before."""
+
+
+class _Head(Frozen):
+    format: Literal[1] = 1
+    spec: Sha256
+
+
+class Journal:
+    """The batches of one job, in order."""
+
+    def __init__(self, path: Path, spec: str) -> None:
+        """Open or begin the journal of the job whose spec has this sha256.
+
+        Raises BadJournal, JournalRefused, OSError.
+        """
+        self.path = path
+        self.batches: list[tuple[Trajectory, ...]] = []
+        """What is on disk."""
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.splitlines()
+        if lines:
+            self._check_head(lines[0], spec)
+            self.batches = [self._batch(number, line) for number, line in enumerate(lines[1:])]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        self._file.truncate(len(whole))
+        self._end = len(whole)
+        if not lines:
+            self._write(_Head(spec=spec).model_dump_json().encode())
+
+    def append(self, batch: tuple[Trajectory, ...]) -> None:
+        """Make a batch durable. Raises JournalRefused."""
+        self._write(_BATCH.dump_json(batch))
+        self.batches.append(batch)
+
+    def close(self) -> None:
+        """Give the file back; nothing is pending."""
+        self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._file.write(line + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._take_back()
+            raise JournalRefused(
+                f"{self.path} did not take {len(line):,} bytes: {error.strerror}; see to the disk, "
+                "then run the same command to go on"
+            ) from error
+        self._end += len(line) + 1
+
+    def _take_back(self) -> None:
+        """Leave what was whole; the buffered rest goes with the file object."""
+        os.truncate(self.path, self._end)
+        self._file.detach().close()
+        self._file = self.path.open("ab")
+
+    def _check_head(self, line: bytes, spec: str) -> None:
+        try:
+            head = _Head.model_validate_json(line)
+        except ValidationError as error:
+            raise BadJournal(f"{self.path} is no journal: {first_problem(error)}") from None
+        if head.spec != spec:
+            raise BadJournal(
+                f"{self.path} holds the rollouts of another spec ({head.spec[:12]}, not "
+                f"{spec[:12]}); choose another directory, or remove it to begin again"
+            )
+
+    def _batch(self, number: int, line: bytes) -> tuple[Trajectory, ...]:
+        try:
+            batch: tuple[Trajectory, ...] = _BATCH.validate_json(line)
+        except ValidationError as error:
+            raise BadJournal(
+                f"{self.path}, batch {number}: {first_problem(error)}; the file was damaged: "
+                "remove it to begin again"
+            ) from None
+        return batch

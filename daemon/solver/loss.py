@@ -1,0 +1,175 @@
+"""The policy loss: one function, and every published variant of it as a switch.
+
+    L = aggregate( w * surrogate(r, A) + beta * KL(policy || reference) )
+
+with the ratio r of the policy to the one recomputed before the update, the advantage A, and the
+weight w of truncated importance sampling, which corrects for the sampler's own arithmetic. Sources
+of the switches: PPO (clip), dual clip (Ye et al. 2020), GSPO (sequence ratios), DAPO (asymmetric
+clip, token mean), Dr. GRPO (`dr`), TIS and IcePop (`truncate`, `mask`), Schulman's k1, k2, k3.
+
+Shapes: B sequences of T tokens. Tokens outside the mask (what the model did not write) are in no
+ratio, no divergence and no denominator.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from daemon.solver.algorithm import KlConfig, Level, LossConfig, TisConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the loss of one micro-batch needs. Log-probabilities are in nats."""
+
+    logp: Tensor
+    """(B, T) under the policy, with gradient."""
+    old: Tensor
+    """(B, T) recomputed by the learner before the update."""
+    mask: Tensor
+    """(B, T) 1 for tokens the model wrote."""
+    advantage: Tensor
+    """(B,)"""
+    roll: Tensor | None = None
+    """(B, T) as the sampler reported them; needed by TIS."""
+    ref: Tensor | None = None
+    """(B, T) of the reference; needed by the KL penalty."""
+    rollout_tokens: Tensor | None = None
+    """(B,) trainable tokens of the whole rollout, where one rollout became several sequences;
+    None: each sequence is a rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denominators:
+    """What sums are divided by: of the whole step, so that micro-batches and ranks add up."""
+
+    tokens: float
+    """Trainable tokens."""
+    rollouts: float
+    """Rollouts with a trainable token."""
+    longest: float
+    """Most tokens of a sequence, trainable or not."""
+
+    @classmethod
+    def of(cls, mask: Tensor, rollout_tokens: Tensor | None = None) -> Self:
+        """Of one batch, which may be the step's batches laid together."""
+        own = mask.double().sum(-1)
+        total = own if rollout_tokens is None else rollout_tokens.double()
+        # A sequence is a share of its rollout, and a row without trainable tokens is none.
+        share = own / total.clamp(min=1.0)
+        return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
+
+
+def policy_loss(batch: Batch, config: LossConfig, over: Denominators | None = None) -> Tensor:
+    """The loss of a batch, a scalar; `over` are the step's denominators, by default its own.
+
+    A batch without a trainable token has loss 0 and gradient 0. Raises ValueError where a switch
+    needs log-probabilities that the batch has not.
+    """
+    mask = batch.mask.to(batch.logp.dtype)
+    change = log_change(batch, config)
+    ratio = log_ratio(batch.logp, change, mask, config.level).exp()
+    loss = surrogate(ratio, batch.advantage[:, None], config)
+    if config.tis.mode != "none":
+        loss = loss * tis_weight(batch, mask, config.tis)
+    if config.kl.beta > 0:
+        loss = loss + config.kl.beta * divergence(batch, change, config.kl)
+    over = over or Denominators.of(mask, batch.rollout_tokens)
+    return aggregate(loss, mask, config, over, batch.rollout_tokens)
+
+
+def log_change(batch: Batch, config: LossConfig) -> Tensor:
+    """(B, T) logp - old, 0 outside the mask."""
+    # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
+    change = torch.where(batch.mask > 0, batch.logp - batch.old, 0.0)
+    if config.log_ratio_clamp is None:
+        return change
+    return change.clamp(-config.log_ratio_clamp, config.log_ratio_clamp)
+
+
+def log_ratio(logp: Tensor, change: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """(B, T) log ratio of each token, or of its whole sequence."""
+    if level == "token":
+        return change
+    total = (change * mask).sum(-1, keepdim=True)
+    if level == "sequence_sum":
+        return total.expand_as(change)
+    mean = total / mask.sum(-1, keepdim=True).clamp(min=1.0)
+    if level == "sequence":
+        return mean.expand_as(change)
+    own = torch.where(mask > 0, logp - logp.detach(), 0.0)
+    return own + mean.detach()
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
+    """(B, T) PPO's clipped loss with asymmetric bounds, and dual clip below."""
+    clipped = ratio.clamp(1 - config.lo, 1 + config.hi)
+    loss = torch.maximum(-advantage * ratio, -advantage * clipped)
+    if config.dual is None:
+        return loss
+    return torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual), loss)
+
+
+def tis_weight(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
+    """(B, T) detached weight exp(old - roll), truncated or masked."""
+    weight = sampler_ratio(batch, mask, config)
+    if config.mode == "truncate":
+        return weight.clamp(config.lo, config.hi)
+    return torch.where((weight >= config.lo) & (weight <= config.hi), weight, 0.0)
+
+
+def sampler_ratio(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
+    """(B, T) detached exp(old - roll) of a token, or of its whole sequence."""
+    if batch.roll is None:
+        raise ValueError("TIS needs the sampler's log-probabilities; the batch has none")
+    gap = torch.where(mask > 0, batch.old - batch.roll, 0.0).detach()
+    if config.level != "token":
+        total = gap.sum(-1, keepdim=True)
+        if config.level == "geometric":
+            total = total / mask.sum(-1, keepdim=True).clamp(min=1.0)
+        gap = total.expand_as(gap)
+    return gap.exp()
+
+
+def divergence(batch: Batch, change: Tensor, config: KlConfig) -> Tensor:
+    """(B, T) estimate of KL(policy || reference), 0 outside the mask."""
+    if batch.ref is None:
+        raise ValueError("a KL penalty needs the reference's log-probabilities; the batch has none")
+    x = torch.where(batch.mask > 0, batch.logp - batch.ref, 0.0)
+    found = estimate(x, config)
+    return found * change.exp() if config.unbiased else found
+
+
+def estimate(x: Tensor, config: KlConfig) -> Tensor:
+    """The divergence from x = logp - ref, token by token. Source: Schulman, `Approximating KL`."""
+    if config.estimator == "k1":
+        return x
+    if config.estimator == "k2":
+        return x.square() / 2
+    k3 = torch.exp(-x) - 1 + x
+    if config.estimator == "k3":
+        return k3
+    k2 = x.square() / 2
+    return k2 + (k3 - k2).detach()
+
+
+def aggregate(
+    loss: Tensor,
+    mask: Tensor,
+    config: LossConfig,
+    over: Denominators,
+    rollout_tokens: Tensor | None = None,
+) -> Tensor:
+    """The scalar; tokens outside the mask count nowhere."""
+    loss = torch.where(mask > 0, loss, 0.0)
+    if config.aggregation == "token-mean":
+        return loss.sum() / (over.tokens or 1.0)
+    per_sequence = loss.sum(-1)
+    if config.aggregation == "seq-mean-token-mean":
+        tokens = mask.sum(-1) if rollout_tokens is None else rollout_tokens.to(loss.dtype)
+        per_sequence = per_sequence / tokens.clamp(min=1.0)
+    elif config.aggregation == "dr":
+        per_sequence = per_sequence / (config.t_max or over.longest)
+    return per_sequence.sum() / (over.rollouts or 1.0)

@@ -1,0 +1,157 @@
+"""The loss against a file of cases that an independent implementation computed.
+
+The file holds `inputs` (logp, old, roll, ref, mask as B x T, adv as B) and `cases`: name ->
+{config, loss, grad}, the last one the gradient with respect to logp. Everything is float64.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+import torch
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from torch import Tensor
+
+from daemon.solver.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
+from daemon.solver.loss import Batch, policy_loss
+from events.errors import KintsugiError
+from events.messages import Frozen
+from events.registry import first_problem
+
+TOLERANCE: Final = 1e-6
+"""Largest error of a loss or of an element of a gradient."""
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+class BadFixture(KintsugiError):
+    """The file is no fixture of the loss."""
+
+
+class CaseConfig(Frozen):
+    """A configuration in the words of the fixture, with its defaults."""
+
+    level: Level = "token"
+    lo: float = 0.2
+    hi: float = 0.28
+    dual: float | None = None
+    tis: Literal["none", "truncate", "mask"] = "none"
+    tis_level: Literal["token", "sequence", "geometric"] = "token"
+    tis_lo: float = 0.0
+    tis_hi: float = 2.0
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    beta: float = 0.0
+    agg: Aggregation = "seq-mean-token-mean"
+    t_max: int | None = None
+
+    def loss(self) -> LossConfig:
+        """The same in the product's words."""
+        return LossConfig(
+            level=self.level,
+            lo=self.lo,
+            hi=self.hi,
+            dual=self.dual,
+            tis=TisConfig(mode=self.tis, level=self.tis_level, lo=self.tis_lo, hi=self.tis_hi),
+            kl=KlConfig(estimator=self.kl, beta=self.beta),
+            aggregation=self.agg,
+            t_max=self.t_max,
+        )
+
+
+class Case(BaseModel):
+    """One configuration and what must come out."""
+
+    config: CaseConfig
+    loss: float
+    grad: Matrix
+
+
+class Inputs(Frozen):
+    """What every case reads."""
+
+    logp: Matrix
+    old: Matrix
+    roll: Matrix
+    ref: Matrix
+    mask: Matrix
+    adv: tuple[float, ...]
+
+
+class Fixture(BaseModel):
+    """The file, as far as it is read here."""
+
+    inputs: Inputs
+    cases: Annotated[dict[str, Case], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        rows, inputs = len(self.inputs.adv), self.inputs
+        matrices = {name: getattr(inputs, name) for name in ("logp", "old", "roll", "ref", "mask")}
+        matrices |= {f"grad of {name}": case.grad for name, case in self.cases.items()}
+        width = len(inputs.logp[0]) if inputs.logp else 0
+        for name, matrix in matrices.items():
+            if len(matrix) != rows or any(len(row) != width for row in matrix):
+                raise ValueError(f"{name} is not {rows} x {width} as adv and logp say")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far the product's loss is from the file's."""
+
+    cases: int
+    max_loss_error: float
+    max_grad_error: float
+    worst: str
+    """The case with the largest error of either kind."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether both errors are within the tolerance; a NaN never is."""
+        return self.max_loss_error <= TOLERANCE and self.max_grad_error <= TOLERANCE
+
+
+def read(path: Path) -> Fixture:
+    """A fixture from its file. Raises BadFixture, OSError."""
+    try:
+        return Fixture.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise BadFixture(f"{path} is no fixture of the loss: {first_problem(error)}") from None
+
+
+def compare(fixture: Fixture) -> Parity:
+    """Run the product's loss on every case."""
+    errors = {name: _errors(fixture.inputs, case) for name, case in fixture.cases.items()}
+    return Parity(
+        cases=len(errors),
+        max_loss_error=_largest(loss for loss, _ in errors.values()),
+        max_grad_error=_largest(grad for _, grad in errors.values()),
+        worst=max(errors, key=lambda name: _largest(errors[name])),
+    )
+
+
+def _errors(inputs: Inputs, case: Case) -> tuple[float, float]:
+    logp = _tensor(inputs.logp).requires_grad_()
+    batch = Batch(
+        logp=logp,
+        old=_tensor(inputs.old),
+        mask=_tensor(inputs.mask),
+        advantage=torch.tensor(inputs.adv, dtype=torch.float64),
+        roll=_tensor(inputs.roll),
+        ref=_tensor(inputs.ref),
+    )
+    loss = policy_loss(batch, case.config.loss())
+    (gradient,) = torch.autograd.grad(loss, logp)
+    return abs(loss.item() - case.loss), float((gradient - _tensor(case.grad)).abs().max())
+
+
+def _largest(errors: Iterable[float]) -> float:
+    # max() would pass over a NaN that is not the first.
+    found = list(errors)
+    return math.inf if any(math.isnan(error) for error in found) else max(found)
+
+
+def _tensor(rows: Matrix) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)

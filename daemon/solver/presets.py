@@ -1,0 +1,142 @@
+"""Published algorithms as values of the switches, each with its source and what it leaves open.
+
+`*_paper` is what a publication states, `*_code` what its released program does; they differ. A
+preset defines the loss, the advantages and the filter. It says nothing about the learning rate,
+which depends on what is trained: 1e-3 to 2e-3 for LoRA on a model below 10 M parameters (measured
+here), about 1e-5 at 4 B (from publications).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from daemon.solver.algorithm import (
+    AdvantageConfig,
+    Algorithm,
+    FilterConfig,
+    KlConfig,
+    LossConfig,
+    RewardScale,
+    TisConfig,
+)
+from events.errors import KintsugiError
+
+
+class UnknownPreset(KintsugiError):
+    """No preset has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """An algorithm, where it comes from, and what the source does not say or does otherwise."""
+
+    algorithm: Algorithm
+    source: str
+    open: str = ""
+
+
+_EVERYTHING: Final = FilterConfig(informative=False)
+
+PRESETS: Final[dict[str, Preset]] = {
+    "sentinel": Preset(
+        Algorithm(
+            loss=LossConfig(
+                lo=0.2, hi=0.28, tis=TisConfig(mode="truncate", hi=2.0), kl=KlConfig(beta=0.01)
+            ),
+            advantage=AdvantageConfig(eps=1e-6),
+        ),
+        "arXiv 2606.12908: GRPO with TIS, KL, asymmetric clip; groups of one verdict are dropped",
+        "its constants are not public: clip and TIS are those of slime's tau-bench recipe, the KL "
+        "coefficient is ours",
+    ),
+    "trace_paper": Preset(
+        Algorithm(loss=LossConfig(lo=0.2, hi=0.2), advantage=AdvantageConfig(ddof=0, eps=1e-8)),
+        "arXiv 2604.05336: token ratios, mean of each trajectory, population deviation, no KL",
+        "clip and epsilon are not in the paper",
+    ),
+    "trace_code": Preset(
+        Algorithm(
+            loss=LossConfig(level="sequence_sum", lo=0.28, hi=0.28),
+            advantage=AdvantageConfig(scale="batch", eps=1e-8),
+            unit="turn",
+        ),
+        "github.com/ScalingIntelligence/TRACE@087715d, train/train_grpo.py and ppo.py",
+        "its dropping of turns with calls, cutting of old results and re-tokenising are left out",
+    ),
+    "sr_paper": Preset(
+        Algorithm(loss=LossConfig(level="sequence", lo=0.2, hi=0.28)),
+        "arXiv 2509.18847, equations 26-29: sequence ratios, no KL, groups with dispersion",
+        "its thresholds of dispersion are not in the paper; ours is on the verdict",
+    ),
+    "sr_code": Preset(
+        Algorithm(
+            loss=LossConfig(
+                level="sequence",
+                lo=0.2,
+                hi=0.28,
+                aggregation="token-mean",
+                kl=KlConfig(estimator="k3", beta=0.05),
+            ),
+            advantage=AdvantageConfig(eps=1e-4),
+            filter=FilterConfig(refill=3, fallback="original"),
+            overlong="keep",
+        ),
+        "github.com/MeiGen-AI/Tool-Reflection-Bench@291bb3e, grpo_training_script.py (ms-swift)",
+        "its token mean is per micro-batch, ours per step",
+    ),
+    "areal_paper": Preset(
+        Algorithm(loss=LossConfig(lo=0.4, hi=0.4, aggregation="token-mean")),
+        "arXiv 2601.22607: token mean over the batch, group advantages, dynamic filter",
+        "the clip is not in the paper; this is the released configuration's",
+    ),
+    "areal_code": Preset(
+        Algorithm(
+            loss=LossConfig(
+                lo=0.4, hi=0.4, aggregation="token-mean", tis=TisConfig(mode="mask", hi=5.0)
+            ),
+            advantage=AdvantageConfig(
+                center="batch",
+                scale="batch",
+                eps=1e-5,
+                weight="token",
+                reward=RewardScale(offset=0.5, factor=10.0),
+            ),
+            filter=FilterConfig(informative=False, most=0.95),
+            overlong="keep",
+            unit="turn",
+        ),
+        "github.com/inclusionAI/AReaL@4aef98d, examples/tau2",
+        "an error of the infrastructure is reward 0 there and no rollout here",
+    ),
+    "gspo": Preset(
+        Algorithm(
+            loss=LossConfig(level="sequence", lo=3e-4, hi=4e-4),
+            filter=_EVERYTHING,
+            overlong="keep",
+            mini_batches=4,
+        ),
+        "GSPO, arXiv 2507.18071, section 5.1",
+    ),
+    "dapo": Preset(
+        Algorithm(loss=LossConfig(lo=0.2, hi=0.28, aggregation="token-mean"), overlong="mask"),
+        "DAPO, arXiv 2503.14476: asymmetric clip, token mean of the step, dynamic sampling, "
+        "overlong filter, no KL",
+        "its soft penalty of length belongs to the reward",
+    ),
+    "drgrpo": Preset(
+        Algorithm(
+            loss=LossConfig(lo=0.2, hi=0.2, aggregation="dr"),
+            advantage=AdvantageConfig(scale="none"),
+            filter=_EVERYTHING,
+            overlong="keep",
+        ),
+        "Dr. GRPO, arXiv 2503.20783: sums over a constant length, no scaling by the deviation",
+        "set loss.t_max to the longest sequence that may be sampled; else it is the step's longest",
+    ),
+}
+
+
+def preset(name: str) -> Algorithm:
+    """The algorithm of this name. Raises UnknownPreset."""
+    if name not in PRESETS:
+        raise UnknownPreset(f"there is no preset {name!r}; there are {', '.join(sorted(PRESETS))}")
+    return PRESETS[name].algorithm

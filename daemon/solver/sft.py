@@ -1,0 +1,125 @@
+"""Supervised training on token trajectories: the policy before RL, and warm starts.
+
+Cross-entropy of what was written, the mean over a batch's written tokens; what was read is context.
+Trains whatever parameters require a gradient: a whole model or an adapter. The order of the
+examples is a function of the seed.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+
+import torch
+from torch import nn
+
+from daemon.solver.batch import Row, micro_batches, pad
+from daemon.solver.lora import trained_parameters
+from daemon.solver.policy import check, check_ids, score
+from daemon.solver.spec import SftSettings
+from daemon.solver.trajectory import TokenSequence
+from daemon.solver.update import UnstableUpdate, adamw, clipped
+from events.messages import Frozen
+
+
+class SftStep(Frozen):
+    """One optimizer step, in figures."""
+
+    step: int
+    of: int
+    """How many there will be."""
+    loss: float
+    """Nats per written token, before the step."""
+    tokens: int
+    """Written ones."""
+    gradient_norm: float
+    learning_rate: float
+
+
+def train(
+    model: nn.Module, examples: Sequence[TokenSequence], settings: SftSettings
+) -> Iterator[SftStep]:
+    """Train, one optimizer step per item: nothing happens that is not asked for.
+
+    Raises ValueError when no example has a written token, UnstableUpdate, UnsupportedModel.
+    """
+    rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
+    if not rows:
+        raise ValueError(f"none of {len(examples)} examples has a token to learn from")
+    check(model)
+    check_ids(model, max(max(row.sequence.ids) for row in rows))
+    parameters = trained_parameters(model)
+    optimizer = adamw(settings.optimizer, parameters.values())
+    batches = list(_plan(rows, settings))
+    for number, batch in enumerate(batches):
+        rate = settings.optimizer.lr * _pace(number, len(batches), settings)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss, norm = _step(model, parameters, optimizer, batch, settings)
+        yield SftStep(
+            step=number + 1,
+            of=len(batches),
+            loss=loss,
+            tokens=sum(row.sequence.tokens for row in batch),
+            gradient_norm=norm,
+            learning_rate=rate,
+        )
+
+
+def _plan(rows: Sequence[Row], settings: SftSettings) -> Iterator[list[Row]]:
+    """Every epoch's rows in an order of its own, cut where a batch is full."""
+    for epoch in range(settings.epochs):
+        order = list(rows)
+        Random(f"sft {settings.seed} {epoch}").shuffle(order)
+        batch: list[Row] = []
+        for row in order:
+            if batch and sum(other.length for other in batch) + row.length > settings.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(row)
+        yield batch
+
+
+def _pace(number: int, total: int, settings: SftSettings) -> float:
+    """The share of the learning rate at a step."""
+    rising = math.ceil(settings.warmup * total)
+    if number < rising:
+        return (number + 1) / rising
+    left = 1 - (number - rising) / (total - rising)
+    if settings.schedule == "constant":
+        return 1.0
+    return left if settings.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
+
+
+def _step(
+    model: nn.Module,
+    parameters: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Row],
+    settings: SftSettings,
+) -> tuple[float, float]:
+    """One optimizer step; returns its loss and gradient norm."""
+    device = next(iter(parameters.values())).device
+    tokens = sum(row.sequence.tokens for row in batch)
+    optimizer.zero_grad(set_to_none=True)
+    loss = 0.0
+    for micro in micro_batches(batch, settings.micro_tokens):
+        part = -score(model, pad(micro, device)).logp.sum() / tokens
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += part.item()
+    norm = clipped(parameters, settings.optimizer.max_gradient_norm)
+    if isinstance(norm, str) or not math.isfinite(loss):
+        raise UnstableUpdate(f"supervised step: loss {loss:g}, {norm}; lower the learning rate")
+    optimizer.step()
+    return loss, norm
+
+
+def mean_loss(model: nn.Module, examples: Iterable[TokenSequence], micro_tokens: int) -> float:
+    """Nats per written token of examples, without training."""
+    rows = [Row(example, 0.0, example.tokens) for example in examples if example.tokens]
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        parts = [
+            float(score(model, pad(micro, device)).logp.double().sum())
+            for micro in micro_batches(rows, micro_tokens)
+        ]
+    return -math.fsum(parts) / max(sum(row.sequence.tokens for row in rows), 1)

@@ -1,0 +1,200 @@
+"""What was sampled, token by token, and whether it may be trained on.
+
+A trajectory is a rollout's turns; a turn is one call of the model: the prompt's token ids as the
+sampler read them and the completion's ids and log-probabilities as it drew them. Nothing here is
+ever made from text: decoding and encoding again gives other ids.
+
+`sequences` lays turns together as far as each prompt begins with everything before it. Where a chat
+template breaks that (one that drops earlier reasoning), a new sequence begins, with the prompt that
+the model really saw; batch.py weighs such parts so that the rollout counts once.
+
+Guarantees: every completion id of a trajectory is in exactly one sequence and marked as written,
+the end token included; every other id is not. What cannot be trained on is refused with a reason,
+never padded or repaired.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
+
+from events.messages import Frozen
+
+
+class Sampling(Frozen):
+    """How tokens were drawn."""
+
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0: all."""
+    repetition_penalty: float = Field(default=1.0, gt=0)
+
+    @property
+    def neutral(self) -> bool:
+        """Whether tokens came from the plain softmax at this temperature."""
+        return self.top_p == 1.0 and self.top_k == 0 and self.repetition_penalty == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call of the model."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    """With the end token, where the model wrote one."""
+    logprobs: tuple[float, ...]
+    """Of each completion id, in nats, under the distribution it was drawn from."""
+    truncated: bool = False
+    """Whether a limit cut it off before its end token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One attempt at a task, as tokens, with its verdict."""
+
+    rollout: str
+    group: str
+    """Rollouts of one group attempt one task and are compared with each other."""
+    task: str
+    policy: str
+    """Policy version that wrote it."""
+    turns: tuple[Turn, ...]
+    success: bool | None
+    """The unshaped verdict; None where nobody judged."""
+    reward: float | None
+    """Shaped."""
+    sampling: Sampling = field(default_factory=Sampling)
+    malformed: int = 0
+    """Calls that were wrong in themselves."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether its last turn was cut off."""
+        return bool(self.turns) and self.turns[-1].truncated
+
+    @property
+    def tokens(self) -> int:
+        """How many the model wrote."""
+        return sum(len(turn.completion_ids) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Ids that the model read or wrote in one go; the three lists have one length."""
+
+    ids: tuple[int, ...]
+    written: tuple[bool, ...]
+    """True for what the model wrote."""
+    logprobs: tuple[float, ...]
+    """As the sampler reported them; 0 for what the model did not write."""
+
+    @property
+    def tokens(self) -> int:
+        """How many the model wrote."""
+        return sum(self.written)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A trajectory that is not trained on."""
+
+    rollout: str
+    reason: str
+
+
+def trainable(
+    trajectories: Iterable[Trajectory], ends: frozenset[int], temperature: float = 1.0
+) -> tuple[list[Trajectory], list[Refused]]:
+    """What may be trained on, and what not and why; `ends` are the tokens that end a turn."""
+    kept: list[Trajectory] = []
+    refused: list[Refused] = []
+    for trajectory in trajectories:
+        reason = untrainable(trajectory, ends, temperature)
+        if reason is None:
+            kept.append(trajectory)
+        else:
+            refused.append(Refused(trajectory.rollout, reason))
+    return kept, refused
+
+
+def untrainable(
+    trajectory: Trajectory, ends: frozenset[int], temperature: float = 1.0
+) -> str | None:
+    """Why a trajectory cannot be trained on; None when it can."""
+    if trajectory.success is None or trajectory.reward is None:
+        return "nobody judged it"
+    if not math.isfinite(trajectory.reward):
+        return f"its reward is {trajectory.reward}"
+    if not trajectory.turns:
+        return "it has no turns"
+    if trajectory.truncated and trajectory.success:
+        return "it was cut off and yet counts as a success"
+    if not trajectory.sampling.neutral:
+        return f"it was not sampled from the plain softmax: {trajectory.sampling}"
+    if trajectory.sampling.temperature != temperature:
+        return f"sampled at temperature {trajectory.sampling.temperature:g}, not {temperature:g}"
+    for number, turn in enumerate(trajectory.turns):
+        last = number == len(trajectory.turns) - 1
+        if reason := _defect(turn, ends, last):
+            return f"turn {number}: {reason}"
+    return None
+
+
+def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
+    if not turn.prompt_ids:
+        return "no prompt"
+    if not turn.completion_ids:
+        return "no token ids"
+    if len(turn.logprobs) != len(turn.completion_ids):
+        return f"{len(turn.completion_ids)} token ids and {len(turn.logprobs)} log-probabilities"
+    if min(turn.prompt_ids) < 0 or min(turn.completion_ids) < 0:
+        return "a negative token id"
+    for logprob in turn.logprobs:
+        # Structured decoding reports -inf; a hair above 0 is rounding.
+        if not math.isfinite(logprob) or logprob > 1e-4:
+            return f"a log-probability of {logprob:g}"
+    if turn.truncated and not last:
+        return "cut off, and yet the conversation went on"
+    if not turn.truncated and turn.completion_ids[-1] not in ends:
+        return f"its last token, {turn.completion_ids[-1]}, does not end a turn"
+    return None
+
+
+def sequences(
+    trajectory: Trajectory, unit: Literal["rollout", "turn"] = "rollout"
+) -> list[TokenSequence]:
+    """Its turns as sequences: one where every prompt extends what was before it, else several.
+
+    With unit `turn`, one per turn.
+    """
+    return [_joined(turns) for turns in _runs(trajectory.turns, unit)]
+
+
+def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[list[Turn]]:
+    """Turns in runs in which each prompt begins with the run's ids so far."""
+    run: list[Turn] = []
+    ids: tuple[int, ...] = ()
+    for turn in turns:
+        if run and (unit == "turn" or turn.prompt_ids[: len(ids)] != ids):
+            yield run
+            run = []
+        run.append(turn)
+        ids = turn.prompt_ids + turn.completion_ids
+    if run:
+        yield run
+
+
+def _joined(turns: Sequence[Turn]) -> TokenSequence:
+    """A run as one sequence."""
+    ids: list[int] = []
+    written: list[bool] = []
+    logprobs: list[float] = []
+    for turn in turns:
+        read = turn.prompt_ids[len(ids) :]
+        ids += (*read, *turn.completion_ids)
+        written += [False] * len(read) + [True] * len(turn.completion_ids)
+        logprobs += (*[0.0] * len(read), *turn.logprobs)
+    return TokenSequence(tuple(ids), tuple(written), tuple(logprobs))

@@ -1,0 +1,257 @@
+"""One GRPO step: rollouts in, a changed adapter and its figures out.
+
+    choose -> advantages -> mini-batches -> [old, reference] -> loss -> gradient -> step
+
+Sums are divided by the denominators of the whole mini-batch, known before the first backward pass,
+so how it is cut into micro-batches, or spread over processes, changes nothing but rounding. A step
+is a function of weights, optimizer state and rollouts: nothing here draws a random number.
+
+A loss or gradient that is not finite raises `UnstableUpdate` before the optimizer sees it.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from daemon.solver import parallel
+from daemon.solver.algorithm import Algorithm
+from daemon.solver.batch import (
+    Chosen,
+    Padded,
+    Row,
+    choose,
+    denominators,
+    micro_batches,
+    mini_batches,
+    pad,
+    rows,
+)
+from daemon.solver.lora import reference, trained_parameters
+from daemon.solver.loss import Batch, Denominators, policy_loss
+from daemon.solver.metrics import StepMetrics, Tally
+from daemon.solver.policy import Scores, check, check_ids, score
+from daemon.solver.spec import OptimizerSettings
+from daemon.solver.trajectory import Trajectory
+from events.errors import KintsugiError
+
+
+class UnstableUpdate(KintsugiError):
+    """A loss or a gradient was not finite; the weights were not changed by it."""
+
+
+def adamw(
+    settings: OptimizerSettings, parameters: Iterable[torch.nn.Parameter]
+) -> torch.optim.AdamW:
+    """The optimizer over these parameters."""
+    return torch.optim.AdamW(
+        list(parameters),
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+
+
+@dataclass(slots=True)
+class _Micro:
+    """A micro-batch on its way through the update."""
+
+    padded: Padded
+    old: Tensor | None = None
+    """Recomputed before the update; None: the first pass is the one that updates, and its own
+    values are the old ones, by the same arithmetic."""
+    ref: Tensor | None = None
+
+
+class Learner:
+    """An adapter in training. Raises UnsupportedModel for a model that it would train wrongly."""
+
+    def __init__(
+        self,
+        model: PeftModel,
+        algorithm: Algorithm,
+        ends: frozenset[int],
+        settings: OptimizerSettings | None = None,
+        *,
+        temperature: float = 1.0,
+        micro_tokens: int = 8192,
+        watch_reference: bool = False,
+    ) -> None:
+        check(model)
+        self.model = model
+        self.algorithm = algorithm
+        self.ends = ends
+        """Tokens that end a turn."""
+        self.settings = settings or OptimizerSettings()
+        self.temperature = temperature
+        """Of the sampler; logits are divided by it before they are normalised."""
+        self.micro_tokens = micro_tokens
+        """Padded tokens per micro-batch: bounds memory and changes no result."""
+        self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
+        self.parameters = trained_parameters(model)
+        parallel.begin_alike(self.parameters.values())
+        self.optimizer = adamw(self.settings, self.parameters.values())
+        self.steps = 0
+        """Optimizer steps so far."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(iter(self.parameters.values())).device
+
+    def choose(self, trajectories: Sequence[Trajectory]) -> Chosen:
+        """What of these rollouts could be trained on, before an update decides to."""
+        return choose(trajectories, self.algorithm, self.ends, self.temperature)
+
+    def step(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
+        """Train on a batch of rollouts once, or leave everything as it is where nothing teaches.
+
+        Raises UnstableUpdate, UnsupportedModel.
+        """
+        chosen = self.choose(trajectories)
+        groups = self._groups(chosen)
+        rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
+        batch = [row for part in rollouts for row in part]
+        found = _about(trajectories, chosen, self.steps)
+        if not any(row.advantage for row in batch):
+            return found
+        check_ids(self.model, max(max(row.sequence.ids) for row in batch))
+        tally = Tally(self.algorithm.loss)
+        losses, norms = self._update(rollouts, tally)
+        zero = sum(row.advantage == 0.0 for row in batch) / len(batch)
+        changed = {
+            "step": self.steps,
+            "updated": True,
+            "trained_rollouts": len(rollouts),
+            "sequences": len(batch),
+            "tokens": sum(row.sequence.tokens for row in batch),
+            "zero_advantage": zero,
+            "loss": math.fsum(losses) / len(losses),
+            "gradient_norm": max(norms),
+            "learning_rate": self.settings.lr,
+            **tally.together().figures(),
+        }
+        return StepMetrics.model_validate({**found.model_dump(), **changed})
+
+    def _groups(self, chosen: Chosen) -> tuple[str, ...]:
+        if chosen.kept.groups or self.algorithm.filter.fallback == "skip":
+            return chosen.kept.groups
+        return tuple(dict.fromkeys(trajectory.group for trajectory in chosen.judged))
+
+    def _update(
+        self, rollouts: Sequence[list[Row]], tally: Tally
+    ) -> tuple[list[float], list[float]]:
+        """All optimizer steps of a batch; returns their losses and gradient norms."""
+        parts = list(mini_batches(rollouts, self.algorithm.mini_batches))
+        prepared = [(self._prepared(part, len(parts)), denominators(part)) for part in parts]
+        losses, norms = [], []
+        for _ in range(self.algorithm.epochs):
+            for micros, over in prepared:
+                loss, norm = self._optimizer_step(micros, over, tally)
+                losses.append(loss)
+                norms.append(norm)
+        return losses, norms
+
+    def _prepared(self, part: Sequence[Row], parts: int) -> list[_Micro]:
+        """A mini-batch's micro-batches, with everything that must be known before the update."""
+        own = parallel.share(sorted(part, key=lambda row: -row.length))
+        found = [_Micro(pad(micro, self.device)) for micro in micro_batches(own, self.micro_tokens)]
+        with torch.no_grad():
+            if parts * self.algorithm.epochs > 1:
+                for micro in found:
+                    micro.old = self._score(micro.padded).logp
+            if self.needs_reference:
+                with reference(self.model):
+                    for micro in found:
+                        micro.ref = self._score(micro.padded).logp
+        return found
+
+    def _optimizer_step(
+        self, micros: Sequence[_Micro], over: Denominators, tally: Tally
+    ) -> tuple[float, float]:
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = list(self._backward(micros, over, tally))
+        # Summed before it is looked at, so that no process stops while another waits for it.
+        loss = math.fsum(parallel.gathered(sum(losses)))
+        parallel.add_gradients(self.parameters.values())
+        if not math.isfinite(loss):
+            raise self._unstable(f"the loss is {loss:g}")
+        norm = clipped(self.parameters, self.settings.max_gradient_norm)
+        if isinstance(norm, str):
+            raise self._unstable(norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        return loss, norm
+
+    def _backward(
+        self, micros: Sequence[_Micro], over: Denominators, tally: Tally
+    ) -> Iterator[float]:
+        """Each micro-batch's part of the loss, after its gradient was added."""
+        for micro in micros:
+            scores = self._score(micro.padded)
+            batch = self._batch(micro, scores)
+            loss = policy_loss(batch, self.algorithm.loss, over)
+            loss.backward()  # type: ignore[no-untyped-call]
+            tally.add(batch, scores.entropy)
+            yield loss.item()
+
+    def _batch(self, micro: _Micro, scores: Scores) -> Batch:
+        padded = micro.padded
+        return Batch(
+            logp=scores.logp,
+            old=scores.logp.detach() if micro.old is None else micro.old,
+            mask=padded.mask,
+            advantage=padded.advantage,
+            roll=padded.roll,
+            ref=micro.ref,
+            rollout_tokens=padded.rollout_tokens,
+        )
+
+    def _unstable(self, what: str) -> UnstableUpdate:
+        self.optimizer.zero_grad(set_to_none=True)
+        return UnstableUpdate(
+            f"optimizer step {self.steps + 1}: {what}; the weights are as before it: lower the "
+            "learning rate, set loss.log_ratio_clamp, or look at the rollouts of this step"
+        )
+
+    def _score(self, padded: Padded) -> Scores:
+        return score(self.model, padded, self.temperature)
+
+
+def clipped(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
+    """Clip the gradient to a norm; returns the norm before that, or what is not finite in it."""
+    gradients = [p.grad for p in parameters.values() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if torch.isfinite(norm):
+        torch.nn.utils.clip_grads_with_norm_(parameters.values(), limit, norm)
+        return float(norm)
+    broken = [name for name, p in parameters.items() if _broken(p.grad)]
+    if not broken:
+        return f"the gradient's norm is {float(norm):g}"
+    return f"the gradient of {len(broken)} weights is not finite, the first is {broken[0]}"
+
+
+def _broken(gradient: Tensor | None) -> bool:
+    return gradient is not None and not bool(torch.isfinite(gradient).all())
+
+
+def _about(trajectories: Sequence[Trajectory], chosen: Chosen, step: int) -> StepMetrics:
+    """What the rollouts say, before any update."""
+    judged = chosen.judged
+    count = max(len(judged), 1)
+    return StepMetrics(
+        step=step,
+        updated=False,
+        rollouts=len(trajectories),
+        refused=len(chosen.refused),
+        groups=len({trajectory.group for trajectory in judged}),
+        informative=chosen.kept.informative,
+        success=sum(bool(trajectory.success) for trajectory in judged) / count,
+        reward=math.fsum(trajectory.reward or 0.0 for trajectory in judged) / count,
+        malformed=sum(trajectory.malformed > 0 for trajectory in judged) / count,
+    )

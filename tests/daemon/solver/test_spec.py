@@ -1,0 +1,87 @@
+"""A job's spec: frozen, complete, and without room for a misspelt wish."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from daemon.solver.presets import PRESETS
+from daemon.solver.spec import BadSpec, JobSpec, read_spec
+
+LEAST: dict[str, Any] = {
+    "job": "j1",
+    "base": "tiny",
+    "checkpoint": "somewhere",
+    "environment": "shop",
+    "pools": [{"name": "replay", "tasks": ["shop/cancel/1", "shop/cancel/2"]}],
+}
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    path = folder / "job.json"
+    path.write_text(json.dumps(LEAST | changes))
+    return path
+
+
+def test_a_spec_survives_being_stored(tmp_path: Path) -> None:
+    spec = read_spec(written(tmp_path, seed=7))
+    again = written(tmp_path)
+    again.write_text(spec.model_dump_json())
+    assert read_spec(again) == spec
+    assert spec.seed == 7
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_fits_into_a_spec(name: str, tmp_path: Path) -> None:
+    algorithm = PRESETS[name].algorithm
+    path = written(tmp_path, algorithm=algorithm.model_dump(mode="json"))
+    assert read_spec(path).algorithm == algorithm
+
+
+def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
+    spec = read_spec(written(tmp_path))
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"sed": 1}, "sed: Extra inputs"),
+        ({"algorithm": {"loss": {"kl": {"bta": 0.1}}}}, r"algorithm\.loss\.kl\.bta"),
+        ({"optimizer": {"lr": -1.0}}, r"optimizer\.lr.*-1"),
+        ({"sampler": {"size": 1}}, r"sampler\.size"),
+        ({"sampler": {"rollouts": 63}}, "63 rollouts is less than one batch of 64"),
+        ({"pools": []}, "pools"),
+        ({"pools": [{"name": "a", "tasks": ["x", "x"]}]}, "names task x twice"),
+        ({"pools": LEAST["pools"] * 2}, "two pools have one name"),
+        ({"base_sha256": "abc"}, "base_sha256"),
+        ({"seed": 1.5}, "seed"),
+        ({"limits": {"kl": None}, "watch_reference": True}, "nothing reads it"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_sentence(
+    changes: dict[str, Any], names: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(BadSpec, match=names) as raised:
+        read_spec(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{")
+    with pytest.raises(BadSpec, match=r"job\.json is no spec"):
+        read_spec(path)
+
+
+def test_defaults_are_the_recipe_that_was_measured() -> None:
+    spec = JobSpec.model_validate(LEAST)
+    assert (spec.sampler.groups, spec.sampler.size, spec.sampler.rollouts) == (8, 8, 3072)
+    assert (spec.optimizer.lr, spec.optimizer.betas) == (2e-3, (0.9, 0.98))
+    assert (spec.lora.rank, spec.lora.alpha, len(spec.lora.targets)) == (8, 16.0, 7)
+    assert spec.algorithm.loss.kl.beta == 0.0
+    assert spec.algorithm.filter.informative
