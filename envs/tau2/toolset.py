@@ -8,8 +8,8 @@
     a record            `json.dumps` of it, in the order of its fields
     nothing             `null`
 
-A record is what the original models with pydantic. Plain data, which the original would show with
-its numbers and truth values as strings, must be turned by `plain` before it is returned.
+A record is what the original models with pydantic. Not covered: plain data, whose numbers and truth
+values the original shows as strings; no tool here returns any.
 
 Guarantee: `call` raises nothing and answers byte for byte as the original. What a tool does to the
 state is the domain's (envs/retail, envs/airline).
@@ -69,15 +69,6 @@ class Tau2Toolset(Toolset):
             return ToolResult(f"Error: {text}", error=True, malformed=True)
         except Exception as error:
             return ToolResult(f"Error: {error}", error=True)
-
-
-def plain(value: Any) -> Any:
-    """Plain data as the original shows it: numbers and truth values become strings."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _binds(method: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:

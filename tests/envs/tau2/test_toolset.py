@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from envs.database import Database
-from envs.tau2.toolset import Tau2Toolset, plain
+from envs.tau2.toolset import Tau2Toolset
 from envs.tools import read, write
 
 
@@ -44,10 +44,6 @@ def test_a_record_is_json_in_ascii_and_a_text_stays_as_it_is(tools: LendingTools
     )
     assert tools.call("say", {}).content == "grün"
     assert tools.call("lend_book", {"title": "Ö"}).content == "null"
-
-
-def test_plain_data_shows_its_numbers_as_strings() -> None:
-    assert plain({"a": [1, 2.5, True, None, "x"]}) == {"a": ["1", "2.5", "True", None, "x"]}
 
 
 @pytest.mark.parametrize(
