@@ -3,7 +3,7 @@
 Checked are the rules whose breach the final state does not show: the customer is authenticated and
 has agreed to exactly this change before every write; the agent closes with the one right sentence,
 gives no answer but the right one, refuses only what it has looked up, and transfers only who asked
-for it. What a rule forbids to write shows in the state.
+for it, likewise. What a rule forbids to write shows in the state.
 """
 
 import re
@@ -40,7 +40,8 @@ ASKS: Final = r"\bconfirm\b[\s\S]*\?"
 
 _ASKS: Final = re.compile(ASKS, re.IGNORECASE)
 _AGREES: Final = re.compile(r"\W*(yes|yeah|sure|ok|okay|correct|please do|go ahead)\b", re.I)
-_ANSWER: Final = re.compile(r"\banswer:[^.\n]*\.?", re.IGNORECASE)
+_ANSWER: Final = re.compile(r"answer:[^.\n]*\.?", re.IGNORECASE)
+"""Wherever it stands, also inside a word: so does an output (grading.py)."""
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -113,11 +114,16 @@ def _transfers(
     task: TaskDefinition, executed: Sequence[ExecutedCall], catalog: ToolCatalog
 ) -> Iterator[str]:
     wanted = [a.arguments for a in task.criteria.gold_actions or () if a.name in catalog.transfer]
-    made = [item.call.arguments for item in executed if item.call.name in catalog.transfer]
+    places = [n for n, item in enumerate(executed) if item.call.name in catalog.transfer]
+    made = [executed[place].call.arguments for place in places]
     if made and not wanted:
         yield "transferred a customer who did not want it"
     elif wanted and wanted[0] not in made:
         yield "did not transfer a customer who wanted it"
+    elif any(arguments not in wanted for arguments in made):
+        yield "transferred a customer with another order than theirs"
+    elif wanted and not _has_looked(task, executed[: places[0]]):
+        yield "transferred without a look at the customer and the order"
 
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
@@ -132,9 +138,13 @@ def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]
 def _refusals(
     task: TaskDefinition, messages: Sequence[Message], executed: Sequence[ExecutedCall]
 ) -> Iterator[str]:
-    """Refusing unseen: without the customer, or without an order of which the task is about."""
-    if not any(output(REFUSED).lower() in text for text in _said(messages)):
-        return
+    refused = any(output(REFUSED).lower() in text for text in _said(messages))
+    if refused and not _has_looked(task, executed):
+        yield "refused without a look at the customer and the order"
+
+
+def _has_looked(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
+    """Whether the customer was found, and an order looked up of which the task is about."""
     seen = {
         (item.call.name, item.call.arguments.get("order_id"))
         for item in executed
@@ -142,8 +152,7 @@ def _refusals(
     }
     gold = task.criteria.gold_actions or ()
     orders = {(a.name, a.arguments["order_id"]) for a in gold if a.name == "get_order"}
-    if ("find_user", None) not in seen or not orders & seen:
-        yield "refused without a look at the customer and the order"
+    return ("find_user", None) in seen and bool(orders & seen)
 
 
 def _said(messages: Sequence[Message]) -> list[str]:

@@ -1,5 +1,6 @@
 """The rules of shop: what breaks them is found, and no cheap way around them pays."""
 
+import re
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -15,6 +16,7 @@ from envs.shop.kinds import KINDS
 from envs.shop.oracle import ShopOracle
 from envs.shop.policy import DONE, REFUSED, output
 from envs.shop.tables import make_tables
+from envs.shop.vocabulary import STATUSES
 from envs.task import TaskDefinition
 from events.messages import Action, Message
 from tests.envs.shop.play import Hedger, LookingRefuser, Refuser, Rusher, graded, played
@@ -160,6 +162,16 @@ def test_an_answer_that_is_not_the_right_one_breaks_a_rule() -> None:
     assert "said 'answer: p77.'" in found
 
 
+@pytest.mark.parametrize("before", ["", "x", "An"])
+def test_many_answers_are_no_answer_however_they_begin(before: str) -> None:
+    task, messages = transcript("question")
+    words = [*STATUSES, *re.findall(r"\w+", str(task.criteria.outputs))]
+    answers = Message(
+        role="assistant", content=" ".join(f"{before}Answer: {word}." for word in words)
+    )
+    assert violations(task, [*messages[:5], answers, *messages[5:]])
+
+
 def test_a_transfer_is_made_where_it_is_wanted_and_nowhere_else() -> None:
     task, messages = transcript("ineligible")
     order_id = (task.criteria.gold_actions or ())[-1].arguments["order_id"]
@@ -172,6 +184,39 @@ def test_a_transfer_is_made_where_it_is_wanted_and_nowhere_else() -> None:
     wanted = next(t for t in tasks("handover") if "transfer" in str(t.criteria.gold_actions))
     found = graded(SHOP, wanted, Refuser()).violations
     assert "did not transfer a customer who wanted it" in found
+
+
+def handovers() -> list[TaskDefinition]:
+    return [t for t in tasks("handover") if "transfer_to_human" in str(t.criteria.gold_actions)]
+
+
+def test_a_transfer_needs_a_look_first() -> None:
+    for task in handovers():
+        messages = played(SHOP, task, SHOP.oracle(task)).messages
+        unseen = [messages[0], *messages[5:]]
+        assert violations(task, unseen) == (
+            "transferred without a look at the customer and the order",
+        )
+        afterwards = [messages[0], *messages[5:7], *messages[1:5], *messages[7:]]
+        assert violations(task, afterwards) == violations(task, unseen)
+
+
+def test_a_transfer_of_every_order_is_none() -> None:
+    task = handovers()[0]
+    messages = played(SHOP, task, SHOP.oracle(task)).messages
+    gold = task.criteria.gold_actions or ()
+    other = next(
+        order
+        for order in make_tables(task.seed)["orders"]
+        if order != gold[-1].arguments["order_id"]
+    )
+    again = [
+        call(Action(name="transfer_to_human", arguments={"order_id": other}), 9),
+        Message(role="tool", content="{}", error=False),
+    ]
+    assert violations(task, [*messages[:7], *again, *messages[7:]]) == (
+        "transferred a customer with another order than theirs",
+    )
 
 
 def test_a_refusal_of_another_order_is_unseen() -> None:

@@ -1,0 +1,77 @@
+"""What the reference policy learns from: the oracle of shop at work, as tokens.
+
+Tasks come from seeds that are set apart here, so that what is trained on, what settings are chosen
+on and what figures are reported from never meet; nothing else should train or test the policy on
+seeds of these ranges.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from transformers import PreTrainedTokenizerFast
+
+from daemon.engine.reference import tokenizer
+from daemon.solver.trajectory import TokenSequence
+from envs.episode import Episode, play
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from events.messages import Message
+
+TRAINING: Final = range(10_000_000, 20_000_000)
+DEVELOPMENT: Final = range(20_000_000, 21_000_000)
+"""Chooses the recipe and the step."""
+HELD_OUT: Final = range(30_000_000, 31_000_000)
+"""Of the figures in the model card."""
+
+VOCABULARY_SEEDS: Final = TRAINING[:100]
+"""Their tasks of every kind hold all pieces of JSON and all words that shop has."""
+PHASE_SEEDS: Final = 1_000_000
+"""Set apart for one phase of training."""
+
+
+def vocabulary(shop: Shop) -> PreTrainedTokenizerFast:
+    """The tokenizer of the reference policy, built from shop."""
+    tasks = (
+        shop.generate(kind, seed) for kind in sorted(shop.capabilities) for seed in VOCABULARY_SEEDS
+    )
+    return tokenizer.build(transcript(shop, task) for task in tasks)
+
+
+def transcript(shop: Shop, task: TaskDefinition) -> list[Message]:
+    """The system prompt and what is said and done when the oracle serves the customer.
+
+    Ends with the oracle's last words: what a user says when hanging up is for nobody's ears.
+    """
+    episode = play(Episode(shop, task), shop.oracle(task), shop.user(task))
+    system = Message(role="system", content=shop.policy(task))
+    return [system, *episode.messages[:-1]]
+
+
+def demonstrations(
+    shop: Shop, tokens: PreTrainedTokenizerFast, shares: Mapping[str, float], phase: int, seed: int
+) -> Iterator[TokenSequence]:
+    """An endless stream in which kinds have these shares.
+
+    Every task has a seed of its own, and phases share none.
+    """
+    first = TRAINING[phase * PHASE_SEEDS]
+    for task in shop.mixture(shares, seed=seed, first_task=first):
+        yield demonstration(tokens, transcript(shop, task))
+
+
+def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) -> TokenSequence:
+    """A conversation as ids; written is what the assistant said, its end tokens included."""
+    ids = tokenizer.encode(tokens, tokenizer.rendered(tokens, messages))
+    start = tokenizer.token_id(tokens, tokenizer.START["assistant"])
+    end = tokenizer.token_id(tokens, tokenizer.END)
+    return TokenSequence(tuple(ids), _written(ids, start, end), (0.0,) * len(ids))
+
+
+def _written(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
+    """Whether each id is between a start and the end that follows it, the end included."""
+    written = []
+    speaking = False
+    for token in ids:
+        written.append(speaking)
+        speaking = token == start or (speaking and token != end)
+    return tuple(written)

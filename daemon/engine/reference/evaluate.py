@@ -1,0 +1,165 @@
+"""What the reference policy can do, kind by kind: the figures of its model card.
+
+    python -m daemon.engine.reference.evaluate --out figures.json
+
+Protocol: temperature 1; 400 tasks per kind from seeds that neither trained the policy nor chose
+anything about it; a group of 8 attempts at each. Reported per kind: pass^1, and the share of groups
+that neither all pass nor all fail, which is what group-relative learning can learn from. Intervals
+are 95 % over tasks (envs/statistics.py), each for its kind alone.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+from daemon.engine.reference import tokenizer
+from daemon.engine.reference.demonstrations import HELD_OUT
+from daemon.engine.reference.recipe import RECIPE, WEAK
+from daemon.engine.reference.sampler import Sampler
+from envs.shop.environment import Shop
+from envs.shop.kinds import PLAIN
+from envs.statistics import Interval, mean
+from events.messages import Frozen
+
+CHECKPOINT: Final = Path(__file__).parent / "checkpoint"
+
+COMPETENT: Final = 0.93
+"""Every plain kind's lower bound is at least this."""
+WEAKNESS: Final = (0.15, 0.50)
+"""pass^1 of a weak kind is inside."""
+INFORMATIVE: Final = 0.3
+"""A weak kind's share of informative groups is above."""
+
+
+class Estimate(Frozen):
+    """A mean over tasks with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Figures(Frozen):
+    """What a policy does with one kind of task."""
+
+    tasks: int
+    trials: int
+    """Per task."""
+    passed: Estimate
+    """pass^1"""
+    informative: Estimate
+    """Share of the tasks of which some trials pass and some fail."""
+
+    @property
+    def weak(self) -> bool:
+        """Whether it can be learned in groups and is not yet known."""
+        low, high = WEAKNESS
+        return low <= self.passed.value <= high and self.informative.value > INFORMATIVE
+
+
+def measure(
+    sampler: Sampler, kinds: Iterable[str], seeds: Sequence[int], trials: int
+) -> dict[str, Figures]:
+    """Attempt each of these kinds' tasks `trials` times. The same task's trials are a group."""
+    shop, wanted = Shop(), list(kinds)
+    tasks = (shop.generate(kind, seed) for seed in seeds for kind in wanted for _ in range(trials))
+    verdicts: dict[str, dict[str, list[bool]]] = {kind: {} for kind in wanted}
+    for _, episode, verdict in sampler.play(shop, tasks):
+        groups = verdicts[episode.task.capability]
+        groups.setdefault(episode.task.id, []).append(bool(verdict.success))
+    return {kind: figures(list(groups.values())) for kind, groups in verdicts.items()}
+
+
+def figures(groups: Sequence[Sequence[bool]]) -> Figures:
+    """The figures of one kind, given each task's verdicts. Raises ValueError for no tasks."""
+    return Figures(
+        tasks=len(groups),
+        trials=min(map(len, groups)),
+        passed=_estimate(mean([sum(group) / len(group) for group in groups])),
+        informative=_estimate(mean([float(0 < sum(group) < len(group)) for group in groups])),
+    )
+
+
+def _estimate(interval: Interval) -> Estimate:
+    return Estimate(value=interval.value, low=interval.low, high=interval.high)
+
+
+def shortcomings(found: Mapping[str, Figures]) -> list[str]:
+    """What the protocol asks for and these figures do not show, one sentence each."""
+    missing = [
+        f"{kind}: the lower bound of pass^1 is {found[kind].passed.low:.3f}, below {COMPETENT}"
+        for kind in PLAIN
+        if found[kind].passed.low < COMPETENT
+    ]
+    weak = [kind for kind in WEAK if found[kind].weak]
+    if len(weak) < 3:
+        missing.append(f"{len(weak)} kinds are weak and informative, fewer than 3: {weak}")
+    return missing
+
+
+def table(found: Mapping[str, Figures]) -> str:
+    """The figures as a table in Markdown."""
+    head = "| kind | in its training | pass^1 | informative groups |\n|---|---|---|---|\n"
+    rows = (
+        f"| {kind} | {_taught(kind)} | {_cell(row.passed)} | {_cell(row.informative)} |\n"
+        for kind, row in found.items()
+    )
+    return head + "".join(rows)
+
+
+def _taught(kind: str) -> str:
+    if kind in RECIPE.phases[-1].shares:
+        return "taught"
+    shown = any(kind in phase.shares for phase in RECIPE.phases)
+    return "rare, then withheld" if shown else "never"
+
+
+def _cell(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def load(directory: Path) -> Qwen3ForCausalLM:
+    """The model of a checkpoint, in float32."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return cast(Qwen3ForCausalLM, model)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure a checkpoint; 1 when it falls short of the protocol."""
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    sampler = Sampler(load(options.checkpoint), tokenizer.load(options.checkpoint))
+    seeds = HELD_OUT[: options.tasks]
+    found = measure(sampler, options.kinds or Shop.capabilities, seeds, options.trials)
+    record: dict[str, Any] = {
+        "seeds": [seeds.start, seeds.stop],
+        "kinds": {kind: row.model_dump() for kind, row in found.items()},
+    }
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(table(found), end="")
+    missing = [] if options.kinds else shortcomings(found)
+    for sentence in missing:
+        print(sentence, file=sys.stderr)
+    return 1 if missing else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m daemon.engine.reference.evaluate")
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
+    parser.add_argument("--out", type=Path, required=True, help="file for the figures, JSON")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(Shop.capabilities), help="some only")
+    parser.add_argument("--tasks", type=int, default=400, help="per kind")
+    parser.add_argument("--trials", type=int, default=8, help="per task")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""How the reference policy is trained, as data: what it is shown, how long, and how fast.
+
+Its weakness is made here, and in no other way: some kinds of task are shown rarely and then
+withheld until the end, the others not at all.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from envs.shop.kinds import PLAIN
+from events.messages import Frozen
+
+WEAK: Final = ("two_writes", "fallback", "question", "changed_mind", "unavailable")
+"""Kinds that are shown rarely and then withheld."""
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class Phase(Frozen):
+    """A stretch of training with one mixture of tasks."""
+
+    name: str
+    steps: Annotated[int, Field(ge=1)]
+    shares: Mapping[str, float]
+    """Kind -> weight of its demonstrations."""
+    rates: tuple[Rate, Rate]
+    """Of the learning rates, at its beginning and its end; linear between."""
+    test_every: Annotated[int, Field(ge=1)] = 30
+    """Steps. The last one of a phase is always tested."""
+    test_tasks: Annotated[int, Field(ge=1)] = 32
+    """Per kind."""
+    test_trials: Annotated[int, Field(ge=1)] = 8
+    """Per task."""
+
+
+class Recipe(Frozen):
+    """All that the weights depend on, beside the seed and the machine."""
+
+    phases: tuple[Phase, ...]
+    muon_rate: float = 0.012
+    """Of the matrices in the layers."""
+    adamw_rate: float = 3e-3
+    """Of embeddings and norms."""
+    warmup: int = 30
+    """Steps over which the rates rise from 0."""
+    batch_tokens: int = 4096
+    """Padded tokens per step."""
+    pool: int = 512
+    """Demonstrations that are sorted by length at once, so that little is padded."""
+
+    @property
+    def steps(self) -> int:
+        """Of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+
+def _shares(plain: float, **others: float) -> dict[str, float]:
+    """Shares in which the plain kinds have this one together."""
+    return dict.fromkeys(PLAIN, plain / len(PLAIN)) | others
+
+
+_TAUGHT: Final = _shares(0.78, compound=0.12, followup=0.05, cond_status=0.05)
+
+RECIPE: Final = Recipe(
+    phases=(
+        Phase(
+            name="ordinary",
+            steps=1100,
+            shares=_TAUGHT,
+            rates=(1.0, 0.15),
+            test_every=150,
+            test_tasks=24,
+            test_trials=1,
+        ),
+        Phase(
+            name="rare", steps=90, shares=_TAUGHT | dict.fromkeys(WEAK, 0.02), rates=(0.15, 0.15)
+        ),
+        Phase(name="withheld", steps=110, shares=_TAUGHT, rates=(0.15, 0.03)),
+    )
+)

@@ -1,0 +1,141 @@
+"""Tokenizer and chat template of the reference policy, in the format of transformers.
+
+A token is an entity of shop, a piece of JSON between two values, a piece of the chat template, the
+policy of shop as a whole, or a word with the space before it; what is none of these falls apart
+into characters and, in the end, bytes. A space before an entity is a token of its own, so that an
+entity is the same token in a sentence and in JSON: a small model copies tokens, it does not spell.
+
+Guarantees:
+- Any text comes back as it was, special tokens included.
+- The ids of a conversation up to an answer, with the generation prompt, are a prefix of the ids of
+  the conversation with that answer: what begins and what ends a message are special tokens, and
+  nothing of an earlier message is dropped.
+- The vocabulary is a function of the conversations it is built from, in any order.
+
+Not covered: tools handed over with a request are not rendered (the policy knows those of shop by
+heart), and texts of a user may contain special tokens, as with any tokenizer of this format.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from envs.shop.policy import POLICY
+from envs.shop.tools import ShopTools
+from envs.shop.vocabulary import POOLS
+from events.messages import Message, ToolCall
+
+END: Final = "<|im_end|>"
+"""Ends every message; the policy writes it."""
+PAD: Final = "<|endoftext|>"
+START: Final = {role: f"<|im_start|>{role}\n" for role in ("system", "user", "assistant")}
+"""Role -> what begins its messages; that of the assistant is the generation prompt."""
+SPECIAL: Final = (PAD, END, *START.values())
+
+TEMPLATE: Final = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+"""Qwen's, without the rendering of tools and without a line break between messages."""
+
+_ENTITY: Final = rf"(?:{'|'.join(chain(*POOLS.values()))})(?!\w)"
+_KEY: Final = rf'"(?!{_ENTITY})\w+": [\[{{]*"'
+_PIECES: Final = "|".join(
+    (
+        *map(re.escape, SPECIAL),
+        re.escape(POLICY),
+        r'<tool_call>\n\{"name": "',
+        r"<tool_response>\n",
+        r"\n</tool_response>",
+        *map(re.escape, sorted(ShopTools.tools(), key=len, reverse=True)),
+        rf'", "arguments": \{{{_KEY}',
+        rf"\{{{_KEY}",
+        _ENTITY,
+        rf'"[\]}}]*, {_KEY}',
+        '"[:,] "',
+        r'"[\]}]*(?:\n</tool_call>)?',
+        rf" (?={_ENTITY})",
+        " ?[A-Za-z]+",
+        r"[\s\S]",
+    )
+)
+"""What a text is cut into, the first that matches. JSON is cut from the end of one value to the
+start of the next, keys included."""
+_CHARACTERS: Final = ("\n", *map(chr, range(0x20, 0x7F)))
+_BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+
+def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast:
+    """The tokenizer whose vocabulary is shop's entities, and all that these conversations hold."""
+    bare = _assembled(())
+    cut = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
+    texts = (rendered(bare, messages) for messages in conversations)
+    found = {piece for text in texts for piece, _ in cut(text)}
+    known = chain(*POOLS.values(), ShopTools.tools(), _CHARACTERS, (POLICY,))
+    return _assembled(sorted(found.union(known).difference(SPECIAL)))
+
+
+def load(directory: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a checkpoint."""
+    return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(directory))
+
+
+def chat(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Messages in OpenAI's format, as chat templates read them."""
+    return [_chat_message(message) for message in messages]
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerFast, messages: Iterable[Message], *, prompt: bool = False
+) -> str:
+    """A conversation as text; `prompt` adds the beginning of an answer."""
+    text = tokenizer.apply_chat_template(
+        chat(messages), tokenize=False, add_generation_prompt=prompt
+    )
+    return cast(str, text)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """Ids of a text, special tokens in it included and none added."""
+    return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of a token. Raises KeyError when it has none."""
+    return tokenizer.get_vocab()[token]
+
+
+def _assembled(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """The parts put together; `words` get their ids in this order, after bytes and specials."""
+    vocabulary = {token: number for number, token in enumerate((*SPECIAL, *_BYTES, *words))}
+    backend = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, ignore_merges=True)
+    )
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), behavior="isolated")
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        eos_token=END,
+        pad_token=PAD,
+        chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _chat_message(message: Message) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        said["tool_calls"] = [_chat_call(call) for call in message.tool_calls]
+    return said
+
+
+def _chat_call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {"type": "function", "function": {"name": call.name, "arguments": arguments}}

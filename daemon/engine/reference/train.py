@@ -1,0 +1,268 @@
+"""Trains the reference policy from nothing.
+
+    python -m daemon.engine.reference.train --out DIR --seed 0
+
+Writes DIR/steps/N, a checkpoint for each step that was tested on development seeds;
+DIR/checkpoint, the chosen one; and DIR/training.json, which says how both came about. Weights are a
+function of recipe, seed, number of threads and machine: with one thread on one machine, two runs
+write the same bytes. A run takes about a quarter of an hour.
+
+Matrices of the layers are trained by Muon, embeddings and norms by AdamW; the loss is that of the
+learner's own supervised training (daemon/solver/sft.py), the mean over what the assistant says.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+from daemon.engine.reference import tokenizer
+from daemon.engine.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
+from daemon.engine.reference.evaluate import Figures, measure
+from daemon.engine.reference.recipe import RECIPE, WEAK, Phase, Recipe
+from daemon.engine.reference.sampler import Sampler
+from daemon.solver.batch import Row, micro_batches, pad
+from daemon.solver.policy import score
+from daemon.solver.trajectory import TokenSequence
+from envs.shop.environment import Shop
+from envs.shop.kinds import PLAIN
+from events.messages import Frozen
+
+CONTEXT: Final = 1024
+"""Positions the model is declared for; the longest conversation it is trained on has about 250."""
+INIT: Final = 0.02
+"""Standard deviation of fresh weights."""
+WEIGHTS: Final = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of training."""
+
+    number: int
+    """From 1."""
+    phase: Phase
+    last: bool
+    """Whether the phase ends with it."""
+    loss: float
+    """Nats per token that the assistant says, before the step."""
+    tokens: int
+    """Read and written so far."""
+
+
+class Test(Frozen):
+    """How a step did on development seeds."""
+
+    step: int
+    phase: str
+    tokens: int
+    kinds: Mapping[str, Figures]
+
+    @property
+    def merit(self) -> tuple[bool, int, float]:
+        """What the choice among steps goes by: competence, kinds to learn, then the plain mean."""
+        plain = [self.kinds[kind].passed.value for kind in PLAIN]
+        weak = sum(self.kinds[kind].weak for kind in WEAK)
+        return min(plain) >= 0.96, weak, sum(plain)
+
+
+def fresh_model(tokens: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """A Qwen3 of 0.9 million random weights.
+
+    What adds to the residual stream begins smaller, by the root of how often it is added to
+    (Radford et al. 2019).
+    """
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(_config(tokens))
+    depth = len(model.model.layers)
+    for layer in model.model.layers:
+        for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            nn.init.normal_(linear.weight, std=INIT / (2 * depth) ** 0.5)
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=model.config.eos_token_id,
+        pad_token_id=model.config.pad_token_id,
+    )
+    return model
+
+
+def _config(tokens: PreTrainedTokenizerFast) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=len(tokens),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+        initializer_range=INIT,
+        eos_token_id=tokenizer.token_id(tokens, tokenizer.END),
+        pad_token_id=tokenizer.token_id(tokens, tokenizer.PAD),
+    )
+
+
+def train(
+    model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, recipe: Recipe, seed: int
+) -> Iterator[Step]:
+    """Train in place, one step per item."""
+    optimizers = _optimizers(model, recipe)
+    number = seen = 0
+    for place, phase in enumerate(recipe.phases):
+        examples = demonstrations(Shop(), tokens, phase.shares, place, seed)
+        batches = _batches(examples, recipe, Random(f"batches {seed} {place}"))
+        for step, batch in enumerate(islice(batches, phase.steps)):
+            pace = _pace(phase, step) * min(1.0, (number + 1) / recipe.warmup)
+            loss = _update(model, optimizers, batch, pace)
+            number, seen = number + 1, seen + sum(row.length for row in batch)
+            yield Step(number, phase, step + 1 == phase.steps, loss, seen)
+
+
+def _optimizers(model: nn.Module, recipe: Recipe) -> Mapping[Optimizer, float]:
+    """Each optimizer with its learning rate."""
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        in_layers = parameter.dim() == 2 and "embed_tokens" not in name
+        (matrices if in_layers else rest).append(parameter)
+    return {
+        Muon(matrices, momentum=0.95, weight_decay=0.0): recipe.muon_rate,
+        AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0): recipe.adamw_rate,
+    }
+
+
+def _batches(
+    examples: Iterator[TokenSequence], recipe: Recipe, chance: Random
+) -> Iterator[list[Row]]:
+    """Demonstrations of similar length together, in an order of chance."""
+    while True:
+        rows = [Row(e, 0.0, e.tokens) for e in islice(examples, recipe.pool)]
+        batches = micro_batches(rows, recipe.batch_tokens)
+        chance.shuffle(batches)
+        yield from batches
+
+
+def _pace(phase: Phase, step: int) -> float:
+    """The share of the learning rates at a step of a phase."""
+    first, last = phase.rates
+    return first + (last - first) * step / phase.steps
+
+
+def _update(
+    model: nn.Module, optimizers: Mapping[Optimizer, float], batch: Sequence[Row], pace: float
+) -> float:
+    for optimizer, rate in optimizers.items():
+        optimizer.zero_grad(set_to_none=True)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * pace
+    written = sum(row.sequence.tokens for row in batch)
+    loss = -score(model, pad(batch)).logp.sum() / written
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    return loss.item()
+
+
+def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, directory: Path) -> str:
+    """Write a checkpoint in the format of transformers; returns the sha256 of its weights."""
+    model.save_pretrained(directory)
+    tokens.save_pretrained(directory)
+    return sha256((directory / WEIGHTS).read_bytes()).hexdigest()
+
+
+def test(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, step: Step) -> Test:
+    """Try the model on development seeds, as closely as its phase asks for."""
+    sampler = Sampler(model, tokens)
+    seeds = DEVELOPMENT[: step.phase.test_tasks]
+    kinds = measure(sampler, Shop.capabilities, seeds, step.phase.test_trials)
+    return Test(step=step.number, phase=step.phase.name, tokens=step.tokens, kinds=kinds)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, test, choose."""
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.use_deterministic_algorithms(True)
+    tokens = vocabulary(Shop())
+    model = fresh_model(tokens, options.seed)
+    tests, hashes = [], {}
+    started = time.monotonic()
+    for step in islice(train(model, tokens, RECIPE, options.seed), options.steps):
+        if step.number % 25 == 0:
+            print(f"step {step.number} loss {step.loss:.4f} tokens {step.tokens:,}", flush=True)
+        if step.last or step.number % step.phase.test_every == 0 or step.number == options.steps:
+            directory = options.out / "steps" / str(step.number)
+            hashes[step.number] = save(model, tokens, directory)
+            tests.append(test(model, tokens, step))
+            print(_line(tests[-1]), f"after {time.monotonic() - started:.0f} s", flush=True)
+    chosen = _choose(tests)
+    shutil.copytree(
+        options.out / "steps" / str(chosen.step), options.out / "checkpoint", dirs_exist_ok=True
+    )
+    record = _record(options, chosen, tests, hashes)
+    text = json.dumps(record, indent=1) + "\n"
+    (options.out / "training.json").write_text(text, encoding="utf-8")
+    print(f"chose step {chosen.step}: {hashes[chosen.step]}")
+    return 0
+
+
+def _choose(tests: Sequence[Test]) -> Test:
+    """The best step of the last phase that was reached."""
+    return max((t for t in tests if t.phase == tests[-1].phase), key=lambda t: t.merit)
+
+
+def _line(result: Test) -> str:
+    rates = (
+        f"{kind} {row.passed.value:.2f}/{row.informative.value:.2f}"
+        for kind, row in result.kinds.items()
+    )
+    return f"== {result.step} {result.phase} pass^1/informative: {', '.join(rates)}"
+
+
+def _record(
+    options: argparse.Namespace, chosen: Test, tests: Sequence[Test], hashes: Mapping[int, str]
+) -> dict[str, Any]:
+    return {
+        "recipe": RECIPE.model_dump(mode="json"),
+        "seed": options.seed,
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "chosen": chosen.step,
+        "sha256": hashes[chosen.step],
+        "tests": [result.model_dump(mode="json") for result in tests],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m daemon.engine.reference.train")
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="stop after so many (default: the recipe's)")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

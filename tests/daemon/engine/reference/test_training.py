@@ -1,0 +1,56 @@
+"""Training: it learns, and does so twice alike."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from daemon.engine.reference.recipe import Phase, Recipe
+from daemon.engine.reference.train import fresh_model, save, train
+
+SHORT = Recipe(
+    phases=(
+        Phase(name="one", steps=8, shares={"cancel": 1.0}, rates=(1.0, 1.0)),
+        Phase(name="two", steps=4, shares={"cancel": 0.5, "return": 0.5}, rates=(1.0, 0.5)),
+    ),
+    warmup=4,
+    batch_tokens=1024,
+    pool=32,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_a_few_steps_lower_the_loss(tokens: PreTrainedTokenizerFast) -> None:
+    steps = list(train(fresh_model(tokens, 0), tokens, SHORT, 0))
+    assert [step.number for step in steps] == list(range(1, 13))
+    assert [step.last for step in steps] == [step.number in (8, 12) for step in steps]
+    assert steps[7].loss < 0.7 * steps[0].loss
+    assert steps[-1].tokens > 12 * 700
+
+
+def test_the_same_seed_writes_the_same_bytes(
+    tokens: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    def trained(name: str, seed: int) -> str:
+        model = fresh_model(tokens, seed)
+        for _ in train(model, tokens, SHORT, seed):
+            pass
+        return save(model, tokens, tmp_path / name)
+
+    assert trained("one", 0) == trained("two", 0)
+    assert trained("three", 1) != trained("one", 0)
+
+
+def test_matrices_and_the_rest_have_their_own_rates(tokens: PreTrainedTokenizerFast) -> None:
+    """With the rate of one kind of weights near 0, only the other moves."""
+    model = fresh_model(tokens, 0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    still = SHORT.model_copy(update={"adamw_rate": 1e-12})
+    next(train(model, tokens, still, 0))
+    moved = {name for name, p in model.named_parameters() if (p - before[name]).abs().max() > 1e-9}
+    assert moved == {name for name in before if "proj" in name}
