@@ -1,1 +1,1 @@
-"""The embedded inference server, for machines without vLLM (route): so far, its reference policy."""
+"""The embedded inference server, for machines without vLLM (route); so far its reference policy."""
