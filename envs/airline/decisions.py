@@ -15,12 +15,10 @@ from envs.airline.case import (
 )
 from envs.airline.changes import moved
 from envs.airline.database import person
-from envs.airline.policy import PER_CANCELLED, PER_DELAYED, is_compensated
+from envs.airline.policy import HANDED_OVER, PER_CANCELLED, PER_DELAYED, is_compensated
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
 from events.messages import Action
-
-HANDED_OVER = "being transferred to a human agent"
 
 
 def cancelled_flight(case: Case) -> Plan | None:

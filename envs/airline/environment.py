@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Final
 from envs.agents import CLOSING, Agent
 from envs.airline.case import Case, Plan, action
 from envs.airline.database import canonical, generated
-from envs.airline.decisions import HANDED_OVER
 from envs.airline.kinds import KINDS
-from envs.airline.policy import POLICY, violations
+from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
 from envs.database import Database, Record, Tables
-from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
+from envs.task import GENERATED, Answer, Basis, Criteria, Script, TaskDefinition
 from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fitting, scenario
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.oracle import IdentityOracle
@@ -75,8 +74,19 @@ class Airline(Tau2Environment):
             seed=seed,
             scenario=scenario(plan.request, _identity(user)),
             script=_script(user, plan, told_at_once=chance.random() < 0.5),
-            criteria=Criteria(gold_actions=(get_user, *plan.calls), outputs=plan.outputs),
+            criteria=Criteria(
+                gold_actions=(get_user, *plan.calls),
+                outputs=plan.outputs,
+                reward_basis=_basis(plan),
+            ),
         )
+
+
+def _basis(plan: Plan) -> tuple[Basis, ...]:
+    """What the reward hangs on: a transfer changes no state, so that one was made is a rule."""
+    if HANDED_OVER in plan.outputs:
+        return ("DB", "COMMUNICATE", "POLICY")
+    return ("DB", "COMMUNICATE")
 
 
 def _identity(user: Record) -> str:

@@ -1,8 +1,9 @@
 """The rules of airline customer service: for the agent, as functions, and in a transcript.
 
 The rules are tau2-bench's, the words are ours; tools enforce none of them. `violations` reads a
-transcript alone: it sees whether the user agreed before a change and whose records were changed.
-It does not judge what was said, nor what a reservation allowed: the state shows that.
+transcript alone: it sees whether the user agreed before a change, whose records were changed, and
+whether a transfer was made of which the agent speaks. It does not judge what else was said, nor
+what a reservation allowed: the state shows that.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ PER_DELAYED: Final = 50
 """What a certificate is worth per passenger, for a cancelled and for a delayed flight."""
 
 TRANSFER: Final = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+HANDED_OVER: Final = "being transferred to a human agent"
+"""What of it tells a hand-over."""
 
 POLICY: Final = f"""\
 You serve the customers of an airline: you book, change and cancel reservations, and compensate. \
@@ -147,12 +150,14 @@ def violations(messages: Sequence[Message]) -> tuple[str, ...]:
 
 def _violations(messages: Sequence[Message]) -> Iterator[str]:
     known: str | None = None
-    yes = False
+    yes = handed_over = False
     for turn, message in enumerate(messages):
         if message.role == "user":
             yes = conduct.agreed(message)
         if message.role != "assistant":
             continue
+        if not handed_over and HANDED_OVER in message.text.lower():
+            yield f"message {turn} speaks of a transfer that was not made"
         yield from conduct.crowded(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
             if result.role != "tool" or result.error:
@@ -160,5 +165,9 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
             of = conduct.owner(result.text)
             if call.name == "get_user_details":
                 known = known or of
+            elif call.name == "transfer_to_human_agents":
+                handed_over = True
+                if known is None:
+                    yield f"message {turn} calls {call.name} before the user is looked up"
             elif call.name in _CONSENTED:
                 yield from conduct.bad_write(turn, call.name, of, known, yes)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from envs.agents import Agent, NullAgent, RandomAgent
 from envs.airline.environment import WHO, Airline
 from envs.airline.kinds import KINDS
+from envs.airline.policy import TRANSFER
 from envs.episode import Episode, play
 from envs.grading import Grade, grade
 from envs.task import TaskDefinition
@@ -68,6 +69,19 @@ def test_neither_doing_nothing_nor_chance_solves_tasks() -> None:
             verdicts[name] += int(played(task, agent)[1].reward or 0)
     assert verdicts["null"] == 0
     assert verdicts["random"] <= 4  # one in a hundred
+
+
+class Talker:
+    """Says that the user is handed over, and does nothing."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        return Message(role="assistant", content=TRANSFER)
+
+
+@pytest.mark.parametrize("capability", KINDS)
+def test_to_speak_of_a_transfer_solves_nothing(capability: str) -> None:
+    for seed in range(12):
+        assert played(AIRLINE.generate(capability, seed), Talker())[1].reward == 0
 
 
 @pytest.mark.parametrize("capability", KINDS)

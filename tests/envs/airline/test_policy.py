@@ -6,6 +6,7 @@ import pytest
 
 from envs.airline.policy import (
     POLICY,
+    TRANSFER,
     can_cancel,
     free_bags,
     is_compensated,
@@ -120,6 +121,17 @@ def test_only_records_of_the_user_who_was_looked_up_may_be_changed() -> None:
     )
     assert violations([user("Yes."), calls(CANCEL), owned()]) == (
         "message 1 calls cancel_reservation on data of lena_1, not of None",
+    )
+
+
+def test_a_transfer_is_made_before_it_is_spoken_of_and_after_the_user_is_known() -> None:
+    made = [calls("transfer_to_human_agents"), tool("Transfer successful")]
+    assert violations([*KNOWN, *made, says(TRANSFER)]) == ()
+    assert violations([*KNOWN, says(TRANSFER)]) == (
+        "message 3 speaks of a transfer that was not made",
+    )
+    assert violations([KNOWN[0], *made, says(TRANSFER)]) == (
+        "message 1 calls transfer_to_human_agents before the user is looked up",
     )
 
 
