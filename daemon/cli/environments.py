@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Also the name of a Python file and, in capitals, of a class."""
 
+_MOST_SEED: Final = 10**17
+"""Of a check's first task: an id holds 18 digits (envs/environment.py), and later tasks have more."""
+
 group = noun("env", "Environments: tasks that can be executed.")
 
 
@@ -151,7 +154,10 @@ def check(
         int | None, typer.Option(min=1, help="How many; default: as many as the split has.")
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the first generated task, and of the random agent.")
+        int,
+        typer.Option(
+            min=0, max=_MOST_SEED, help="Of the first generated task, and of the random agent."
+        ),
     ] = 0,
 ) -> int:
     """Prove that an environment is right; exit 1 when something is wrong.
@@ -237,6 +243,8 @@ def replay(
 
     with file.open(encoding="utf-8", errors="replace") as lines:
         found = replayed(_real(cli, env), lines)
+    if not found.rows:
+        cli.out.warn(f"{file} has no rows, so nothing was compared; name a file of recorded calls")
     if cli.out.json:
         cli.out.document(asdict(found))
     else:
@@ -247,6 +255,8 @@ def replay(
             f"{found.equal:,} of {found.calls:,} calls in {found.rows:,} rows are equal, "
             f"{len(found.mismatches):,} values differ"
         )
+    if not found.rows:
+        return FAILED
     return PARTLY if found.mismatches else None
 
 

@@ -149,6 +149,12 @@ def test_check_takes_a_first_seed_and_a_number_of_tasks(kintsugi: Kintsugi) -> N
     assert first["digest"] != other["digest"]
 
 
+def test_check_takes_no_seed_that_an_id_cannot_hold(kintsugi: Kintsugi) -> None:
+    most = ("env", "check", "shop", "--tasks", "2", "--json", "--seed")
+    assert kintsugi(*most, str(10**17)).code == 0
+    assert kintsugi(*most, str(10**18)).code == 2
+
+
 def test_check_names_what_is_unknown(kintsugi: Kintsugi) -> None:
     assert "did you mean shop?" in kintsugi("env", "check", "shoop").err
     unknown = kintsugi("env", "check", "shop", "--split", "dev")

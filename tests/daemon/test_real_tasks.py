@@ -45,6 +45,15 @@ def test_a_recording_that_differs_is_done_in_part_and_named(tmp_path: Path) -> N
     assert "3.0" in kintsugi(*arguments, home=tmp_path, folder=folder).out
 
 
+def test_a_recording_without_rows_proves_nothing(tmp_path: Path) -> None:
+    folder, file = write_folder(tmp_path / "real"), tmp_path / "calls.jsonl"
+    file.write_text("\n")
+    arguments = ("env", "replay", "--env", "retail", str(file), "--json")
+    done = kintsugi(*arguments, home=tmp_path, folder=folder)
+    assert (done.code, done.json["rows"]) == (1, 0)
+    assert f"{file} has no rows" in done.err
+
+
 def test_gold_names_what_needs_a_judge(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "real")
     done = kintsugi("env", "gold", "--env", "retail", "--json", home=tmp_path, folder=folder)
