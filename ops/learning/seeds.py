@@ -1,0 +1,60 @@
+"""Which seeds of generated tasks an experiment may use, so that what chose settings, what trained
+and what figures are reported from never meet.
+
+A run owns a block of seeds; its parts are used for one thing each. Blocks of development lie in the
+range that demonstrations.py sets apart for it; those of reported runs are used nowhere else.
+"""
+
+from typing import Final, Self
+
+from daemon.engine.reference.demonstrations import DEVELOPMENT
+from events.messages import Frozen
+
+BLOCK: Final = 50_000
+"""Seeds of one run."""
+PART: Final = 8_000
+"""Seeds of one use: more tasks than any budget here has groups."""
+
+REPORTED: Final = range(50_000_000, 51_000_000)
+TUNED: Final = DEVELOPMENT[500_000:]
+"""The first half chose the reference policy's recipe."""
+
+
+class Seeds(Frozen):
+    """First task seed of each use within one run's block."""
+
+    first: int
+
+    @classmethod
+    def of(cls, run: int, *, development: bool) -> Self:
+        """The block of a run's seed. Raises ValueError for a seed without one."""
+        blocks = TUNED if development else REPORTED
+        count = len(blocks) // BLOCK
+        if not 0 <= run < count:
+            raise ValueError(f"seed {run} has no block of task seeds; use one below {count}")
+        return cls(first=blocks[run * BLOCK])
+
+    @property
+    def traffic(self) -> int:
+        """Of the rollouts that are diagnosed."""
+        return self.first
+
+    @property
+    def training(self) -> int:
+        """Of what reinforcement learning trains on."""
+        return self.first + PART
+
+    @property
+    def replay(self) -> int:
+        """Of what keeps the rest from being forgotten."""
+        return self.first + 2 * PART
+
+    @property
+    def references(self) -> int:
+        """Of reference trajectories."""
+        return self.first + 3 * PART
+
+    @property
+    def held_out(self) -> int:
+        """Of what figures are reported from."""
+        return self.first + 5 * PART
