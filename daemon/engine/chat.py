@@ -1,0 +1,161 @@
+"""Messages to token ids and back: the chat template of a checkpoint, and what the model wrote.
+
+A conversation is rendered whole for every turn, as vLLM does for a chat request, so that a policy
+is trained on the very prompts it is served. Special tokens split a text before anything else looks
+at it; the pieces between them are encoded once and remembered, which makes the next turn of a
+conversation cheap and changes no id (tested against the tokenizer itself).
+
+Tool calls are Hermes': `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several after
+each other, text before them allowed. If one of them cannot be read, the whole answer is text.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+from events.errors import KintsugiError
+from events.messages import Message, ToolCall
+
+_CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_PIECES: Final = 65_536
+"""Encoded pieces that are remembered."""
+
+
+class NoTemplate(KintsugiError):
+    """The checkpoint's tokenizer has no chat template, or one that does not take these messages."""
+
+
+class Chat:
+    """A tokenizer with its chat template."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises NoTemplate, OSError."""
+        loaded = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        self.tokenizer = cast(PreTrainedTokenizerFast, loaded)
+        if not self.tokenizer.chat_template:
+            raise NoTemplate(f"the tokenizer in {directory} has no chat template")
+        self.ends = _ends(directory, self.tokenizer)
+        """Tokens that end an answer."""
+        self.shows_tools = "tools" in cast(str, self.tokenizer.chat_template)
+        """Whether the template renders the tools of a request."""
+        added = self.tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+        # Tokens that swallow the spaces around them are left to the tokenizer.
+        marks = [t.content for t in added if t.special and not (t.lstrip or t.rstrip)]
+        plain = len(marks) == len(added)
+        self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if plain else None
+        self._piece = lru_cache(_PIECES)(self._encode)
+
+    def prompt(
+        self,
+        messages: Sequence[Message] | Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        **variables: Any,
+    ) -> tuple[int, ...]:
+        """The ids of a conversation with the beginning of an answer; `variables` of the template.
+
+        Raises NoTemplate.
+        """
+        given = [as_chat(m) if isinstance(m, Message) else _parsed(m) for m in messages]
+        try:
+            text = self.tokenizer.apply_chat_template(
+                given,
+                tools=[dict(tool) for tool in tools] or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **variables,
+            )
+        # Whatever a template raises, it is about these messages.
+        except Exception as error:
+            raise NoTemplate(f"the chat template does not take these messages: {error}") from error
+        return self.encode(cast(str, text))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text; special tokens in it count as such, none is added."""
+        if self._marks is None:
+            return self._encode(text)
+        pieces = (piece for piece in self._marks.split(text) if piece)
+        return tuple(token for piece in pieces for token in self._piece(piece))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Ids as text, special tokens included."""
+        return cast(str, self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def message(self, ids: Sequence[int], number: int = 0) -> Message:
+        """What a model wrote as a message; `number` makes the ids of its calls unique."""
+        end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
+        return spoken(self.text(ids[:end]), number)
+
+
+def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The tokenizer's end token and those of the checkpoint's generation settings."""
+    found = {cast(int, tokenizer.eos_token_id)}
+    if (directory / "generation_config.json").exists():
+        named = GenerationConfig.from_pretrained(directory, local_files_only=True).eos_token_id
+        found |= set(named) if isinstance(named, list) else {named}
+    return frozenset(token for token in found if token is not None)
+
+
+def as_chat(message: Message) -> dict[str, Any]:
+    """A message in OpenAI's format, as chat templates read it: arguments are objects."""
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = message.tool_call_id
+    return said
+
+
+def _parsed(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of a request, whose arguments are JSON in a string, as chat templates read it.
+
+    A string that holds no object is left as it is: templates print it.
+    """
+    said = {**message, "content": message.get("content") or ""}
+    if calls := message.get("tool_calls"):
+        said["tool_calls"] = [
+            {**call, "function": _with_object(call.get("function") or {})} for call in calls
+        ]
+    return said
+
+
+def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    try:
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (json.JSONDecodeError, RecursionError):
+        parsed = None
+    return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments or ""}
+
+
+def spoken(text: str, number: int = 0) -> Message:
+    """An answer as a message: its tool calls, if all of them can be read, else the plain text."""
+    calls = []
+    for place, written in enumerate(_CALL.findall(text)):
+        call = _call(written, f"call_{number}_{place}")
+        if call is None:
+            return Message(role="assistant", content=text)
+        calls.append(call)
+    said = _CALL.sub("", text).strip() if calls else text
+    return Message(role="assistant", content=said or None, tool_calls=tuple(calls))
+
+
+def _call(written: str, name: str) -> ToolCall | None:
+    """None for what is no call."""
+    try:
+        match json.loads(written):
+            case {"name": str(tool), "arguments": dict(arguments)}:
+                return ToolCall(name=tool, arguments=arguments, id=name)
+    except (json.JSONDecodeError, RecursionError):
+        pass
+    return None

@@ -1,0 +1,114 @@
+"""One policy version as the engine runs it.
+
+    base = Policy.load(directory, "small")      a checkpoint that transformers reads
+    better = base.adapted(folder, "small-7")    the same with a LoRA directory of PEFT
+    current = Policy.of(model, "step 3")        a model that is being trained, as it is now
+
+A policy never changes: a call that begins with one ends with it. Each holds its own copy of the
+matrices, which a small model can afford, and which makes an adapter cost nothing per token.
+
+Guarantee: the logits of transformers' own forward, to rounding. `load` and `of` a plain model prove
+it on a probe and refuse a model that is built otherwise; so decoders of Llama's kind run (Qwen2,
+Qwen3, Llama, Mistral without sliding windows), and no list of names says which. Not covered:
+mixtures of experts, quantised weights, models over several devices.
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from daemon.engine.cache import Cache
+from daemon.engine.weights import UnsupportedModel, Weights
+
+_PROBE: Final = 12
+"""Tokens on which a model's own forward is compared with ours."""
+_TOLERANCE: Final = 1e-3
+"""Of the largest logit, in float32."""
+
+
+class Policy:
+    """A name and its weights."""
+
+    def __init__(
+        self, name: str, weights: Weights, checkpoint: PreTrainedModel | None = None
+    ) -> None:
+        """Use `load`, `of` or `adapted`."""
+        self.name = name
+        self.weights = weights
+        self._checkpoint = checkpoint
+
+    @classmethod
+    def load(cls, directory: Path, name: str, dtype: torch.dtype = torch.float32) -> Self:
+        """A checkpoint. Raises UnsupportedModel, OSError."""
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        return cls(name, _proven(model), model)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel | PeftModel, name: str) -> Self:
+        """A model as it is now. Raises UnsupportedModel.
+
+        What is under adapters is taken to be proven: `load` or `of` its base did that.
+        """
+        if isinstance(model, PeftModel):
+            base: Any = model.get_base_model()
+            return cls(name, Weights.of(base))
+        return cls(name, _proven(model))
+
+    def adapted(self, folder: Path, name: str) -> "Policy":
+        """This base with an adapter merged in. The adapter is the caller's to check first.
+
+        Raises ValueError for a policy that was not loaded from a checkpoint, and whatever PEFT
+        raises for a directory that holds no adapter of this model.
+        """
+        if self._checkpoint is None:
+            raise ValueError(f"{self.name} was not loaded from a checkpoint: load its base first")
+        with warnings.catch_warnings():
+            # PEFT up to 0.21 asks transformers by a name that is going away.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            adapted = PeftModel.from_pretrained(self._checkpoint, folder)
+        try:
+            return Policy.of(adapted, name)
+        finally:
+            adapted.unload()
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.weights.embedding.device
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self.weights.shape.vocabulary
+
+    @property
+    def context(self) -> int:
+        """Positions that the model is declared for."""
+        return self.weights.shape.context
+
+
+def _proven(model: Any) -> Weights:
+    """A model's weights, once ours gave its own logits on a probe. Raises UnsupportedModel."""
+    weights = Weights.of(model)
+    probe = [(7 + 31 * place) % weights.shape.vocabulary for place in range(_PROBE)]
+    training = model.training
+    with torch.no_grad():
+        model.eval()
+        ids = torch.tensor([probe], device=weights.embedding.device)
+        own = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        model.train(training)
+    cache = Cache(weights, slots=1, length=_PROBE)
+    cache.extend(weights, [0], [0], [probe[: _PROBE // 2]])
+    ours = cache.extend(weights, [0], [_PROBE // 2], [probe[_PROBE // 2 :]])[0]
+    difference = float((own - ours).abs().max())
+    tolerance = _TOLERANCE if weights.embedding.dtype == torch.float32 else 0.05
+    if not difference <= tolerance * float(own.abs().max()):
+        raise UnsupportedModel(
+            f"{type(model).__name__} computes other logits than the engine (they differ by "
+            f"{difference:g}); serve it with vLLM"
+        )
+    return weights

@@ -1,0 +1,184 @@
+"""A model's weights laid together for inference, adapters merged in.
+
+Fused from the modules of transformers, so that a layer is four products. What is read from a module
+is copied: later training changes nothing here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+from transformers import PreTrainedModel
+
+from events.errors import KintsugiError
+
+
+class UnsupportedModel(KintsugiError):
+    """The engine would compute something else than the model does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer. H heads, K of keys and values, each W wide; D the width of the stream."""
+
+    qkv: Tensor
+    """((H + 2 K) W, D)"""
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    """(W,)"""
+    key_norm: Tensor | None
+    out: Tensor
+    """(D, H W)"""
+    out_bias: Tensor | None
+    gate_up: Tensor
+    """(2 F, D)"""
+    down: Tensor
+    """(D, F)"""
+    attention_norm: Tensor
+    feed_norm: Tensor
+
+    def feed(self, hidden: Tensor, eps: float) -> Tensor:
+        """The second half of the layer, residual included."""
+        normed = rms_norm(hidden, self.feed_norm.shape, self.feed_norm, eps)
+        gate, up = (normed @ self.gate_up.T).chunk(2, -1)
+        return hidden + (silu(gate) * up) @ self.down.T
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What two policies must have in common to share a cache."""
+
+    layers: int
+    heads: int
+    key_heads: int
+    width: int
+    vocabulary: int
+    context: int
+    """Positions that the model is declared for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Everything that a forward needs."""
+
+    shape: Shape
+    layers: tuple[Layer, ...]
+    embedding: Tensor
+    """(V, D)"""
+    norm: Tensor
+    """(D,)"""
+    head: Tensor
+    """(V, D); the embedding itself where the model ties the two."""
+    cos: Tensor
+    """(context, W) of every position's rotation."""
+    sin: Tensor
+    eps: float
+    """Of every norm."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: PreTrainedModel) -> Self:
+        """Those of a causal language model as it is now. Raises UnsupportedModel."""
+        causal: Any = model
+        body, head = causal.get_decoder(), causal.get_output_embeddings()
+        shape = _shape(causal.config)
+        embedding = _frozen(body.embed_tokens.weight)
+        cos, sin = _rotation(body, shape.context, embedding)
+        return cls(
+            shape=shape,
+            layers=tuple(_fused(layer) for layer in body.layers),
+            embedding=embedding,
+            norm=_frozen(body.norm.weight),
+            head=embedding if head.weight is body.embed_tokens.weight else _effective(head),
+            cos=cos,
+            sin=sin,
+            eps=float(causal.config.rms_norm_eps),
+        )
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, V) in float32 at least, from (N, D) states after the last layer."""
+        normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
+        logits = normed @ self.head.T
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _shape(config: Any) -> Shape:
+    heads = int(config.num_attention_heads)
+    return Shape(
+        layers=int(config.num_hidden_layers),
+        heads=heads,
+        key_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        width=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        vocabulary=int(config.vocab_size),
+        context=int(config.max_position_embeddings),
+    )
+
+
+def _fused(layer: Any) -> Layer:
+    """A layer's matrices laid together. Raises UnsupportedModel where it has others."""
+    try:
+        attention, feed = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        return Layer(
+            qkv=torch.cat([_effective(one) for one in projections]),
+            qkv_bias=_biases(projections),
+            query_norm=_weight(getattr(attention, "q_norm", None)),
+            key_norm=_weight(getattr(attention, "k_norm", None)),
+            out=_effective(attention.o_proj),
+            out_bias=_biases((attention.o_proj,)),
+            gate_up=torch.cat([_effective(one) for one in (feed.gate_proj, feed.up_proj)]),
+            down=_effective(feed.down_proj),
+            attention_norm=_frozen(layer.input_layernorm.weight),
+            feed_norm=_frozen(layer.post_attention_layernorm.weight),
+        )
+    except AttributeError as error:
+        raise UnsupportedModel(
+            f"{type(layer).__name__} is no decoder layer of Llama's kind ({error}); serve the "
+            "model with vLLM"
+        ) from error
+
+
+def _effective(linear: Any) -> Tensor:
+    """The matrix that a linear layer applies now, adapters included; a copy."""
+    if not isinstance(linear, LoraLayer):
+        return _frozen(linear.weight)
+    base: Any = linear.get_base_layer()
+    total: Tensor = base.weight.detach().float().clone()
+    for delta in _deltas(linear):
+        total += delta.float()
+    return total.to(base.weight.dtype)
+
+
+def _deltas(linear: Any) -> Iterator[Tensor]:
+    """What the active adapters add to a matrix."""
+    if linear.disable_adapters:
+        return
+    for adapter in linear.active_adapters:
+        if adapter in linear.lora_A:
+            yield linear.get_delta_weight(adapter).detach()
+
+
+def _biases(linears: tuple[Any, ...]) -> Tensor | None:
+    bases: list[Any] = [o.get_base_layer() if isinstance(o, LoraLayer) else o for o in linears]
+    if bases[0].bias is None:
+        return None
+    return torch.cat([_frozen(one.bias) for one in bases])
+
+
+def _weight(norm: Any) -> Tensor | None:
+    return None if norm is None else _frozen(norm.weight)
+
+
+def _frozen(parameter: Tensor) -> Tensor:
+    return parameter.detach().clone()
+
+
+def _rotation(body: Any, context: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(context, W) cosines and sines of every position, by the model's own rule."""
+    positions = torch.arange(context, device=like.device)[None]
+    cos, sin = body.rotary_emb(torch.zeros(1, dtype=like.dtype, device=like.device), positions)
+    return cos[0], sin[0]

@@ -1,0 +1,190 @@
+"""Rollouts with exact tokens, played in this process: tasks in, trajectories out as they finish.
+
+    player = InProcess(Engine(policy), Chat(directory))
+    for rollout in player.play(environment, attempts, policy):
+        ...
+
+As many episodes are open as the engine has slots; each asks the engine for one turn after the
+other, with the whole conversation as its prompt, as an agent behind an endpoint would. A rollout is
+a function of weights, task and seed, but for rounding: who else is played only changes which rows
+of a product stand together. On one machine with one number of threads, the same attempts in the
+same order give the same rollouts bit for bit.
+
+Guarantee: the trajectory holds the ids that the policy read and drew, with their log-probabilities;
+nothing is encoded again. Not covered: users that a model plays.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
+from daemon.engine.policy import Policy
+from daemon.solver.trajectory import Sampling, Trajectory, Turn
+from envs.endpoint import request_seed
+from envs.environment import Environment
+from envs.episode import Episode, Party, Termination
+from envs.evaluation import environment_code
+from envs.grading import Grade, grade
+from envs.reward import DEFAULT, Shaping, conduct_of, shape
+from envs.task import TaskDefinition
+from envs.users import User
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One rollout to be played."""
+
+    task: TaskDefinition
+    group: str
+    """Attempts of one group are compared with each other."""
+    seed: int
+    """Of every token that is drawn in it."""
+    rollout: str
+    """Its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A finished episode with its verdict and its tokens."""
+
+    attempt: Attempt
+    episode: Episode
+    grade: Grade
+    trajectory: Trajectory
+
+
+@dataclass(slots=True)
+class _Open:
+    """An episode that goes on."""
+
+    attempt: Attempt
+    episode: Episode
+    user: User
+    turns: list[Turn] = field(default_factory=list)
+    prompt: tuple[int, ...] = ()
+    """Of the turn that is being written."""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class InProcess:
+    """Plays episodes with an engine of this process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: Chat,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 512,
+        shaping: Shaping = DEFAULT,
+    ) -> None:
+        """`max_tokens` per turn; a turn that reaches it ends the episode."""
+        self.engine = engine
+        self.chat = chat
+        self.temperature = temperature
+        self.max_tokens = max_tokens
+        self.shaping = shaping
+
+    def play(
+        self, environment: Environment, attempts: Iterable[Attempt], policy: Policy
+    ) -> Iterator[Rollout]:
+        """Every attempt's rollout, as they finish.
+
+        Raises EnvironmentFailed where the environment's own code does.
+        """
+        waiting = iter(attempts)
+        writing: dict[int, _Open] = {}
+        finished: list[_Open] = []
+        while True:
+            for attempt in islice(waiting, self.engine.slots - len(writing)):
+                self._go_on(self._begun(environment, attempt), policy, writing, finished)
+            for emission in self.engine.tick():
+                one = writing[emission.ticket]
+                one.ids.append(emission.token)
+                one.logprobs.append(emission.logprob)
+                if emission.finish is not None:
+                    del writing[emission.ticket]
+                    self._answered(one, emission)
+                    self._go_on(one, policy, writing, finished)
+            for one in finished:
+                yield self._rollout(one, policy)
+            if not writing and not finished:
+                return
+            finished.clear()
+
+    def _begun(self, environment: Environment, attempt: Attempt) -> _Open:
+        with environment_code(environment, f"task {attempt.task.id}"):
+            episode = Episode(environment, attempt.task, seed=attempt.seed)
+            return _Open(attempt, episode, environment.user(attempt.task))
+
+    def _go_on(
+        self, one: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
+    ) -> None:
+        """Let the user speak if it is their turn, then ask the engine for the agent's answer."""
+        episode = one.episode
+        if episode.turn is Party.USER:
+            with environment_code(episode.environment, f"task {episode.task.id}"):
+                episode.receive(one.user.reply(episode.view(Party.USER)))
+        if episode.turn is Party.AGENT:
+            self._ask(one, policy, writing)
+        if episode.turn is None:
+            finished.append(one)
+
+    def _ask(self, one: _Open, policy: Policy, writing: dict[int, _Open]) -> None:
+        view = one.episode.view(Party.AGENT)
+        environment, task = one.episode.environment, one.episode.task
+        tools = environment.offered(task, view) if self.chat.shows_tools else ()
+        one.prompt, one.ids, one.logprobs = self.chat.prompt(view, tools), [], []
+        request = Request(
+            prompt=one.prompt,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            seed=request_seed(one.attempt.seed, len(view)),
+            stop=self.chat.ends,
+        )
+        try:
+            writing[self.engine.submit(policy, request)] = one
+        except PromptTooLong as error:
+            one.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
+
+    def _answered(self, one: _Open, last: Emission) -> None:
+        """A whole turn, or one that a limit cut off."""
+        cut = last.finish == "length"
+        one.turns.append(Turn(one.prompt, tuple(one.ids), tuple(one.logprobs), truncated=cut))
+        if cut:
+            reason = f"an answer was cut off at {len(one.ids):,} tokens"
+            one.episode.stop(Termination.AGENT_ERROR, reason)
+            return
+        episode = one.episode
+        with environment_code(episode.environment, f"task {episode.task.id}"):
+            episode.receive(self.chat.message(one.ids, len(episode.messages)))
+
+    def _rollout(self, one: _Open, policy: Policy) -> Rollout:
+        episode, attempt = one.episode, one.attempt
+        environment, task = episode.environment, episode.task
+        with environment_code(environment, f"task {task.id}"):
+            verdict = grade(environment, task, episode.messages, episode.termination)
+        trajectory = Trajectory(
+            rollout=attempt.rollout,
+            group=attempt.group,
+            task=task.id,
+            policy=policy.name,
+            turns=tuple(one.turns),
+            success=verdict.success,
+            reward=self._reward(episode, verdict, one.turns),
+            sampling=Sampling(temperature=self.temperature),
+            malformed=episode.malformed,
+        )
+        return Rollout(attempt, episode, verdict, trajectory)
+
+    def _reward(self, episode: Episode, verdict: Grade, turns: list[Turn]) -> float | None:
+        """Shaped."""
+        if verdict.reward is None:
+            return None
+        tokens = sum(len(turn.completion_ids) for turn in turns)
+        catalog = episode.environment.catalog
+        conduct = conduct_of(episode.messages, catalog, episode.malformed, tokens)
+        return shape(verdict.reward, conduct, self.shaping).total
