@@ -146,7 +146,8 @@ def spoken(text: str, number: int = 0) -> Message:
         if call is None:
             return Message(role="assistant", content=text)
         calls.append(call)
-    said = _CALL.sub("", text).strip() if calls else text
+    # Only at its end: what stands before the first call may have been streamed already.
+    said = _CALL.sub("", text).rstrip() if calls else text
     return Message(role="assistant", content=said or None, tool_calls=tuple(calls))
 
 
