@@ -76,6 +76,11 @@ class Policy:
             adapted.unload()
 
     @property
+    def checkpoint(self) -> PreTrainedModel | None:
+        """The model it was loaded from, which tells what adapters fit; None for another policy."""
+        return self._checkpoint
+
+    @property
     def device(self) -> torch.device:
         """Where its weights are."""
         return self.weights.embedding.device
