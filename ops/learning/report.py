@@ -1,0 +1,333 @@
+"""What the runs of a folder show: tables in Markdown, learning curves as an image.
+
+Every figure is a mean over seeds with its 95 % interval by the hierarchical bootstrap
+(bootstrap.py); a difference between arms is taken task by task. Only seeds that all compared arms
+have finished enter, and how many those are is said.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from envs.shop.kinds import PLAIN
+from envs.statistics import Interval
+from events.errors import KintsugiError
+from ops.learning import bootstrap
+from ops.learning.bootstrap import Measured, interval, measured, replicates
+from ops.learning.evaluation import Outcomes
+from ops.learning.results import Run, Step
+from ops.learning.settings import ARMS, WEAK, Arm, traffic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_TRAINED: Final[tuple[Arm, ...]] = ("a", "b", "c", "d")
+_WINDOW: Final = 8
+"""Steps whose informative groups are averaged in a curve."""
+
+
+class NothingToReport(KintsugiError):
+    """No base run, or no run of an arm on a seed that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """All runs on one traffic."""
+
+    capabilities: str
+    share: float
+    runs: Mapping[Arm, Mapping[int, Run]]
+    """Arm -> seed -> run."""
+
+    @property
+    def title(self) -> str:
+        """What traffic it is."""
+        return f"{self.capabilities} capabilities, {self.share:.0%} of the traffic"
+
+    @property
+    def arms(self) -> list[Arm]:
+        """The trained ones that have runs."""
+        return [arm for arm in _TRAINED if self.runs.get(arm)]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those that the base and every arm have."""
+        present = [set(self.runs[arm]) for arm in ("base", *self.arms) if arm in self.runs]
+        return sorted(set.intersection(*present))
+
+    @property
+    def budgets(self) -> list[int]:
+        """The nominal ones of which every run of an arm with its whole budget has a policy."""
+        return sorted(
+            {e.budget for run in self.runs.get("a", {}).values() for e in run.evaluations}
+        )
+
+    def measured(self, arm: Arm, budget: int | None, k: int) -> Measured | None:
+        """pass^k of an arm over the seeds; of the last policy within a budget, None: the last."""
+        found = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
+        if any(outcomes is None for outcomes in found):
+            return None
+        return measured([outcomes for outcomes in found if outcomes is not None], k)
+
+    def passive(self) -> Measured:
+        """pass^1 of an agent that does nothing."""
+        return measured([self.runs["base"][seed].passive for seed in self.seeds], 1)
+
+    @staticmethod
+    def _outcomes(run: Run, budget: int | None) -> Outcomes | None:
+        made = [e for e in run.evaluations if budget is None or e.budget <= budget]
+        return made[-1].outcomes if made else None
+
+    @property
+    def weights(self) -> dict[str, dict[str, float]]:
+        """Figure -> weights of the capabilities in it."""
+        weak = WEAK[self.capabilities]
+        return {
+            "overall": traffic(self.capabilities, self.share),
+            "plain": dict.fromkeys(PLAIN, 1.0),
+            "weak mean": dict.fromkeys(weak, 1.0),
+            **{kind: {kind: 1.0} for kind in weak},
+        }
+
+
+def experiments(runs: Sequence[Run]) -> list[Experiment]:
+    """The runs by their traffic. Raises NothingToReport."""
+    found: dict[tuple[str, float], dict[Arm, dict[int, Run]]] = {}
+    for run in runs:
+        arms = found.setdefault((run.key.capabilities, run.key.share), {})
+        arms.setdefault(run.key.arm, {})[run.key.seed] = run
+    made = [Experiment(*traffic_, arms) for traffic_, arms in sorted(found.items())]
+    complete = [one for one in made if "base" in one.runs and one.arms and one.seeds]
+    if not complete:
+        raise NothingToReport(
+            "there is no traffic with a base run and a trained arm on one seed; run the base first"
+        )
+    return complete
+
+
+def text(found: Sequence[Experiment]) -> str:
+    """Everything, as Markdown."""
+    return "\n\n".join([_sources(found), *("\n\n".join(_sections(one)) for one in found)]) + "\n"
+
+
+def _sources(found: Sequence[Experiment]) -> str:
+    runs = [run for one in found for arm in one.runs.values() for run in arm.values()]
+    commits = sorted({run.source.commit[:12] for run in runs})
+    settings = sorted({run.source.settings[:12] for run in runs})
+    bases = sorted({run.source.base[:12] for run in runs})
+    changed = sum(not run.source.clean for run in runs)
+    return (
+        f"{len(runs)} runs at commit {', '.join(commits)} ({changed} of them with local changes), "
+        f"settings {', '.join(settings)}, base {', '.join(bases)}. Held-out: "
+        f"{_tasks(runs[0])} tasks per capability and seed. Intervals: 95 %, "
+        f"{bootstrap.RESAMPLES:,} draws of seeds and of tasks within seeds."
+    )
+
+
+def _tasks(run: Run) -> int:
+    return len(next(iter(run.evaluations[0].outcomes.values())))
+
+
+def _sections(one: Experiment) -> Iterator[str]:
+    yield f"### {one.title}; seeds {', '.join(map(str, one.seeds))}"
+    yield scores(one)
+    yield gains(one)
+    yield plain(one)
+    yield mechanism(one)
+
+
+def scores(one: Experiment) -> str:
+    """pass^1 (and pass^3 of the sums) of every arm at every budget."""
+    names = list(one.weights)
+    rows = [["arm", "rollouts", *names, "overall pass^3", "weak mean pass^3"]]
+    rows.append(["doing nothing", "0", *_cells(one, one.passive()), "", ""])
+    for arm in ("base", *one.arms):
+        for budget in [None] if arm in ("base", "c") else one.budgets:
+            first, third = one.measured(arm, budget, 1), one.measured(arm, budget, 3)
+            if first is None or third is None:
+                continue
+            cubes = [_cell(third, one.weights[name]) for name in ("overall", "weak mean")]
+            rows.append([_arm(arm), _spent(one, arm, budget), *_cells(one, first), *cubes])
+    return _table(rows)
+
+
+def _cells(one: Experiment, found: Measured) -> list[str]:
+    return [_cell(found, weights) for weights in one.weights.values()]
+
+
+def _cell(found: Measured, weights: Mapping[str, float]) -> str:
+    return _shown(interval(found, weights))
+
+
+def _spent(one: Experiment, arm: Arm, budget: int | None) -> str:
+    """Of the budget, the mean over seeds."""
+    spent = []
+    for seed in one.seeds:
+        made = [e for e in one.runs[arm][seed].evaluations if budget is None or e.budget <= budget]
+        spent.append(made[-1].spent)
+    return f"{np.mean(spent):,.0f}"
+
+
+def gains(one: Experiment) -> str:
+    """What each arm gained over the base, and over the general arm, task by task."""
+    base = one.measured("base", None, 1)
+    assert base is not None, "a base run has been evaluated"
+    rows = [["arm", "rollouts", "overall", "weak mean", "overall, per seed", "gain against (a)"]]
+    for arm in one.arms:
+        for budget in [None] if arm == "c" else one.budgets:
+            found = one.measured(arm, budget, 1)
+            if found is None:
+                continue
+            gain, weights = found - base, one.weights
+            each = " ".join(f"{value:+.3f}" for value in gain.by_seed(weights["overall"]))
+            rows.append(
+                [
+                    _arm(arm),
+                    _spent(one, arm, budget),
+                    _signed(interval(gain, weights["overall"])),
+                    _signed(interval(gain, weights["weak mean"])),
+                    each,
+                    _against(one, found, base, budget) if arm != "a" else "",
+                ]
+            )
+    return "Gains over the base:\n\n" + _table(rows)
+
+
+def _against(one: Experiment, found: Measured, base: Measured, budget: int | None) -> str:
+    """The difference to the general arm at the same budget, and how many times its gain."""
+    general = one.measured("a", budget, 1) if one.runs.get("a") else None
+    if general is None:
+        return ""
+    weights = one.weights["overall"]
+    own, other = replicates(found - base, weights), replicates(general - base, weights)
+    difference = _signed(interval(found - general, weights))
+    if np.quantile(other, 0.025) <= 0:
+        return f"{difference}; no ratio: (a) may have gained nothing"
+    low, high = np.quantile(own / other, [0.025, 0.975])
+    return f"{difference}; {own.mean() / other.mean():.1f} times [{low:.1f}, {high:.1f}]"
+
+
+def plain(one: Experiment) -> str:
+    """Each plain kind's change from the base at the end of each arm."""
+    base = one.measured("base", None, 1)
+    assert base is not None, "a base run has been evaluated"
+    rows = [["plain kind", "base", *map(_arm, one.arms)]]
+    last = {arm: one.measured(arm, None, 1) for arm in one.arms}
+    for kind in PLAIN:
+        row = [kind, _cell(base, {kind: 1})]
+        for found in last.values():
+            row.append(_signed(interval(found - base, {kind: 1})) if found is not None else "")
+        rows.append(row)
+    return "Plain kinds at the end, change from the base:\n\n" + _table(rows)
+
+
+def mechanism(one: Experiment) -> str:
+    """Where the budget went, and how much of it taught anything."""
+    head = ["arm", "diagnosis", "references", "training", "unused", "informative groups", "ended"]
+    rows = [[*head, "wall"]]
+    for arm in one.arms:
+        runs = [one.runs[arm][seed] for seed in one.seeds]
+        spent = [
+            np.mean([getattr(run.spent, name) for run in runs])
+            for name in ("diagnosis", "references", "training")
+        ]
+        unused = np.mean([run.budget - run.spent.total for run in runs])
+        ended = ", ".join(sorted({run.ended for run in runs}))
+        rows.append(
+            [
+                _arm(arm),
+                *(f"{part:,.0f}" for part in spent),
+                f"{unused:,.0f}",
+                _informative(runs),
+                ended,
+                f"{np.mean([run.seconds for run in runs]):,.0f} s",
+            ]
+        )
+    return "Where the budget went (means over seeds):\n\n" + _table(rows)
+
+
+def _informative(runs: Sequence[Run]) -> str:
+    shares = [np.mean([step.informative for step in run.steps]) for run in runs if run.steps]
+    return f"{np.mean(shares):.2f}" if shares else ""
+
+
+def _arm(arm: Arm) -> str:
+    return ARMS[arm] if arm == "base" else f"({arm}) {ARMS[arm]}"
+
+
+def _shown(found: Interval) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _signed(found: Interval) -> str:
+    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def draw(found: Sequence[Experiment], file: Path) -> None:
+    """Learning curves as SVG: a row per traffic; the bands are the intervals."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # The same figures give the same bytes: no date, no random ids.
+    with rc_context({"svg.hashsalt": "kintsugi", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(13, 4 * len(found)), layout="constrained")
+        axes = figure.subplots(len(found), 3, squeeze=False)
+        for row, one in zip(axes, found, strict=True):
+            for axis, name in zip(row, ("overall", "weak mean"), strict=False):
+                _curves(axis, one, name)
+            _informative_curves(row[2], one)
+        figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+def _curves(axis: "Axes", one: Experiment, name: str) -> None:
+    weights = one.weights[name]
+    base = one.measured("base", None, 1)
+    assert base is not None, "a base run has been evaluated"
+    begin = interval(base, weights)
+    for number, arm in enumerate(one.arms):
+        points = [(0.0, begin), *_points(one, arm, weights)]
+        x = [spent for spent, _ in points]
+        axis.plot(x, [p.value for _, p in points], marker="o", label=_arm(arm), color=f"C{number}")
+        lows, highs = [p.low for _, p in points], [p.high for _, p in points]
+        axis.fill_between(x, lows, highs, alpha=0.15, color=f"C{number}", linewidth=0)
+    axis.set(title=f"{name}: {one.title}", xlabel="rollouts", ylabel="pass^1, held-out")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+
+
+def _points(
+    one: Experiment, arm: Arm, weights: Mapping[str, float]
+) -> Iterator[tuple[float, Interval]]:
+    for budget in [None] if arm == "c" else one.budgets:
+        found = one.measured(arm, budget, 1)
+        if found is not None:
+            yield float(_spent(one, arm, budget).replace(",", "")), interval(found, weights)
+
+
+def _informative_curves(axis: "Axes", one: Experiment) -> None:
+    for number, arm in enumerate(one.arms):
+        runs = [one.runs[arm][seed].steps for seed in one.seeds]
+        if not all(runs):
+            continue
+        x, y = _averaged(runs)
+        axis.plot(x, y, label=_arm(arm), color=f"C{number}")
+    axis.set(title="share of informative groups", xlabel="rollouts", ylim=(0, 1))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+
+
+def _averaged(runs: Sequence[Sequence[Step]]) -> tuple[list[float], list[float]]:
+    """Means over seeds and `_WINDOW` steps."""
+    count = min(map(len, runs))
+    starts = range(0, count - count % _WINDOW, _WINDOW)
+    windows = [[step for run in runs for step in run[s : s + _WINDOW]] for s in starts]
+    x = [float(np.mean([step.spent for step in steps])) for steps in windows]
+    return x, [float(np.mean([step.informative for step in steps])) for steps in windows]

@@ -1,0 +1,121 @@
+"""What a run leaves: one JSON file, whole or absent, and everything a report needs of it."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from events.messages import Frozen
+from ops.learning.settings import Arm
+from ops.learning.targets import Targets
+
+
+class Key(Frozen):
+    """Which run."""
+
+    arm: Arm
+    capabilities: str
+    """The set of rare kinds in its traffic."""
+    share: float
+    """Of them in the traffic."""
+    seed: int
+    development: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        seeds = "development" if self.development else "seed"
+        return f"{self.capabilities}-{self.share:g}-{self.arm}-{seeds}{self.seed}"
+
+
+class Source(Frozen):
+    """What code and weights made it."""
+
+    commit: str
+    clean: bool
+    """Whether nothing tracked had been changed since."""
+    settings: str
+    """Digest of the settings."""
+    base: str
+    """sha256 of the base's weights."""
+
+
+class Spent(Frozen):
+    """What of the budget went where, in rollouts."""
+
+    diagnosis: int = 0
+    references: int = 0
+    training: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that counts."""
+        return self.diagnosis + self.references + self.training
+
+
+class Step(Frozen):
+    """One batch of a job."""
+
+    spent: int
+    """Of the budget, this batch included."""
+    informative: float
+    """Share of its groups with both verdicts."""
+    passed: float
+    entropy: float
+    groups: Mapping[str, int]
+    """Pool -> its groups in the batch."""
+
+
+class Evaluated(Frozen):
+    """A policy of the run on held-out tasks."""
+
+    budget: int
+    """The nominal one that it is a policy of."""
+    spent: int
+    """Of it, when the policy was made."""
+    outcomes: Mapping[str, Mapping[str, tuple[bool, ...]]]
+
+
+class Run(Frozen):
+    """A finished run."""
+
+    key: Key
+    source: Source
+    budget: int
+    spent: Spent
+    targets: Targets | None
+    """None where nothing was diagnosed."""
+    ended: str
+    """Why no more was spent: `budget`, or what the job said."""
+    steps: tuple[Step, ...]
+    evaluations: tuple[Evaluated, ...]
+    passive: Mapping[str, Mapping[str, tuple[bool, ...]]] = {}
+    """Of the base's run: what an agent that does nothing earns."""
+    seconds: float
+    """Wall time of the process, evaluations included."""
+
+
+def path(folder: Path, key: Key) -> Path:
+    """Where a run's result is."""
+    return folder / f"{key.name}.json"
+
+
+def write(folder: Path, run: Run) -> None:
+    """Leave the result, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = path(folder, run.key)
+    partial = target.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(run.model_dump_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(target)
+
+
+def read(folder: Path) -> list[Run]:
+    """All results of a folder, by name."""
+    return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob("*.json"))]
+
+
+def missing(folder: Path, keys: Iterable[Key]) -> Iterator[Key]:
+    """Those without a result."""
+    return (key for key in keys if not path(folder, key).exists())
