@@ -1,0 +1,295 @@
+"""What clients get: OpenAI's responses and chunks, with the fields of vLLM that we use.
+
+A `Step` is what one or more tokens did to one answer; all steps of an answer joined are the whole
+of it. A format says how steps look on the wire, streamed or not, so that both say the same.
+
+With `return_token_ids`, the ids of a prompt are on the response (chat; in a stream, on the chunks
+that open it) or on each choice (completions; in a stream, on its first chunk), and `token_ids` on
+each choice: every token once, the one that stopped the answer included.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+from uuid import uuid4
+
+from daemon.engine.streaming import CallArguments, CallBegun, Delta, Reason, Words
+from daemon.engine.wire import ChatRequest, CompletionRequest, Json, Sampled
+
+_LOWEST: Final = -9999.0
+"""In the place of minus infinity, which JSON has not; as vLLM does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token as a client reads it, with its log-probability."""
+
+    token: str
+    logprob: float
+    """Nats."""
+    top: tuple[tuple[str, float], ...] = ()
+    """The likeliest tokens, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What some tokens did to one answer."""
+
+    number: int
+    """Of the answer, counting through all prompts."""
+    deltas: tuple[Delta, ...]
+    tokens: tuple[int, ...]
+    scores: tuple[TokenScore, ...]
+    """Of each token, where they were asked for."""
+    finish: Reason | None
+    stopped_by: str | int | None = None
+    """The stop string or token that the client named."""
+
+    def __add__(self, later: "Step") -> "Step":
+        return Step(
+            self.number,
+            self.deltas + later.deltas,
+            self.tokens + later.tokens,
+            self.scores + later.scores,
+            later.finish,
+            later.stopped_by,
+        )
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, Words))
+
+
+class Format(ABC):
+    """The responses to one request."""
+
+    prefix: str
+    """Of the ids of its responses."""
+    whole: str
+    """Name of the object of a response, and of a chunk of one."""
+    part: str
+
+    def __init__(self, given: Sampled, model: str, prompts: Sequence[tuple[int, ...]]) -> None:
+        self.prompts = prompts
+        self._ids = bool(given.return_token_ids)
+        self._id = f"{self.prefix}-{uuid4().hex}"
+        self._model = model
+        self._created = int(time.time())
+
+    @abstractmethod
+    def opening(self) -> Iterable[Json]:
+        """Chunks before any token."""
+
+    @abstractmethod
+    def chunks(self, step: Step) -> Iterable[Json]:
+        """A step of an answer as chunks; none where there is nothing to say yet."""
+
+    @abstractmethod
+    def response(self, answers: Sequence[Step]) -> Json:
+        """Whole answers, in the order of their numbers."""
+
+    def cost(self, tokens: int) -> Json:
+        """The chunk that ends a stream: `tokens` were written."""
+        return self.envelope(self.part, [], usage=usage(self.prompts, tokens))
+
+    def envelope(self, kind: str, choices: list[Json], **fields: Any) -> Json:
+        """A response or chunk; fields that are None are left out."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return {**head, "choices": choices, **given}
+
+    def end(self, step: Step) -> Json:
+        """Of a choice: what is not its text."""
+        ids = {"token_ids": list(step.tokens)} if self._ids else {}
+        return {"finish_reason": step.finish, "stop_reason": step.stopped_by, **ids}
+
+
+class ChatFormat(Format):
+    """Of /v1/chat/completions."""
+
+    prefix = "chatcmpl"
+    whole = "chat.completion"
+    part = "chat.completion.chunk"
+
+    def __init__(self, given: ChatRequest, model: str, prompt: tuple[int, ...]) -> None:
+        super().__init__(given, model, [prompt])
+        self._choices = given.choices
+        self._scored = bool(given.logprobs)
+        self._prompt_ids = list(prompt) if self._ids else None
+
+    def opening(self) -> Iterable[Json]:
+        """One for each choice: who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        for number in range(self._choices):
+            choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield self.envelope(self.part, [choice], prompt_token_ids=self._prompt_ids)
+
+    def chunks(self, step: Step) -> Iterable[Json]:
+        """One for each delta; tokens and the finish come with the last."""
+        deltas = [_chat_delta(delta) for delta in _joined(step.deltas)]
+        if not (deltas or step.finish or self._ids or self._scored):
+            return
+        for delta in deltas[:-1]:
+            choice = {"index": step.number, "delta": delta, "logprobs": None}
+            yield self.envelope(self.part, [{**choice, "finish_reason": None}])
+        last = {"index": step.number, "delta": deltas[-1] if deltas else {}}
+        yield self.envelope(self.part, [{**last, **self._rest(step)}])
+
+    def response(self, answers: Sequence[Step]) -> Json:
+        """All choices."""
+        choices = [
+            {"index": step.number, "message": _message(step), **self._rest(step)}
+            for step in answers
+        ]
+        cost = usage(self.prompts, sum(len(step.tokens) for step in answers))
+        ids = self._prompt_ids
+        return self.envelope(self.whole, choices, usage=cost, prompt_token_ids=ids)
+
+    def _rest(self, step: Step) -> Json:
+        scores = _chat_scores(step.scores) if self._scored else None
+        return {"logprobs": scores, **self.end(step)}
+
+
+class TextFormat(Format):
+    """Of /v1/completions."""
+
+    prefix = "cmpl"
+    whole = part = "text_completion"
+
+    def __init__(
+        self, given: CompletionRequest, model: str, prompts: Sequence[tuple[int, ...]]
+    ) -> None:
+        super().__init__(given, model, prompts)
+        self._choices = given.choices
+        self._scored = given.logprobs is not None
+        self._offsets: dict[int, int] = {}
+        """Characters of each answer's tokens so far."""
+
+    def opening(self) -> Iterable[Json]:
+        """Nothing: the first chunk has text."""
+        return ()
+
+    def chunks(self, step: Step) -> Iterable[Json]:
+        """At most one."""
+        if step.text or step.finish or self._ids or self._scored:
+            yield self.envelope(self.part, [self._choice(step)])
+
+    def response(self, answers: Sequence[Step]) -> Json:
+        """All choices of all prompts."""
+        cost = usage(self.prompts, sum(len(step.tokens) for step in answers))
+        return self.envelope(self.whole, [self._choice(step) for step in answers], usage=cost)
+
+    def _choice(self, step: Step) -> Json:
+        first = step.number not in self._offsets
+        offset = self._offsets.get(step.number, 0)
+        self._offsets[step.number] = offset + sum(len(score.token) for score in step.scores)
+        scores = _text_scores(step.scores, offset) if self._scored else None
+        choice = {"index": step.number, "text": step.text, "logprobs": scores, **self.end(step)}
+        if first and self._ids:
+            choice["prompt_token_ids"] = list(self.prompts[step.number // self._choices])
+        return choice
+
+
+def joined(steps: Iterable[Step]) -> Step:
+    """All steps of an answer as one; at least one is needed."""
+    return reduce(Step.__add__, steps)
+
+
+def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
+    """What a response cost, in tokens."""
+    read = sum(map(len, prompts))
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
+def event(document: Json) -> bytes:
+    """A server-sent event."""
+    return b"data: " + encoded(document) + b"\n\n"
+
+
+def encoded(document: Json) -> bytes:
+    """Compact JSON. Raises ValueError for a number that JSON has not."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The same with neighbouring words as one."""
+    found: list[Delta] = []
+    for delta in deltas:
+        last = found[-1] if found else None
+        if isinstance(delta, Words) and isinstance(last, Words):
+            found[-1] = Words(last.text + delta.text)
+        else:
+            found.append(delta)
+    return found
+
+
+def _chat_delta(delta: Delta) -> Json:
+    match delta:
+        case Words(text):
+            return {"content": text}
+        case CallBegun(index, name):
+            function = {"name": name, "arguments": ""}
+            call = {"index": index, "id": _call_id(), "type": "function", "function": function}
+            return {"tool_calls": [call]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def _call_id() -> str:
+    return f"call_{uuid4().hex}"
+
+
+def _message(step: Step) -> Json:
+    """A whole answer: what its deltas come to."""
+    begun = [delta for delta in step.deltas if isinstance(delta, CallBegun)]
+    arguments = {d.index: d.text for d in step.deltas if isinstance(d, CallArguments)}
+    calls = [
+        {
+            "id": _call_id(),
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments[call.index]},
+        }
+        for call in begun
+    ]
+    content = step.text or (None if calls else "")
+    message: Json = {"role": "assistant", "content": content}
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _chat_scores(scores: Sequence[TokenScore]) -> Json:
+    content = [
+        {**_entry(s.token, s.logprob), "top_logprobs": [_entry(*one) for one in s.top]}
+        for s in scores
+    ]
+    return {"content": content}
+
+
+def _entry(token: str, logprob: float) -> Json:
+    raw = list(token.encode("utf-8", "replace"))
+    return {"token": token, "logprob": max(logprob, _LOWEST), "bytes": raw}
+
+
+def _text_scores(scores: Sequence[TokenScore], offset: int) -> Json:
+    """`offset` is where the first token's text begins."""
+    offsets = []
+    for score in scores:
+        offsets.append(offset)
+        offset += len(score.token)
+    return {
+        "tokens": [score.token for score in scores],
+        "token_logprobs": [max(score.logprob, _LOWEST) for score in scores],
+        "top_logprobs": [
+            {token: max(logprob, _LOWEST) for token, logprob in (*s.top, (s.token, s.logprob))}
+            for s in scores
+        ],
+        "text_offset": offsets,
+    }

@@ -1,0 +1,404 @@
+"""The embedded engine behind HTTP: OpenAI's endpoints, and vLLM's for adapters.
+
+    POST /v1/chat/completions   POST /v1/load_lora_adapter     GET /v1/models   GET /health
+    POST /v1/completions        POST /v1/unload_lora_adapter                    GET /version
+
+The same client code drives this and vLLM. A request is checked (wire.py), rendered and encoded
+(chat.py), answered by the engine's thread (thread.py), made into text and tool calls as its tokens
+come (streaming.py) and put on the wire (responses.py).
+
+Guarantees: a request is answered by the one policy that it began with; whoever goes away is
+answered no further; every error is in OpenAI's shape, also in the middle of a stream, which then
+ends without `[DONE]`. Not covered: keys and encryption. It belongs behind a gateway: whoever
+reaches it may load any directory of this machine as an adapter.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
+from daemon.engine.chat import Chat, NoTemplate
+from daemon.engine.generation import BadRequest, Emission, Engine
+from daemon.engine.policy import Policy
+from daemon.engine.responses import (
+    ChatFormat,
+    Format,
+    Step,
+    TextFormat,
+    TokenScore,
+    encoded,
+    event,
+    joined,
+)
+from daemon.engine.streaming import Answer, Delta, byte_tokens
+from daemon.engine.thread import Call, EngineFailed, EngineThread
+from daemon.engine.wire import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    Json,
+    LoadAdapter,
+    Sampled,
+    UnloadAdapter,
+    bad_request,
+    internal_error,
+    not_found,
+    parsed,
+)
+from daemon.solver.lora import BadAdapter
+
+MAX_BODY: Final = 32 << 20
+"""Bytes of a request."""
+
+_GONE: Final = 499
+"""Status of what nobody reads any more."""
+_TOKENS: Final = 65_536
+"""Token texts that are remembered."""
+
+T = TypeVar("T")
+
+
+class Server:
+    """A base with its adapters, a tokenizer, an engine, and the application over them."""
+
+    def __init__(self, adapters: Adapters, chat: Chat, engine: Engine) -> None:
+        self.adapters = adapters
+        self.chat = chat
+        self.thread = EngineThread(engine)
+        self._texts = Texts(chat)
+        self.app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
+                Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
+                Route("/health", self._health),
+                Route("/version", _version),
+            ],
+            exception_handlers=_HANDLERS,
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.thread.start()
+        yield
+        await self.thread.stop()
+
+    async def _chat(self, request: HttpRequest) -> Response:
+        given = parsed(ChatRequest, await _body(request))
+        policy = self._policy(given)
+        messages = [message.for_template() for message in given.messages]
+        prompt = self.chat.prompt(messages, given.schemas(), **(given.chat_template_kwargs or {}))
+        form = ChatFormat(given, policy.name, prompt)
+        scored = bool(given.logprobs)
+        return await self._answer(request, given, policy, form, scored, given.reads_calls)
+
+    async def _complete(self, request: HttpRequest) -> Response:
+        given = parsed(CompletionRequest, await _body(request))
+        policy = self._policy(given)
+        prompts = [
+            self.chat.encode(one) if isinstance(one, str) else tuple(one) for one in given.prompts()
+        ]
+        form = TextFormat(given, policy.name, prompts)
+        return await self._answer(request, given, policy, form, given.logprobs is not None, False)
+
+    async def _answer(
+        self,
+        request: HttpRequest,
+        given: Sampled,
+        policy: Policy,
+        form: Format,
+        scored: bool,
+        tools: bool,
+    ) -> Response:
+        ends = self.chat.ends
+        requests = [
+            one
+            for prompt in form.prompts
+            for one in given.requests(prompt, self._room(prompt), ends)
+        ]
+        call = await _unless_gone(request, self.thread.submit(policy, requests))
+        answers = Answers(self.thread, call, self._texts, given, scored, tools)
+        if given.stream:
+            return _Streamed(_stream(answers, form, given.include_usage), answers.close)
+        steps = await _unless_gone(request, _whole(answers))
+        return _json(form.response(steps))
+
+    def _policy(self, given: Sampled) -> Policy:
+        try:
+            return self.adapters.policy(given.model)
+        except UnknownModel as error:
+            raise not_found(str(error), "model") from error
+
+    def _room(self, prompt: Sequence[int]) -> int:
+        """Tokens that an answer may have. Raises ApiError when there are none."""
+        room = self.thread.length - len(prompt)
+        if room < 1:
+            raise bad_request(
+                f"This model's maximum context length is {self.thread.length} tokens. However, "
+                f"your request has {len(prompt)} input tokens. Please reduce the length of the "
+                "input messages.",
+                "input_tokens",
+            )
+        return room
+
+    async def _models(self, _: HttpRequest) -> Response:
+        base = self.adapters.base.name
+        cards = [_card(base, self.adapters.root, None, self.thread.length)]
+        cards += [
+            _card(name, str(one.folder), base, None) for name, one in self.adapters.loaded.items()
+        ]
+        return _json({"object": "list", "data": cards})
+
+    async def _load(self, request: HttpRequest) -> Response:
+        given = parsed(LoadAdapter, await _body(request))
+        if not given.lora_name or not given.lora_path:
+            raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
+        try:
+            await asyncio.to_thread(self.adapters.load, given.lora_name, Path(given.lora_path))
+        except NameTaken as error:
+            raise _bad_input(str(error)) from error
+        except AdapterMissing as error:
+            raise not_found(str(error), "lora_path") from error
+        except BadAdapter as error:
+            raise bad_request(str(error), "lora_path") from error
+        return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' added successfully.")
+
+    async def _unload(self, request: HttpRequest) -> Response:
+        given = parsed(UnloadAdapter, await _body(request))
+        if not given.lora_name:
+            raise _bad_input("'lora_name' needs to be provided to unload a LoRA adapter.")
+        try:
+            self.adapters.unload(given.lora_name)
+        except UnknownModel as error:
+            raise not_found(str(error), "lora_name") from error
+        return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' removed successfully.")
+
+    async def _health(self, _: HttpRequest) -> Response:
+        return Response(status_code=200 if self.thread.failure is None else 503)
+
+
+class Texts:
+    """Ids to text as clients read it."""
+
+    def __init__(self, chat: Chat) -> None:
+        backend = chat.tokenizer.backend_tokenizer
+        self.special = frozenset(
+            number for number, one in backend.get_added_tokens_decoder().items() if one.special
+        )
+        self.bytes = byte_tokens(backend.get_vocab().items())
+        self.token = lru_cache(_TOKENS)(lambda token: chat.text((token,)))
+        """The text of one token, special or not."""
+        self._chat = chat
+
+    def answer(self, given: Sampled, tools: bool) -> Answer:
+        """What turns the tokens of one answer into text."""
+        # A special token that is skipped ends no run of bytes.
+        held = self.bytes | self.special if given.skips_special and self.bytes else self.bytes
+        decode = self._visible if given.skips_special else self._chat.text
+        return Answer(decode, byte_ids=held, stops=given.stops, tools=tools)
+
+    def _visible(self, ids: Sequence[int]) -> str:
+        return self._chat.text([token for token in ids if token not in self.special])
+
+
+class Answers:
+    """The answers to one request while they are written."""
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        call: Call,
+        texts: Texts,
+        given: Sampled,
+        scored: bool,
+        tools: bool,
+    ) -> None:
+        self._thread = thread
+        self._call = call
+        self._texts = texts
+        self._scored = scored
+        self._named = frozenset(given.stop_token_ids or ())
+        self._answers = [texts.answer(given, tools) for _ in call.requests]
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """Each answer's steps, as they come. Raises ApiError, EngineFailed."""
+        try:
+            async for parts in self._call:
+                for number, own in groupby(sorted(parts, key=itemgetter(0)), itemgetter(0)):
+                    if self._answers[number].finish is None:
+                        yield self._step(number, [emission for _, emission in own])
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody wants the rest; harmless after the last step."""
+        self._thread.cancel(self._call)
+
+    def _step(self, number: int, emissions: Sequence[Emission]) -> Step:
+        answer = self._answers[number]
+        deltas: list[Delta] = []
+        used: list[Emission] = []
+        for emission in emissions:
+            if answer.finish is not None:
+                break
+            self._check(emission)
+            deltas += answer.take(emission.token, emission.finish)
+            used.append(emission)
+        if answer.stopped_by is not None:
+            self._thread.cancel(self._call, [number])
+        return Step(
+            number,
+            tuple(deltas),
+            tuple(emission.token for emission in used),
+            tuple(self._score(emission) for emission in used) if self._scored else (),
+            answer.finish,
+            answer.stopped_by or self._stop_token(used[-1]),
+        )
+
+    def _check(self, emission: Emission) -> None:
+        if not math.isfinite(emission.logprob):
+            name = self._call.policy.name
+            raise internal_error(
+                f"the model {name} computes no number ({emission.logprob}); unload it"
+            )
+
+    def _score(self, emission: Emission) -> TokenScore:
+        text = self._texts.token
+        top = tuple((text(token), logprob) for token, logprob in emission.top)
+        return TokenScore(text(emission.token), emission.logprob, top)
+
+    def _stop_token(self, emission: Emission) -> int | None:
+        named = emission.finish == "stop" and emission.token in self._named
+        return emission.token if named else None
+
+
+class _Streamed(StreamingResponse):
+    """Server-sent events; however they end, `done` is called."""
+
+    def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()
+
+
+async def _whole(answers: Answers) -> list[Step]:
+    """Every answer as one step."""
+    found: dict[int, list[Step]] = {}
+    async for step in answers.steps():
+        found.setdefault(step.number, []).append(step)
+    return [joined(found[number]) for number in sorted(found)]
+
+
+async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[bytes]:
+    written = 0
+    try:
+        for chunk in form.opening():
+            yield event(chunk)
+        async for step in answers.steps():
+            written += len(step.tokens)
+            for chunk in form.chunks(step):
+                yield event(chunk)
+    # The status is out already: the error is the last thing that is said.
+    except (ApiError, EngineFailed) as error:
+        said = error if isinstance(error, ApiError) else internal_error(str(error))
+        yield event(said.body)
+        return
+    if costs:
+        yield event(form.cost(written))
+    yield b"data: [DONE]\n\n"
+
+
+async def _unless_gone(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """What work comes to. Raises ClientDisconnect, and ends the work, when the client goes away."""
+    tasks: tuple[asyncio.Task[T], asyncio.Task[None]] = (
+        asyncio.create_task(work),
+        asyncio.create_task(_gone(request)),
+    )
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: HttpRequest) -> bytes:
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > MAX_BODY:
+            raise ApiError(413, "BadRequestError", f"a request has at most {MAX_BODY:,} bytes")
+    return bytes(read)
+
+
+async def _version(_: HttpRequest) -> Response:
+    return _json({"version": version("kintsugi")})
+
+
+def _card(name: str, root: str, parent: str | None, length: int | None) -> Json:
+    card: Json = {"id": name, "object": "model", "created": 0, "owned_by": "kintsugi"}
+    return card | {"root": root, "parent": parent, "max_model_len": length}
+
+
+def _bad_input(message: str) -> ApiError:
+    return ApiError(400, "InvalidUserInput", message)
+
+
+def _json(document: Json, status: int = 200) -> Response:
+    return Response(encoded(document), status, media_type="application/json")
+
+
+def _refuse(_: HttpRequest, error: Exception) -> Response:
+    """An error as OpenAI's clients read it."""
+    if isinstance(error, HTTPException):
+        kind = "NotFoundError" if error.status_code == 404 else "BadRequestError"
+        error = ApiError(error.status_code, kind, error.detail)
+    elif isinstance(error, BadRequest | NoTemplate):
+        error = bad_request(str(error))
+    elif not isinstance(error, ApiError):
+        error = internal_error(str(error) or type(error).__name__)
+    return _json(error.body, error.status)
+
+
+def _left(_: HttpRequest, __: Exception) -> Response:
+    return Response(status_code=_GONE)
+
+
+_HANDLERS: Final[dict[Any, Any]] = {
+    **dict.fromkeys((ApiError, BadRequest, NoTemplate, EngineFailed, HTTPException), _refuse),
+    Exception: _refuse,
+    ClientDisconnect: _left,
+}

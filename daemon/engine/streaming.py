@@ -1,0 +1,225 @@
+"""Tokens to the pieces of an answer, as they are written.
+
+    token -> text -> text before a stop string -> words and tool calls
+             Detokenizer  StopStrings               Spoken
+
+`Answer` is the three in a row, for one choice. Pure: no clock, no I/O, and of the model only its
+tokenizer's way from ids to text.
+
+Guarantees, for any tokens and however the text is cut:
+- what is given out is never taken back, and joined together it is the whole text; half a character
+  is held back until the rest of it comes;
+- a text with tool calls gives the message that `chat.spoken` makes of the whole text. So nothing
+  after a `<tool_call>` is given out before the answer ends: only then is it known whether every
+  call can be read, and whether these are calls or words.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from daemon.engine.chat import spoken
+from events.messages import Message
+
+Decode = Callable[[Sequence[int]], str]
+"""Ids to text, as a tokenizer does it."""
+
+Reason = Literal["stop", "length", "tool_calls"]
+
+_OPEN: Final = "<tool_call>"
+_BROKEN: Final = "\ufffd"
+"""What tokenizers write for bytes that are no character (yet)."""
+_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
+
+
+def byte_tokens(vocabulary: Iterable[tuple[str, int]]) -> frozenset[int]:
+    """Ids that stand for one byte where a tokenizer falls back to bytes."""
+    return frozenset(number for token, number in vocabulary if _BYTE.fullmatch(token))
+
+
+class Detokenizer:
+    """Ids to text, one at a time.
+
+    Where a tokenizer falls back to bytes, one wrong byte makes the whole run of them unreadable, so
+    a run is decoded when it is over.
+    """
+
+    def __init__(self, decode: Decode, bytes_: frozenset[int] = frozenset()) -> None:
+        self._decode = decode
+        self._bytes = bytes_
+        self._window: list[int] = []
+        """The last ids: some whose text was given out, as context, then the others."""
+        self._given = 0
+        """How many of them were given out."""
+
+    def push(self, token: int) -> str:
+        """The text that is certain now."""
+        self._window.append(token)
+        if token in self._bytes:
+            return ""
+        text = self._new()
+        if text.endswith(_BROKEN):
+            return ""
+        self._window = self._window[self._given :]
+        self._given = len(self._window)
+        return text
+
+    def flush(self) -> str:
+        """The rest, whatever it is."""
+        text = self._new()
+        self._given = len(self._window)
+        return text
+
+    def _new(self) -> str:
+        before = self._decode(self._window[: self._given])
+        return self._decode(self._window)[len(before) :]
+
+
+class StopStrings:
+    """Text up to the first of some strings, one of which may be arriving in pieces."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = tuple(strings)
+        self._held = ""
+        self.found: str | None = None
+
+    def push(self, piece: str) -> str:
+        """The text that is certainly before any of them."""
+        if self.found is not None:
+            return ""
+        text = self._held + piece
+        places = {string: text.find(string) for string in self._strings}
+        found = [string for string, place in places.items() if place >= 0]
+        if found:
+            # The one that was complete first; of two that end together, the longer.
+            self.found = min(found, key=lambda s: (places[s] + len(s), -len(s)))
+            self._held = ""
+            return text[: places[self.found]]
+        kept = max((overlap(text, string) for string in self._strings), default=0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def flush(self) -> str:
+        """What was held back for a string that did not come."""
+        held, self._held = self._held, ""
+        return held
+
+
+def overlap(text: str, string: str) -> int:
+    """How many characters at the end of a text begin a string, the whole string not counted."""
+    most = min(len(text), len(string) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(string[:n])), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """More of the content."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A tool call, its arguments to follow."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The arguments of a tool call, as JSON."""
+
+    index: int
+    text: str
+
+
+Delta = Words | CallBegun | CallArguments
+
+
+class Spoken:
+    """A text that may hold tool calls, in pieces."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._given = 0
+
+    def push(self, piece: str) -> list[Delta]:
+        """The words that are certainly words."""
+        self._text += piece
+        certain = self._certain()
+        words = self._text[self._given : certain]
+        self._given = max(self._given, certain)
+        return [Words(words)] if words else []
+
+    def flush(self) -> list[Delta]:
+        """What is left of the words, then the calls."""
+        message = spoken(self._text)
+        words = message.text[self._given :]
+        return [*([Words(words)] if words else []), *calls(message)]
+
+    def _certain(self) -> int:
+        """How far the text is content, whatever comes: up to a call, without the space before."""
+        opened = self._text.find(_OPEN, self._given)
+        if opened < 0:
+            opened = len(self._text) - overlap(self._text, _OPEN)
+        return len(self._text[:opened].rstrip())
+
+
+def calls(message: Message) -> list[Delta]:
+    """The tool calls of a message as they are streamed."""
+    pieces: list[Delta] = []
+    for index, call in enumerate(message.tool_calls):
+        pieces.append(CallBegun(index, call.name))
+        pieces.append(CallArguments(index, json.dumps(call.arguments, ensure_ascii=False)))
+    return pieces
+
+
+class Answer:
+    """One choice while it is written: tokens in, pieces out."""
+
+    def __init__(
+        self,
+        decode: Decode,
+        *,
+        byte_ids: frozenset[int] = frozenset(),
+        stops: Sequence[str] = (),
+        tools: bool = False,
+    ) -> None:
+        """`tools`: whether tool calls are read; without, they are words."""
+        self._detokenizer = Detokenizer(decode, byte_ids)
+        self._stops = StopStrings(stops)
+        self._spoken = Spoken() if tools else None
+        self._called = False
+        self.finish: Reason | None = None
+        """Why it ended; None while it goes on."""
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._stops.found
+
+    def take(self, token: int, finish: Literal["stop", "length"] | None) -> list[Delta]:
+        """The next token; `finish` says why it is the last. A token that stops is no text."""
+        text = "" if finish == "stop" else self._detokenizer.push(token)
+        if finish is not None:
+            text += self._detokenizer.flush()
+        text = self._stops.push(text)
+        if self._stops.found is not None:
+            return self._end(text, "stop")
+        return self._more(text) if finish is None else self._end(text + self._stops.flush(), finish)
+
+    def _more(self, text: str) -> list[Delta]:
+        if self._spoken is not None:
+            return self._spoken.push(text)
+        return [Words(text)] if text else []
+
+    def _end(self, text: str, finish: Literal["stop", "length"]) -> list[Delta]:
+        pieces = self._more(text)
+        pieces += self._spoken.flush() if self._spoken is not None else []
+        called = any(isinstance(piece, CallBegun) for piece in pieces)
+        # An answer that was cut off is never called complete.
+        self.finish = "tool_calls" if called and finish == "stop" else finish
+        return pieces

@@ -1,0 +1,217 @@
+"""The thread that runs the engine, and how an event loop speaks with it.
+
+    thread = EngineThread(engine)
+    thread.start()                                  in the event loop
+    call = await thread.submit(policy, requests)    raises BadRequest, EngineFailed
+    async for emissions in call: ...                what came since, each with its request's number
+    thread.cancel(call)                             harmless when it has ended
+
+The engine belongs to its thread; what the event loop wants is put into its inbox, and what it
+writes is handed to the event loop, once per tick. Everything else here belongs to the event loop.
+
+Guarantee: every call ends, with its answers or an exception: an engine that raises has failed for
+good, and so has every call that is open or comes later.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from daemon.engine.generation import BadRequest, Emission, Engine, Request
+from daemon.engine.policy import Policy
+from events.errors import KintsugiError
+
+Part = tuple[int, Emission]
+"""Number of a request among those of its call, and a token of its answer."""
+
+_STOP_SECONDS: Final = 10.0
+"""A tick takes a fraction of a second."""
+
+
+class EngineFailed(KintsugiError):
+    """The engine cannot go on."""
+
+
+class Call:
+    """Requests that are answered together, as the event loop sees them."""
+
+    def __init__(self, policy: Policy, requests: Sequence[Request]) -> None:
+        self.policy = policy
+        self.requests = tuple(requests)
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._parts: asyncio.Queue[list[Part] | KintsugiError] = asyncio.Queue()
+        self._open = set(range(len(self.requests)))
+
+    @property
+    def ended(self) -> bool:
+        """Whether every request has been answered or dropped."""
+        return not self._open
+
+    def give(self, parts: list[Part]) -> None:
+        """More of the answers."""
+        self._parts.put_nowait(parts)
+
+    def fail(self, error: KintsugiError) -> None:
+        """No more answers."""
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+        self._parts.put_nowait(error)
+
+    def drop(self, numbers: Sequence[int] | None) -> frozenset[int]:
+        """Nobody wants the rest of these (default: of all); those of them that went on."""
+        dropped = self._open.intersection(self._open if numbers is None else numbers)
+        self._open -= dropped
+        return frozenset(dropped)
+
+    async def __aiter__(self) -> AsyncIterator[list[Part]]:
+        """Tokens as they come, until the last; raises what it failed with."""
+        while self._open:
+            parts = await self._parts.get()
+            if isinstance(parts, KintsugiError):
+                raise parts
+            wanted = [part for part in parts if part[0] in self._open]
+            self._open -= {number for number, emission in wanted if emission.finish}
+            if wanted:
+                yield wanted
+
+
+class EngineThread:
+    """One engine, run for one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.failure: EngineFailed | None = None
+        """Set once the engine cannot go on; then `on_failure` is called, in the event loop."""
+        self.on_failure: Callable[[], None] = _ignore
+        self.length = engine.length
+        """Tokens of prompt and answer that fit."""
+        self._engine = engine
+        self._inbox: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[Call] = set()
+        """Open ones, as the event loop knows them."""
+        self._tickets: dict[int, tuple[Call, int]] = {}
+        """Running ones, as the thread knows them."""
+
+    def start(self) -> None:
+        """Begin, for the event loop that runs."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread after the tick it is in; what still runs is dropped."""
+        self._inbox.put(lambda: False)
+        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
+
+    async def submit(self, policy: Policy, requests: Sequence[Request]) -> Call:
+        """Have requests answered. Raises BadRequest, EngineFailed."""
+        if self.failure is not None:
+            raise self.failure
+        call = Call(policy, requests)
+        self._calls.add(call)
+        self._inbox.put(partial(self._take, call))
+        try:
+            await call.accepted
+        except BaseException:
+            self.cancel(call)
+            raise
+        return call
+
+    def cancel(self, call: Call, numbers: Sequence[int] | None = None) -> None:
+        """Nobody waits for these requests of a call any more (default: for none of them)."""
+        dropped = call.drop(numbers)
+        if call.ended:
+            self._calls.discard(call)
+        if dropped:
+            self._inbox.put(partial(self._forget, call, dropped))
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            while self._obey():
+                if self._engine.busy:
+                    self._hand_out(self._engine.tick())
+        # The named boundary: whatever it is, it becomes the failure of every call.
+        except BaseException as error:
+            failure = EngineFailed(f"the engine failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._tell(partial(self._fail, failure))
+
+    def _obey(self) -> bool:
+        """Do what is in the inbox, waiting for something if there is nothing else to do."""
+        waiting = not self._engine.busy
+        while True:
+            try:
+                command = self._inbox.get(block=waiting)
+            except queue.Empty:
+                return True
+            if not command():
+                return False
+            waiting = not self._engine.busy
+
+    def _take(self, call: Call) -> bool:
+        taken: list[int] = []
+        try:
+            for request in call.requests:
+                taken.append(self._engine.submit(call.policy, request))
+        except BadRequest as error:
+            for ticket in taken:
+                self._engine.cancel(ticket)
+            self._tell(partial(call.fail, error))
+            return True
+        self._tickets |= {ticket: (call, number) for number, ticket in enumerate(taken)}
+        self._tell(partial(_accept, call))
+        return True
+
+    def _forget(self, call: Call, numbers: frozenset[int]) -> bool:
+        wanted = [
+            ticket
+            for ticket, (owner, number) in self._tickets.items()
+            if owner is call and number in numbers
+        ]
+        for ticket in wanted:
+            del self._tickets[ticket]
+            self._engine.cancel(ticket)
+        return True
+
+    def _hand_out(self, emissions: Sequence[Emission]) -> None:
+        parts: dict[Call, list[Part]] = {}
+        for emission in emissions:
+            call, number = self._tickets[emission.ticket]
+            parts.setdefault(call, []).append((number, emission))
+            if emission.finish is not None:
+                del self._tickets[emission.ticket]
+        if parts:
+            self._tell(partial(_give, parts))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """Have something done in the event loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(what)
+
+    # In the event loop again.
+
+    def _fail(self, failure: EngineFailed) -> None:
+        self.failure = failure
+        for call in self._calls:
+            call.fail(failure)
+        self._calls.clear()
+        self.on_failure()
+
+
+def _ignore() -> None:
+    """Nobody asked."""
+
+
+def _accept(call: Call) -> None:
+    if not call.accepted.done():
+        call.accepted.set_result(None)
+
+
+def _give(parts: dict[Call, list[Part]]) -> None:
+    for call, own in parts.items():
+        call.give(own)

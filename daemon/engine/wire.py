@@ -1,0 +1,392 @@
+"""What clients send: OpenAI's protocol, with the fields of vLLM that we use.
+
+Guarantee: a request never means something else than it says. A field that would change the answer
+and is not served is an error that names it, unless its value asks for nothing; fields that change
+no answer (who asks, what for) are taken and dropped. Not covered: images, sound, constrained
+output, penalties, beams.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from daemon.engine.generation import Request
+from events.errors import KintsugiError
+from events.registry import first_problem
+
+_HARMLESS: Final = frozenset(
+    {
+        "cache_salt",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "session_id",
+        "store",
+        "user",
+    }
+)
+"""Fields that change no answer."""
+
+_NEUTRAL: Final[Mapping[str, Any]] = {
+    "add_generation_prompt": True,
+    "best_of": 1,
+    "include_reasoning": True,
+    "length_penalty": 1,
+    "modalities": ["text"],
+    "parallel_tool_calls": True,
+    "repetition_penalty": 1,
+    "response_format": {"type": "text"},
+    "spaces_between_special_tokens": True,
+}
+"""Fields that are not served, with the value that asks for nothing. Of any other, that is what is
+empty: null, false, 0, an empty text or list."""
+
+_RESERVED: Final = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""Names that are no variables of a template."""
+
+MAX_CHOICES: Final = 128
+"""Answers to one prompt."""
+MAX_ANSWERS: Final = 1024
+"""Answers to one request, which may hold many prompts."""
+MAX_TOP_LOGPROBS: Final = 20
+
+Json = dict[str, Any]
+
+
+class ApiError(KintsugiError):
+    """An answer that is an error, in OpenAI's shape."""
+
+    def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+    @property
+    def body(self) -> Json:
+        """What is sent."""
+        said = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
+        return {"error": said}
+
+
+def bad_request(message: str, param: str | None = None) -> ApiError:
+    """The client's fault."""
+    return ApiError(400, "BadRequestError", message, param)
+
+
+def not_found(message: str, param: str | None = None) -> ApiError:
+    """Nothing of that name."""
+    return ApiError(404, "NotFoundError", message, param)
+
+
+def internal_error(message: str) -> ApiError:
+    """Our fault."""
+    return ApiError(500, "InternalServerError", message)
+
+
+class Wire(BaseModel):
+    """Base of what is read: numbers are numbers, unknown fields are looked at."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _nothing_else(self) -> Self:
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            if not _says_nothing(name, value):
+                got = str(value)[:80]
+                raise ValueError(f"{name} is not supported by this engine (got {got!r})")
+        return self
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    """Whether the answer is the same without a field."""
+    if value is None or name in _HARMLESS:
+        return True
+    return value == _NEUTRAL[name] if name in _NEUTRAL else not value
+
+
+class _Echoed(BaseModel):
+    """A part of what was answered earlier: clients send it back with all that was in it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Function(_Echoed):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(_Echoed):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class ChatMessage(Wire):
+    """A message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+    def for_template(self) -> Json:
+        """As chat templates read it. Raises ApiError for what is no text."""
+        said: Json = {"role": self.role, "content": self._content()}
+        if self.tool_calls:
+            said["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+        reasoning = self.reasoning or self.reasoning_content
+        # Templates call it either; vLLM gives them both.
+        given = {"reasoning": reasoning, "reasoning_content": reasoning}
+        given |= {"name": self.name, "tool_call_id": self.tool_call_id}
+        return said | {name: value for name, value in given.items() if value is not None}
+
+    def _content(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(map(_text, self.content))
+        return self.content or ""
+
+
+def _text(part: Json) -> str:
+    text = part.get(str(part.get("type")))
+    if part.get("type") not in ("text", "refusal") or not isinstance(text, str):
+        raise bad_request(
+            f"messages hold a content part of type {str(part.get('type'))[:80]!r}; this engine "
+            "reads text only",
+            "messages",
+        )
+    return text
+
+
+class _ToolFunction(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+
+
+class _Tool(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Literal["function"]
+    function: _ToolFunction
+
+
+class _StreamOptions(Wire):
+    include_usage: bool | None = None
+
+
+class Sampled(Wire):
+    """What both endpoints have in common."""
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """0 and -1: all."""
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if "" in self.stops:
+            raise ValueError("stop holds an empty text, which is everywhere")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream=true")
+        return self
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def skips_special(self) -> bool:
+        """Whether special tokens are no text."""
+        return self.skip_special_tokens is not False
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with what it cost."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def requests(self, prompt: tuple[int, ...], room: int, ends: frozenset[int]) -> list[Request]:
+        """One for each choice; a seed counts up from choice to choice, as in vLLM.
+
+        `room` is what the context leaves for an answer. Raises ApiError.
+        """
+        stop = frozenset(self.stop_token_ids or ()) | (frozenset() if self.ignore_eos else ends)
+        return [
+            Request(
+                prompt=prompt,
+                max_tokens=self.tokens(len(prompt), room),
+                temperature=1.0 if self.temperature is None else self.temperature,
+                top_p=1.0 if self.top_p is None else self.top_p,
+                top_k=max(self.top_k or 0, 0),
+                seed=None if self.seed is None else self.seed + choice,
+                stop=stop,
+                top_logprobs=self.likeliest,
+            )
+            for choice in range(self.choices)
+        ]
+
+    def tokens(self, prompt: int, room: int) -> int:
+        """The most that an answer may have. Raises ApiError for more than there is room."""
+        asked = self.asked_tokens
+        if asked is not None and asked > room:
+            raise bad_request(
+                f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's "
+                f"maximum context length is {prompt + room} tokens and your request has {prompt} "
+                f"input tokens ({asked} > {prompt + room} - {prompt}).",
+                "max_tokens",
+            )
+        return room if asked is None else asked
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The most tokens that the client wants; None: as many as fit."""
+        raise NotImplementedError
+
+    @property
+    def likeliest(self) -> int:
+        """How many of the likeliest tokens to report with each."""
+        raise NotImplementedError
+
+
+class ChatRequest(Sampled):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _of_chat(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs=true")
+        if self.tool_choice == "auto" and not self.tools:
+            raise ValueError("tool_choice is 'auto' and there are no tools")
+        if reserved := sorted(_RESERVED & (self.chat_template_kwargs or {}).keys()):
+            raise ValueError(f"chat_template_kwargs may not set {reserved[0]}")
+        return self
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The newer name counts."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def likeliest(self) -> int:
+        """For each token."""
+        return self.top_logprobs or 0
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether tool calls in the answer are calls; the tools are rendered in any case."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    def schemas(self) -> list[Json]:
+        """The tools as they were sent."""
+        return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
+
+
+class CompletionRequest(Sampled):
+    """POST /v1/completions."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """OpenAI's default is 16."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def likeliest(self) -> int:
+        """For each token."""
+        return self.logprobs or 0
+
+    def prompts(self) -> list[str | list[int]]:
+        """Each as text or ids. Raises ApiError when there is none or there are too many."""
+        given: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [*self.prompt]
+        if given and isinstance(given[0], int):
+            given = [given]
+        if not 0 < len(given) * self.choices <= MAX_ANSWERS:
+            raise bad_request(
+                f"prompt holds {len(given)} prompts, for {self.choices} answers each; a request "
+                f"may ask for 1 to {MAX_ANSWERS} answers",
+                "prompt",
+            )
+        return given
+
+
+class LoadAdapter(Wire):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: str | None = None
+    lora_path: str | None = None
+
+
+class UnloadAdapter(Wire):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str | None = None
+    lora_int_id: int | None = None
+    """Of vLLM; names are enough here."""
+
+
+M = TypeVar("M", bound=Wire)
+
+
+def parsed(model: type[M], body: bytes) -> M:
+    """A request's body. Raises ApiError that names the first thing wrong with it."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "value_error":
+            raise bad_request(first["msg"].removeprefix("Value error, ")) from error
+        field = str(first["loc"][0]) if first["loc"] else None
+        raise bad_request(first_problem(error), field) from error
