@@ -137,8 +137,8 @@ class Cache:
         if layer.qkv_bias is not None:
             joint += layer.qkv_bias
         joint = joint.view(*joint.shape[:2], -1, shape.width)
-        sizes = (shape.heads, shape.key_heads, shape.key_heads)
-        query, key, value = joint.split(sizes, dim=2)
+        sizes = [shape.heads, shape.key_heads, shape.key_heads]
+        query, key, value = torch.split(joint, sizes, dim=2)
         if layer.query_norm is not None and layer.key_norm is not None:
             query = rms_norm(query, layer.query_norm.shape, layer.query_norm, weights.eps)
             key = rms_norm(key, layer.key_norm.shape, layer.key_norm, weights.eps)
@@ -189,5 +189,5 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tenso
     scores = asked.reshape(batch, key_heads, group * tokens, width) @ keys.transpose(-1, -2)
     scores = (scores * width**-0.5).view(batch, key_heads, group, tokens, place.span)
     chances = (scores + place.bias[:, :, None]).softmax(-1).flatten(2, 3)
-    mixed = (chances @ values).view(batch, key_heads, group, tokens, width)
+    mixed: Tensor = (chances @ values).view(batch, key_heads, group, tokens, width)
     return mixed.permute(0, 3, 1, 2, 4).flatten(2)

@@ -13,22 +13,29 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+import transformers
 
-from daemon.engine.reference import tokenizer
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
 from daemon.engine.reference.demonstrations import HELD_OUT
 from daemon.engine.reference.recipe import RECIPE, WEAK
-from daemon.engine.reference.sampler import Sampler
+from daemon.solver.rollouts import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from envs.statistics import Interval, mean
 from events.messages import Frozen
 
 CHECKPOINT: Final = Path(__file__).parent / "checkpoint"
+
+SLOTS: Final = 128
+LENGTH: Final = 512
+"""Tokens of the longest conversation."""
+ANSWER: Final = 64
+"""Tokens of the longest answer."""
 
 COMPETENT: Final = 0.93
 """Every plain kind's lower bound is at least this."""
@@ -65,15 +72,23 @@ class Figures(Frozen):
 
 
 def measure(
-    sampler: Sampler, kinds: Iterable[str], seeds: Sequence[int], trials: int
+    checkpoint: Path, kinds: Iterable[str], seeds: Sequence[int], trials: int
 ) -> dict[str, Figures]:
     """Attempt each of these kinds' tasks `trials` times. The same task's trials are a group."""
     shop, wanted = Shop(), list(kinds)
-    tasks = (shop.generate(kind, seed) for seed in seeds for kind in wanted for _ in range(trials))
+    policy = Policy.load(checkpoint, checkpoint.name)
+    player = InProcess(Engine(policy, SLOTS, LENGTH), Chat(checkpoint), max_tokens=ANSWER)
+    attempts = (
+        Attempt(task, task.id, trial, f"{task.id}/{trial}")
+        for seed in seeds
+        for task in (shop.generate(kind, seed) for kind in wanted)
+        for trial in range(trials)
+    )
     verdicts: dict[str, dict[str, list[bool]]] = {kind: {} for kind in wanted}
-    for _, episode, verdict in sampler.play(shop, tasks):
-        groups = verdicts[episode.task.capability]
-        groups.setdefault(episode.task.id, []).append(bool(verdict.success))
+    for rollout in player.play(shop, attempts, policy):
+        task = rollout.attempt.task
+        groups = verdicts[task.capability]
+        groups.setdefault(task.id, []).append(bool(rollout.grade.success))
     return {kind: figures(list(groups.values())) for kind, groups in verdicts.items()}
 
 
@@ -125,19 +140,13 @@ def _cell(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def load(directory: Path) -> Qwen3ForCausalLM:
-    """The model of a checkpoint, in float32."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return cast(Qwen3ForCausalLM, model)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure a checkpoint; 1 when it falls short of the protocol."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    sampler = Sampler(load(options.checkpoint), tokenizer.load(options.checkpoint))
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seeds = HELD_OUT[: options.tasks]
-    found = measure(sampler, options.kinds or Shop.capabilities, seeds, options.trials)
+    found = measure(options.checkpoint, options.kinds or Shop.capabilities, seeds, options.trials)
     record: dict[str, Any] = {
         "seeds": [seeds.start, seeds.stop],
         "kinds": {kind: row.model_dump() for kind, row in found.items()},

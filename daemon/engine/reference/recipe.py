@@ -12,7 +12,7 @@ from pydantic import Field
 from envs.shop.kinds import PLAIN
 from events.messages import Frozen
 
-WEAK: Final = ("two_writes", "fallback", "question", "changed_mind", "unavailable")
+WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
 """Kinds that are shown rarely and then withheld."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -44,7 +44,7 @@ class Recipe(Frozen):
     adamw_rate: float = 3e-3
     """Of embeddings and norms."""
     warmup: int = 30
-    """Steps over which the rates rise from 0."""
+    """Steps at the beginning of a phase over which the rates rise from 0."""
     batch_tokens: int = 4096
     """Padded tokens per step."""
     pool: int = 512

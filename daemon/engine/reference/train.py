@@ -26,6 +26,7 @@ from random import Random
 from typing import Any, Final
 
 import torch
+import transformers
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
@@ -35,7 +36,6 @@ from daemon.engine.reference import tokenizer
 from daemon.engine.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
 from daemon.engine.reference.evaluate import Figures, measure
 from daemon.engine.reference.recipe import RECIPE, WEAK, Phase, Recipe
-from daemon.engine.reference.sampler import Sampler
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.policy import score
 from daemon.solver.trajectory import TokenSequence
@@ -125,14 +125,17 @@ def _config(tokens: PreTrainedTokenizerFast) -> Qwen3Config:
 def train(
     model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, recipe: Recipe, seed: int
 ) -> Iterator[Step]:
-    """Train in place, one step per item."""
-    optimizers = _optimizers(model, recipe)
+    """Train in place, one step per item.
+
+    Every phase begins with fresh optimizers, so that it is a function of weights alone.
+    """
     number = seen = 0
     for place, phase in enumerate(recipe.phases):
+        optimizers = _optimizers(model, recipe)
         examples = demonstrations(Shop(), tokens, phase.shares, place, seed)
         batches = _batches(examples, recipe, Random(f"batches {seed} {place}"))
         for step, batch in enumerate(islice(batches, phase.steps)):
-            pace = _pace(phase, step) * min(1.0, (number + 1) / recipe.warmup)
+            pace = _pace(phase, step) * min(1.0, (step + 1) / recipe.warmup)
             loss = _update(model, optimizers, batch, pace)
             number, seen = number + 1, seen + sum(row.length for row in batch)
             yield Step(number, phase, step + 1 == phase.steps, loss, seen)
@@ -191,11 +194,10 @@ def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, directory: Pa
     return sha256((directory / WEIGHTS).read_bytes()).hexdigest()
 
 
-def test(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, step: Step) -> Test:
-    """Try the model on development seeds, as closely as its phase asks for."""
-    sampler = Sampler(model, tokens)
+def test(checkpoint: Path, step: Step) -> Test:
+    """Try a checkpoint on development seeds, as closely as its phase asks for."""
     seeds = DEVELOPMENT[: step.phase.test_tasks]
-    kinds = measure(sampler, Shop.capabilities, seeds, step.phase.test_trials)
+    kinds = measure(checkpoint, (*PLAIN, *WEAK), seeds, step.phase.test_trials)
     return Test(step=step.number, phase=step.phase.name, tokens=step.tokens, kinds=kinds)
 
 
@@ -203,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, test, choose."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.use_deterministic_algorithms(True)
     tokens = vocabulary(Shop())
     model = fresh_model(tokens, options.seed)
@@ -214,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if step.last or step.number % step.phase.test_every == 0 or step.number == options.steps:
             directory = options.out / "steps" / str(step.number)
             hashes[step.number] = save(model, tokens, directory)
-            tests.append(test(model, tokens, step))
+            tests.append(test(directory, step))
             print(_line(tests[-1]), f"after {time.monotonic() - started:.0f} s", flush=True)
     chosen = _choose(tests)
     shutil.copytree(

@@ -1,0 +1,117 @@
+"""Messages to ids and back, as the checkpoint's own tokenizer does it."""
+
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from daemon.engine.chat import Chat, NoTemplate, as_chat, spoken
+from daemon.engine.reference.demonstrations import transcript, vocabulary
+from envs.shop.environment import Shop
+from events.messages import Message
+from tests.daemon.engine.random_model import checkpoint
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("model"), vocabulary(Shop()))
+
+
+@pytest.fixture(scope="module")
+def chat(directory: Path) -> Chat:
+    return Chat(directory)
+
+
+def test_a_prompt_has_the_ids_that_the_tokenizer_gives(chat: Chat) -> None:
+    shop = Shop()
+    for kind in shop.capabilities:
+        messages = transcript(shop, shop.generate(kind, 3))
+        for end in range(2, len(messages)):
+            if messages[end].role != "assistant":
+                continue
+            own = chat.tokenizer.apply_chat_template(
+                [as_chat(message) for message in messages[:end]],
+                add_generation_prompt=True,
+                return_dict=True,
+            )["input_ids"]
+            assert list(chat.prompt(messages[:end])) == own
+
+
+def test_ids_do_not_depend_on_what_was_encoded_before(chat: Chat, directory: Path) -> None:
+    texts = ["<|im_end|>", "a<|im_end|>b", "<|im_start|>user\n<|im_start|>user\n", "é ü\n\n", ""]
+    for text in [*texts, *reversed(texts)]:
+        whole = chat.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        assert list(chat.encode(text)) == whole
+        assert chat.text(whole) == text
+
+
+def test_a_requests_arguments_are_objects_to_the_template(chat: Chat) -> None:
+    """OpenAI sends them as JSON in a string; printed as they are, they would be quoted twice."""
+    call = {"id": "1", "type": "function"}
+    said = [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {**call, "function": {"name": "get_user", "arguments": '{ "user_id":"U12"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "{}"},
+    ]
+    text = chat.text(chat.prompt(said))
+    assert '{"name": "get_user", "arguments": {"user_id": "U12"}}' in text
+    assert "None" not in text
+
+
+def test_what_was_written_is_a_message_without_its_end(chat: Chat) -> None:
+    ids = [*chat.encode("Done."), *chat.ends]
+    assert chat.message(ids) == Message(role="assistant", content="Done.")
+
+
+def test_an_end_is_what_tokenizer_or_settings_name(chat: Chat) -> None:
+    assert chat.ends == {chat.tokenizer.eos_token_id}
+
+
+def test_a_tokenizer_without_template_is_refused(
+    directory: Path, tmp_path: Path, chat: Chat
+) -> None:
+    bare = Chat(directory).tokenizer
+    assert isinstance(bare, PreTrainedTokenizerFast)
+    bare.chat_template = None
+    bare.save_pretrained(tmp_path)
+    with pytest.raises(NoTemplate, match="has no chat template"):
+        Chat(tmp_path)
+
+
+def test_messages_that_the_template_does_not_take_are_refused(chat: Chat) -> None:
+    with pytest.raises(NoTemplate, match="does not take these messages"):
+        chat.prompt([{"content": "who says this?"}])
+
+
+def test_calls_are_read() -> None:
+    text = '<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
+    message = spoken(text + text, 4)
+    assert [(c.name, c.arguments) for c in message.tool_calls] == [
+        ("get_user", {"user_id": "U12"})
+    ] * 2
+    assert len({call.id for call in message.tool_calls}) == 2
+    assert message.content is None
+    assert spoken("Wait. " + text).content == "Wait."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Done.",
+        "<tool_call>\n{broken\n</tool_call>",
+        '<tool_call>\n{"name": "get_user"}\n</tool_call>',
+        '<tool_call>\n{"name": 1, "arguments": {}}\n</tool_call>',
+        "<tool_call>\n[]\n</tool_call>",
+        '<tool_call>\n{"name": "get_user", "arguments": {}}',
+        "<tool_call>" + "[" * 100_000 + "</tool_call>",
+    ],
+)
+def test_what_is_no_call_is_text(text: str) -> None:
+    message = spoken(text)
+    assert (message.content, message.tool_calls) == (text, ())

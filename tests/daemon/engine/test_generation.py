@@ -1,0 +1,261 @@
+"""Continuous batching: every request gets what it would get alone."""
+
+import math
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from daemon.engine.cache import Cache
+from daemon.engine.generation import (
+    BadRequest,
+    Emission,
+    Engine,
+    PromptTooLong,
+    Request,
+    draw,
+    likeliest,
+    processed,
+)
+from daemon.engine.policy import Policy
+from tests.daemon.engine.random_model import random_model
+
+END = frozenset({1})
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return Policy.of(random_model(), "base")
+
+
+@pytest.fixture(scope="module")
+def other() -> Policy:
+    return Policy.of(random_model(seed=9), "other")
+
+
+def prompts(count: int) -> list[tuple[int, ...]]:
+    chance = Random("prompts")
+    return [
+        tuple(chance.randrange(2, 64) for _ in range(chance.randrange(1, 40))) for _ in range(count)
+    ]
+
+
+def answers(engine: Engine) -> dict[int, list[Emission]]:
+    """What every request that is open gets."""
+    found: dict[int, list[Emission]] = {}
+    while engine.busy:
+        for emission in engine.tick():
+            found.setdefault(emission.ticket, []).append(emission)
+    return found
+
+
+def alone(policy: Policy, request: Request) -> list[int]:
+    engine = Engine(policy, slots=1)
+    ticket = engine.submit(policy, request)
+    return [emission.token for emission in answers(engine)[ticket]]
+
+
+def test_requests_get_what_they_would_get_alone(policy: Policy, other: Policy) -> None:
+    engine = Engine(policy, slots=5)
+    asked = {}
+    for place, prompt in enumerate(prompts(17)):
+        whose = other if place % 3 == 0 else policy
+        request = Request(
+            prompt,
+            max_tokens=5 + place,
+            temperature=0.0 if place % 2 else 1.0,
+            seed=place,
+            stop=END,
+        )
+        asked[engine.submit(whose, request)] = (whose, request)
+    found = answers(engine)
+    assert found.keys() == asked.keys()
+    for ticket, (whose, request) in asked.items():
+        assert [emission.token for emission in found[ticket]] == alone(whose, request)
+
+
+def test_an_answer_ends_at_a_stop_token_or_a_limit(policy: Policy) -> None:
+    engine = Engine(policy, slots=4)
+    tickets = [
+        engine.submit(policy, Request(prompt, max_tokens=60, seed=n, stop=END))
+        for n, prompt in enumerate(prompts(20))
+    ]
+    ends = set()
+    for ticket, written in answers(engine).items():
+        assert ticket in tickets
+        assert [emission.finish for emission in written[:-1]] == [None] * (len(written) - 1)
+        stopped = written[-1].token == 1
+        assert written[-1].finish == ("stop" if stopped else "length")
+        assert len(written) == 60 or stopped
+        assert not any(emission.token == 1 for emission in written[:-1])
+        ends.add(written[-1].finish)
+    assert ends == {"stop", "length"}
+
+
+def test_an_answer_ends_where_the_cache_does(policy: Policy) -> None:
+    engine = Engine(policy, slots=1, length=30)
+    ticket = engine.submit(policy, Request(tuple(range(2, 22)), max_tokens=500, seed=1))
+    written = answers(engine)[ticket]
+    assert len(written) == 10
+    assert written[-1].finish == "length"
+
+
+def test_log_probabilities_are_the_models_own(policy: Policy) -> None:
+    model = random_model()
+    engine = Engine(policy, slots=3)
+    asked = {}
+    for place, prompt in enumerate(prompts(6)):
+        temperature = (1.0, 0.7, 0.0)[place % 3]
+        request = Request(prompt, max_tokens=20, temperature=temperature, seed=place)
+        asked[engine.submit(policy, request)] = request
+    for ticket, written in answers(engine).items():
+        request = asked[ticket]
+        ids = [*request.prompt, *(emission.token for emission in written)]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids])).logits[0]
+        right = (logits / (request.temperature or 1.0)).log_softmax(-1)
+        for place, emission in enumerate(written, start=len(request.prompt) - 1):
+            assert emission.logprob == pytest.approx(float(right[place, emission.token]), abs=1e-4)
+
+
+class Reader(Cache):
+    """Another view of a cache, which counts what is read into it."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.__dict__.update(cache.__dict__)
+        self.read: list[int] = []
+
+    def extend(self, weights: Any, slots: Any, starts: Any, rows: Any) -> torch.Tensor:
+        self.read += map(len, rows)
+        return super().extend(weights, slots, starts, rows)
+
+
+def test_the_next_turn_reads_only_what_is_new(policy: Policy) -> None:
+    engine = Engine(policy, slots=2)
+    first = prompts(1)[0]
+    ticket = engine.submit(policy, Request(first, max_tokens=8, temperature=0.0))
+    answer = tuple(emission.token for emission in answers(engine)[ticket])
+    longer = (*first, *answer, 5, 6, 7)
+    engine.submit(policy, Request(longer, max_tokens=4, temperature=0.0))
+    reader = Reader(engine.cache)
+    engine.cache = reader
+    again = [emission.token for emission in next(iter(answers(engine).values()))]
+    # The last token of the answer was drawn and never read.
+    assert reader.read[0] == 4
+    assert again == alone(policy, Request(longer, max_tokens=4, temperature=0.0))
+
+
+def test_another_policy_reads_everything_itself(policy: Policy, other: Policy) -> None:
+    engine = Engine(policy, slots=1)
+    request = Request(prompts(1)[0], max_tokens=6, temperature=0.0)
+    engine.submit(policy, request)
+    answers(engine)
+    ticket = engine.submit(other, request)
+    assert [e.token for e in answers(engine)[ticket]] == alone(other, request)
+
+
+def test_a_prompt_is_read_in_parts_while_others_are_answered(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = tuple(Random(1).randrange(2, 64) for _ in range(50))
+    right = alone(policy, Request(prompt, max_tokens=3, temperature=0.0))
+    monkeypatch.setattr("daemon.engine.generation.PREFILL", 20)
+    engine = Engine(policy, slots=2)
+    short = engine.submit(policy, Request((3, 4), max_tokens=6, temperature=0.0))
+    long = engine.submit(policy, Request(prompt, max_tokens=3, temperature=0.0))
+    emitted: list[Emission] = []
+    while engine.busy:
+        emitted += engine.tick()
+    assert [e.ticket for e in emitted[:3]] == [short] * 3
+    assert [e.token for e in emitted if e.ticket == long] == right
+
+
+def test_a_cancelled_request_says_no_more(policy: Policy) -> None:
+    engine = Engine(policy, slots=1)
+    running = engine.submit(policy, Request((5, 6), max_tokens=50))
+    waiting = engine.submit(policy, Request((5, 7), max_tokens=50))
+    engine.tick()
+    assert (engine.running, engine.waiting) == (1, 1)
+    assert engine.cancel(waiting)
+    assert engine.cancel(running)
+    assert not engine.cancel(running)
+    assert not engine.busy
+    assert engine.tick() == []
+
+
+def test_seeds_repeat_and_differ(policy: Policy) -> None:
+    request = Request((9, 8, 7), max_tokens=30)
+    one = alone(policy, replace(request, seed=1))
+    assert one == alone(policy, replace(request, seed=1))
+    assert one != alone(policy, replace(request, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (Request((), 5), "prompt is empty"),
+        (Request((3,), 0), "max_tokens is 0"),
+        (Request((3, 64), 5), "token id 64 is not among the model's 64"),
+        (Request((3, -1), 5), "token id -1"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(policy: Policy, request_: Request, told: str) -> None:
+    engine = Engine(policy, slots=1)
+    with pytest.raises(BadRequest, match=told):
+        engine.submit(policy, request_)
+    assert not engine.busy
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused(policy: Policy) -> None:
+    with pytest.raises(PromptTooLong, match=r"maximum context length is 20 tokens, .* has 20"):
+        Engine(policy, slots=1, length=20).submit(policy, Request((3,) * 20, max_tokens=1))
+
+
+def test_a_policy_of_another_shape_is_refused(policy: Policy) -> None:
+    wider = Policy.of(random_model(num_hidden_layers=2), "wider")
+    with pytest.raises(BadRequest, match="policy wider has another shape"):
+        Engine(policy, slots=1).submit(wider, Request((3,), 1))
+
+
+def test_top_k_and_top_p_leave_out_the_rest() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]] * 5)
+    requests = [
+        Request((0,), 1),
+        Request((0,), 1, top_k=2),
+        Request((0,), 1, top_p=0.7),
+        Request((0,), 1, top_p=1e-9),
+        Request((0,), 1, top_k=3, top_p=0.9, temperature=2.0),
+    ]
+    found = processed(logits, requests)
+    torch.testing.assert_close(found[0], logits[0].log_softmax(-1))
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(5))
+    assert [[math.isinf(x) for x in row] for row in found.tolist()] == [
+        [False] * 4,
+        [False, False, True, True],
+        [False, False, True, True],
+        [False, True, True, True],
+        [False, False, False, True],
+    ]
+
+
+def test_tokens_come_as_often_as_they_are_likely() -> None:
+    count = 20_000
+    logprobs = torch.tensor([0.5, 0.25, 0.0, 0.25]).log().expand(count, 4)
+    chance = Random(3)
+    drawn = draw(logprobs, [Request((0,), 1)] * count, [chance.random() for _ in range(count)])
+    shares = torch.bincount(drawn, minlength=4) / count
+    torch.testing.assert_close(shares, torch.tensor([0.5, 0.25, 0.0, 0.25]), atol=0.02, rtol=0)
+
+
+def test_the_edges_of_chance_never_draw_what_is_impossible() -> None:
+    logprobs = torch.tensor([[-math.inf, 0.0, -math.inf]]).expand(2, 3)
+    assert draw(logprobs, [Request((0,), 1)] * 2, [0.0, 1 - 2**-53]).tolist() == [1, 1]
+
+
+def test_the_likeliest_come_first() -> None:
+    logprobs = torch.tensor([[0.1, 0.6, 0.3]]).log()
+    assert [token for token, _ in likeliest(logprobs, 2)[0]] == [1, 2]
+    assert likeliest(logprobs, 0) == [()]
+    assert len(likeliest(logprobs, 20)[0]) == 3
