@@ -10,10 +10,10 @@ from typing import Final, Self
 from daemon.engine.reference.demonstrations import DEVELOPMENT
 from events.messages import Frozen
 
-BLOCK: Final = 50_000
+PART: Final = 10_000
+"""Seeds of one use: more tasks than any budget here has groups, for each of eight targets."""
+BLOCK: Final = 6 * PART
 """Seeds of one run."""
-PART: Final = 8_000
-"""Seeds of one use: more tasks than any budget here has groups."""
 
 REPORTED: Final = range(50_000_000, 51_000_000)
 TUNED: Final = DEVELOPMENT[500_000:]
@@ -51,8 +51,13 @@ class Seeds(Frozen):
 
     @property
     def references(self) -> int:
-        """Of reference trajectories."""
+        """Of reference trajectories of targets."""
         return self.first + 3 * PART
+
+    @property
+    def siblings(self) -> int:
+        """Of reference trajectories of their siblings."""
+        return self.first + 4 * PART
 
     @property
     def held_out(self) -> int:
