@@ -1,6 +1,7 @@
 """Messages to ids and back, as the checkpoint's own tokenizer does it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -29,12 +30,12 @@ def test_a_prompt_has_the_ids_that_the_tokenizer_gives(chat: Chat) -> None:
         for end in range(2, len(messages)):
             if messages[end].role != "assistant":
                 continue
-            own = chat.tokenizer.apply_chat_template(
+            own: Any = chat.tokenizer.apply_chat_template(
                 [as_chat(message) for message in messages[:end]],
                 add_generation_prompt=True,
                 return_dict=True,
-            )["input_ids"]
-            assert list(chat.prompt(messages[:end])) == own
+            )
+            assert list(chat.prompt(messages[:end])) == own["input_ids"]
 
 
 def test_ids_do_not_depend_on_what_was_encoded_before(chat: Chat, directory: Path) -> None:
@@ -48,7 +49,7 @@ def test_ids_do_not_depend_on_what_was_encoded_before(chat: Chat, directory: Pat
 def test_a_requests_arguments_are_objects_to_the_template(chat: Chat) -> None:
     """OpenAI sends them as JSON in a string; printed as they are, they would be quoted twice."""
     call = {"id": "1", "type": "function"}
-    said = [
+    said: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi"},
         {
             "role": "assistant",

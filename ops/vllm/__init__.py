@@ -1,0 +1,1 @@
+"""A real vLLM on this machine's CPU, for tests and benches."""
