@@ -5,8 +5,8 @@ is taken as it is, an opaque string; no list of names is in this code, and the e
 (`capability`) are not read, so they may be permuted and nothing here changes (a test does it).
 
     target    a generator whose recorded rollouts failed often enough, under its commonest pattern
-    sibling   a generator of passed rollouts that ask in nearly the words of failed ones and want
-              other writes: what a warm start would damage, and what replay holds against it
+    sibling   a generator of passed rollouts that ask in nearly the words of failed ones: what
+              training would damage first, and what replay holds against it
     kept      the generators of all other passed rollouts
 
 Quotas hang on generators, not on patterns: one pattern may hold failures of several generators, of
@@ -44,7 +44,7 @@ class Rule(Frozen):
     most: Annotated[int, Field(ge=1)] = 8
     """Targets, those of the highest-ranked patterns first."""
     neighbours: Annotated[int, Field(ge=1)] = 3
-    """Passed tasks that are looked at for each failed one."""
+    """Passed tasks that are looked at for each failed one, and as many that want other writes."""
 
 
 class Target(Frozen):
@@ -119,14 +119,16 @@ def _commonest(diagnosis: Diagnosis, name: str, rank: Mapping[str, int]) -> str:
 def _siblings(
     environment: Environment, failed: Sequence[str], passed: Sequence[str], neighbours: int
 ) -> Counter[str]:
-    """Generators of the passed tasks nearest to each failed one among those with other writes."""
+    """Generators of the passed tasks nearest to each failed one: among all, and among those with
+    other writes, whose answer is the opposite one."""
     candidates = [_Asked(environment, environment.task(task)) for task in passed]
     found: Counter[str] = Counter()
     for task in failed:
         asked = _Asked(environment, environment.task(task))
-        others = [other for other in candidates if other.writes != asked.writes]
-        nearest = sorted(others, key=lambda other: (-asked.likeness(other), other.task))
-        found.update(generator(other.task) for other in nearest[:neighbours])
+        nearest = sorted(candidates, key=lambda other: (-asked.likeness(other), other.task))
+        opposite = [other for other in nearest if other.writes != asked.writes]
+        for near in (nearest, opposite):
+            found.update(generator(other.task) for other in near[:neighbours])
     return found
 
 
