@@ -1,14 +1,20 @@
-"""A random Qwen3 with the reference policy's tokenizer, adapters of it, and the server over them."""
+"""A random Qwen3 with the reference policy's tokenizer, adapters of it, and servers over them."""
 
-from collections.abc import Iterator
+import asyncio
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import uvicorn
 from peft import LoraConfig, get_peft_model
-from starlette.testclient import TestClient
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from daemon.engine.adapters import Adapters
 from daemon.engine.chat import Chat
@@ -17,9 +23,27 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.demonstrations import vocabulary
 from daemon.engine.server import Server
 from envs.shop.environment import Shop
+from tests.daemon.engine.random_model import checkpoint as random_checkpoint
+from tests.daemon.engine.reciting_model import reciting
 
-LENGTH = 512
+LENGTH = 8192
 TARGETS = ("q_proj", "v_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server that answers on a port of its own."""
+
+    server: Server
+    engine: Engine
+    url: str
+
+    def idle(self) -> bool:
+        """Whether the engine comes to rest: long answers take minutes, a cancelled one no time."""
+        deadline = time.monotonic() + 20
+        while self.engine.busy and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return not self.engine.busy
 
 
 @pytest.fixture(scope="session")
@@ -31,44 +55,24 @@ def shop_tokens() -> PreTrainedTokenizerFast:
 def checkpoint(
     tmp_path_factory: pytest.TempPathFactory, shop_tokens: PreTrainedTokenizerFast
 ) -> Path:
-    """A checkpoint of a few thousand weights."""
+    """A checkpoint of a few thousand weights, with room for long answers."""
     folder = tmp_path_factory.mktemp("engine") / "tiny"
-    model = random_model(len(shop_tokens))
-    model.save_pretrained(folder)
-    shop_tokens.save_pretrained(folder)
-    return folder
-
-
-def random_model(vocabulary: int, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=LENGTH,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config)
+    return random_checkpoint(folder, shop_tokens, max_position_embeddings=LENGTH)
 
 
 def save_adapter(checkpoint: Path, folder: Path, seed: int, **changes: Any) -> Path:
     """A directory as PEFT writes it, with weights that change the model a lot."""
-    model = Qwen3ForCausalLM.from_pretrained(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
     settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": list(TARGETS)}
     torch.manual_seed(seed)
-    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **(settings | changes)))
-    with torch.no_grad():
+    with warnings.catch_warnings():
+        # Of PEFT: about what transformers will do, and about adapters that we refuse.
+        warnings.simplefilter("ignore")
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **(settings | changes)))
         for name, weight in adapted.named_parameters():
             if "lora_" in name:
-                weight.normal_(0, 0.5)
-    adapted.save_pretrained(folder)
+                weight.data.normal_(0, 0.5)
+        adapted.save_pretrained(str(folder))
     return folder
 
 
@@ -88,18 +92,45 @@ def base(checkpoint: Path) -> Policy:
 
 
 @pytest.fixture(scope="session")
-def chat(checkpoint: Path) -> Chat:
+def served_chat(checkpoint: Path) -> Chat:
     return Chat(checkpoint)
 
 
-@pytest.fixture
-def served(base: Policy, chat: Chat, checkpoint: Path) -> Server:
-    """A server that nobody started."""
-    return Server(Adapters(base, str(checkpoint)), chat, Engine(base, slots=8, length=LENGTH))
+@contextmanager
+def listening(policy: Policy, chat: Chat, slots: int = 8) -> Iterator[Live]:
+    """A server over a policy, in a thread of this process, reached over HTTP."""
+    engine = Engine(policy, slots=slots)
+    server = Server(Adapters(policy, "a checkpoint"), chat, engine)
+    http = uvicorn.Server(uvicorn.Config(server.app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
+    thread.start()
+    try:
+        while not http.started:
+            time.sleep(0.005)
+        port = http.servers[0].sockets[0].getsockname()[1]
+        yield Live(server, engine, f"http://127.0.0.1:{port}")
+    finally:
+        http.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def live(base: Policy, served_chat: Chat) -> Iterator[Live]:
+    """One server for the tests of a module; what one loads it unloads."""
+    with listening(base, served_chat) as found:
+        yield found
+
+
+Recite = Callable[[str], Live]
 
 
 @pytest.fixture
-def client(served: Server) -> Iterator[TestClient]:
-    """The server in this process, started."""
-    with TestClient(served.app) as opened:
-        yield opened
+def recite(tmp_path: Path, shop_tokens: PreTrainedTokenizerFast) -> Iterator[Recite]:
+    """A server whose model answers everything with one text."""
+    with ExitStack() as stack:
+
+        def serve(text: str) -> Live:
+            folder = reciting(tmp_path / "reciting", shop_tokens, text)
+            return stack.enter_context(listening(Policy.load(folder, "tiny"), Chat(folder)))
+
+        yield serve

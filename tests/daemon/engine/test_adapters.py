@@ -1,0 +1,250 @@
+"""What is served as an adapter, what is refused, and that a refusal leaves nothing behind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
+from daemon.engine.generation import Engine, Request
+from daemon.engine.policy import Policy
+from daemon.solver.lora import (
+    CONFIG,
+    PROVENANCE,
+    WEIGHTS,
+    BadAdapter,
+    Base,
+    Provenance,
+    WrongBase,
+    attach,
+    save,
+    weights_sha256,
+)
+from daemon.solver.spec import LoraSettings
+from tests.daemon.engine.conftest import save_adapter
+
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def adapters(base: Policy) -> Adapters:
+    return Adapters(base, "here")
+
+
+@pytest.fixture
+def copy(adapter: Path, tmp_path: Path) -> Path:
+    """An adapter to be spoiled."""
+    return Path(shutil.copytree(adapter, tmp_path / "copy"))
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_weights(folder: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def first(policy: Policy, prompt: tuple[int, ...] = (3, 5, 7)) -> float:
+    """A number that tells policies apart."""
+    engine = Engine(policy, slots=1, length=16)
+    engine.submit(policy, Request(prompt, max_tokens=1, temperature=0))
+    (emission,) = engine.tick()
+    return emission.logprob
+
+
+def test_the_base_and_its_adapters_are_found_by_name(
+    adapters: Adapters, base: Policy, adapter: Path, other_adapter: Path
+) -> None:
+    adapters.load("one", adapter)
+    adapters.load("two", other_adapter)
+    assert list(adapters.loaded) == ["one", "two"]
+    assert adapters.policy("tiny") is adapters.policy(None) is base
+    assert len({first(adapters.policy(name)) for name in (None, "one", "two")}) == 3
+    assert adapters.policy("two").name == "two"
+
+
+def test_a_name_is_never_given_twice(
+    adapters: Adapters, adapter: Path, other_adapter: Path
+) -> None:
+    adapters.load("one", adapter)
+    policy = adapters.policy("one")
+    with pytest.raises(NameTaken, match="'one' has already been loaded"):
+        adapters.load("one", other_adapter)
+    with pytest.raises(NameTaken):
+        adapters.load("tiny", other_adapter)
+    assert adapters.policy("one") is policy
+
+
+def test_an_unloaded_name_is_unknown_and_its_policy_lives_on(
+    adapters: Adapters, adapter: Path
+) -> None:
+    adapters.load("one", adapter)
+    policy = adapters.policy("one")
+    before = first(policy)
+    adapters.unload("one")
+    for ask in (adapters.policy, adapters.unload):
+        with pytest.raises(UnknownModel, match="one"):
+            ask("one")
+    assert first(policy) == before
+    adapters.load("one", adapter)
+    assert first(adapters.policy("one")) == before
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """How an adapter is wrong, and what is said of it."""
+
+    spoil: Callable[[Path], object]
+    said: str
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, **changes)
+
+
+def weights(change: Callable[[Tensors], object]) -> Callable[[Path], None]:
+    return lambda folder: change_weights(folder, change)
+
+
+def as_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "adapter_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def truncated(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+def narrower(tensors: Tensors) -> None:
+    name = next(name for name in tensors if "lora_A" in name)
+    tensors[name] = tensors[name][:, :-1].contiguous()
+
+
+FIRST_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+SPOILED = {
+    "no configuration": Spoiled(without(CONFIG), "cannot be read"),
+    "no weights": Spoiled(without(WEIGHTS), "other formats than safetensors"),
+    "a pickle": Spoiled(as_pickle, "other formats than safetensors"),
+    "a truncated file": Spoiled(truncated, "no safetensors file"),
+    "no JSON": Spoiled(lambda folder: (folder / CONFIG).write_text("{"), "no JSON"),
+    "no LoRA": Spoiled(config(peft_type="IA3"), "no LoRA adapter"),
+    "no number": Spoiled(config(lora_alpha=float("nan")), "NaN is no number"),
+    "DoRA": Spoiled(config(use_dora=True), "use_dora to 'True'"),
+    "whole modules": Spoiled(config(modules_to_save=["lm_head"]), "modules_to_save"),
+    "biases": Spoiled(config(bias="all"), "bias to 'all'"),
+    "changed base weights": Spoiled(config(init_lora_weights="pissa"), "init_lora_weights"),
+    "a setting from the future": Spoiled(config(use_magic=1), "use_magic"),
+    "targets that name nothing": Spoiled(config(target_modules=["w"]), "name no layer"),
+    "a target without weights": Spoiled(
+        config(target_modules=["q_proj", "v_proj", "down_proj", "o_proj"]), "has no weights for it"
+    ),
+    "weights without a target": Spoiled(config(target_modules=["q_proj"]), "does not target"),
+    "not a number": Spoiled(weights(lambda t: t[FIRST_A].fill_(float("nan"))), "is not finite"),
+    "infinity": Spoiled(weights(lambda t: t[FIRST_A][0, :1].fill_(float("inf"))), "is not finite"),
+    "one factor": Spoiled(weights(lambda t: t.pop(FIRST_A)), "only one factor"),
+    "other weights": Spoiled(
+        weights(lambda t: t.update({"base_model.model.lm_head.weight": torch.zeros(1)})),
+        "no LoRA weight",
+    ),
+    "another base": Spoiled(weights(narrower), "belongs to another base"),
+    "another rank": Spoiled(config(r=8), "with rank 8"),
+    "no rank": Spoiled(config(rank_pattern={"q_proj": 99}), "rank 99 does not fit"),
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED.keys())
+def test_a_bad_adapter_is_refused_and_changes_nothing(
+    adapters: Adapters, copy: Path, adapter: Path, spoiled: Spoiled
+) -> None:
+    spoiled.spoil(copy)
+    with pytest.raises(BadAdapter, match=spoiled.said):
+        adapters.load("bad", copy)
+    assert not adapters.loaded
+    adapters.load("good", adapter)
+    assert first(adapters.policy("good")) != first(adapters.base)
+
+
+def test_a_directory_that_is_not_there_is_never_looked_for_elsewhere(adapters: Adapters) -> None:
+    with pytest.raises(AdapterMissing, match="no directory"):
+        adapters.load("far", Path("someone/adapter"))
+
+
+def test_dropout_and_patterns_of_ranks_are_served(
+    adapters: Adapters, checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = save_adapter(
+        checkpoint, tmp_path / "p", seed=3, lora_dropout=0.1, rank_pattern={"v_proj": 2}
+    )
+    adapters.load("patterned", folder)
+    assert first(adapters.policy("patterned")) != first(adapters.base)
+
+
+def test_an_adapter_of_the_head_is_refused(
+    adapters: Adapters, checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = save_adapter(checkpoint, tmp_path / "h", seed=3, target_modules=["q_proj", "lm_head"])
+    with pytest.raises(BadAdapter, match="head"):
+        adapters.load("head", folder)
+
+
+@pytest.fixture
+def trained(checkpoint: Path, tmp_path: Path) -> Path:
+    """An adapter as the learner writes it."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    settings = LoraSettings(rank=2, alpha=4, targets=("q_proj",))
+    provenance = Provenance(
+        base=Base(name="tiny", sha256=weights_sha256(model)),
+        lora=settings,
+        seed=0,
+        steps=0,
+        rollouts=(),
+        spec={},
+    )
+    folder = tmp_path / "trained"
+    save(attach(model, settings, seed=0), folder, provenance)
+    return folder
+
+
+def test_the_learners_adapter_is_served_over_its_base(adapters: Adapters, trained: Path) -> None:
+    adapters.load("trained", trained)
+    # Fresh, so it says what its base says.
+    assert first(adapters.policy("trained")) == pytest.approx(first(adapters.base), abs=1e-5)
+
+
+def test_the_learners_adapter_of_another_base_is_refused(adapters: Adapters, trained: Path) -> None:
+    path = trained / PROVENANCE
+    document = json.loads(path.read_text())
+    document["base"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(document))
+    with pytest.raises(WrongBase, match="serve the base it was trained on"):
+        adapters.load("trained", trained)
+
+
+def test_the_learners_adapter_whose_files_were_changed_is_refused(
+    adapters: Adapters, trained: Path
+) -> None:
+    change_weights(trained, lambda tensors: tensors[FIRST_A].add_(1))
+    with pytest.raises(BadAdapter, match="is not what was saved"):
+        adapters.load("trained", trained)
+
+
+def test_a_policy_without_a_checkpoint_is_no_base(checkpoint: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    with pytest.raises(ValueError, match="not loaded from a checkpoint"):
+        Adapters(Policy.of(model, "live"), "nowhere")

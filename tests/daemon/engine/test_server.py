@@ -1,0 +1,420 @@
+"""The server over real sockets, asked by a plain HTTP client."""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Emission, Engine, Request
+from daemon.engine.policy import Policy
+from daemon.solver.lora import WEIGHTS
+from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
+
+Json = dict[str, Any]
+
+HELLO = [{"role": "user", "content": "Hello, I am Rosa."}]
+TOOLS = [{"type": "function", "function": {"name": "get_user", "parameters": {"type": "object"}}}]
+CALL = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
+LONG = {"max_tokens": 8000, "ignore_eos": True}
+
+
+def post(live: Live, path: str, **body: Any) -> httpx2.Response:
+    return httpx2.post(f"{live.url}{path}", json=body, timeout=60)
+
+
+def chat(live: Live, **body: Any) -> Json:
+    """A good answer."""
+    response = post(live, "/v1/chat/completions", **{"messages": HELLO, "max_tokens": 16, **body})
+    assert response.status_code == 200, response.text
+    found: Json = response.json()
+    return found
+
+
+def chunks(live: Live, path: str = "/v1/chat/completions", **body: Any) -> list[Json]:
+    """A whole stream."""
+    body = {"max_tokens": 16, **body, "stream": True}
+    body |= {} if "prompt" in body else {"messages": body.get("messages", HELLO)}
+    response = post(live, path, **body)
+    assert response.headers["content-type"].startswith("text/event-stream"), response.text
+    *events, done = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
+def refused(live: Live, path: str = "/v1/chat/completions", **body: Any) -> tuple[int, Json]:
+    response = post(live, path, **body)
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["code"] == response.status_code
+    return response.status_code, error
+
+
+def folded(stream: list[Json], number: int = 0) -> Json:
+    """The choice that a stream comes to, as clients put it together."""
+    choice: Json = {"content": "", "calls": {}, "token_ids": [], "logprobs": []}
+    for part in (c for one in stream for c in one["choices"] if c["index"] == number):
+        delta = part["delta"]
+        choice["content"] += delta.get("content") or ""
+        choice["token_ids"] += part.get("token_ids") or []
+        choice["logprobs"] += (part["logprobs"] or {"content": []})["content"]
+        choice["finish_reason"] = part["finish_reason"]
+        for call in delta.get("tool_calls", ()):
+            function = call["function"]
+            if "name" in function:
+                assert (call["type"], bool(call["id"])) == ("function", True)
+                choice["calls"][call["index"]] = [function["name"], ""]
+            choice["calls"][call["index"]][1] += function["arguments"]
+    return choice
+
+
+def written(policy: Policy, request: Request) -> list[Emission]:
+    """What the engine itself answers."""
+    engine = Engine(policy, slots=1)
+    engine.submit(policy, request)
+    found: list[Emission] = []
+    while engine.busy:
+        found += engine.tick()
+    return found
+
+
+def test_an_answer_has_the_engines_tokens_and_log_probabilities(
+    live: Live, base: Policy, served_chat: Chat
+) -> None:
+    answer = chat(live, seed=5, logprobs=True, top_logprobs=3, return_token_ids=True, top_k=40)
+    prompt = served_chat.prompt(HELLO)
+    (choice,) = answer["choices"]
+    right = written(
+        base,
+        Request(prompt, 16, seed=5, top_k=40, top_logprobs=3, stop=served_chat.ends),
+    )
+    assert answer["prompt_token_ids"] == list(prompt)
+    assert choice["token_ids"] == [one.token for one in right]
+    scores = choice["logprobs"]["content"]
+    for score, one in zip(scores, right, strict=True):
+        assert score["logprob"] == pytest.approx(one.logprob, abs=1e-4)
+        assert [top["logprob"] for top in score["top_logprobs"]] == pytest.approx(
+            [logprob for _, logprob in one.top], abs=1e-4
+        )
+    assert answer["usage"] == {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(right),
+        "total_tokens": len(prompt) + len(right),
+    }
+    assert (answer["object"], answer["model"]) == ("chat.completion", "tiny")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_comes_to_the_same_answer(live: Live, seed: int) -> None:
+    asked: Json = {
+        "seed": seed,
+        "n": 2,
+        "max_tokens": 48,
+        "logprobs": True,
+        "return_token_ids": True,
+    }
+    asked |= {"tools": TOOLS, "stop": ["P1", " you"]}
+    whole = chat(live, **asked)
+    stream = chunks(live, **asked, stream_options={"include_usage": True})
+    assert {one["id"] for one in stream} == {stream[0]["id"]}
+    for number, choice in enumerate(whole["choices"]):
+        streamed = folded(stream, number)
+        assert streamed["content"] == (choice["message"]["content"] or "")
+        assert streamed["token_ids"] == choice["token_ids"]
+        assert streamed["finish_reason"] == choice["finish_reason"]
+        scores = choice["logprobs"]["content"]
+        assert [one["token"] for one in streamed["logprobs"]] == [one["token"] for one in scores]
+    assert stream[-1]["choices"] == []
+    assert stream[-1]["usage"] == whole["usage"]
+    first = stream[0]
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert first["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert not any("prompt_token_ids" in one for one in stream[2:])
+
+
+def test_ids_and_usage_are_there_for_who_asks(live: Live) -> None:
+    answer = chat(live)
+    assert "prompt_token_ids" not in answer
+    assert "token_ids" not in answer["choices"][0]
+    assert answer["choices"][0]["logprobs"] is None
+    assert not any("usage" in one for one in chunks(live))
+
+
+def test_seeds_repeat_and_choices_differ(live: Live) -> None:
+    one, again = chat(live, seed=3, n=4), chat(live, seed=3, n=4)
+    texts = [choice["message"]["content"] for choice in one["choices"]]
+    assert texts == [choice["message"]["content"] for choice in again["choices"]]
+    assert len(set(texts)) == 4
+    # The second choice of seed 3 is the first of seed 4.
+    assert chat(live, seed=4)["choices"][0]["message"]["content"] == texts[1]
+
+
+def test_completions_take_text_and_ids_one_and_many(live: Live, served_chat: Chat) -> None:
+    asked = {"max_tokens": 6, "temperature": 0, "logprobs": 2, "return_token_ids": True}
+    text = post(live, "/v1/completions", prompt="Hello", **asked).json()
+    ids = list(served_chat.encode("Hello"))
+    many = post(live, "/v1/completions", prompt=[[7, 9], ids], n=2, **asked).json()
+    assert [choice["index"] for choice in many["choices"]] == [0, 1, 2, 3]
+    assert many["choices"][0]["prompt_token_ids"] == [7, 9]
+    (choice,) = text["choices"]
+    assert choice["prompt_token_ids"] == many["choices"][2]["prompt_token_ids"] == ids
+    for same in ("text", "token_ids"):
+        assert choice[same] == many["choices"][2][same] == many["choices"][3][same]
+    scores = choice["logprobs"]
+    assert len(scores["tokens"]) == len(scores["token_logprobs"]) == len(choice["token_ids"])
+    # Greedy: the likeliest token is the one that was taken.
+    assert [max(top, key=lambda token: top[token]) for top in scores["top_logprobs"]] == (
+        scores["tokens"]
+    )
+    assert text["object"] == "text_completion"
+    assert text["usage"]["prompt_tokens"] == len(ids)
+    assert many["usage"]["prompt_tokens"] == 2 + len(ids)
+
+
+def test_a_stream_of_completions_comes_to_the_same_text(live: Live) -> None:
+    asked = {"prompt": ["Hello", "Order"], "seed": 2, "logprobs": 0, "return_token_ids": True}
+    whole = post(live, "/v1/completions", **asked, max_tokens=16).json()
+    stream = chunks(live, "/v1/completions", **asked)
+    for number, choice in enumerate(whole["choices"]):
+        parts = [c for one in stream for c in one["choices"] if c["index"] == number]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [token for part in parts for token in part["token_ids"]] == choice["token_ids"]
+        assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
+        assert not any("prompt_token_ids" in part for part in parts[1:])
+        offsets = [place for part in parts for place in part["logprobs"]["text_offset"]]
+        assert offsets == choice["logprobs"]["text_offset"]
+
+
+def test_a_call_is_a_call_streamed_or_not(recite: Recite) -> None:
+    live = recite(CALL)
+    answer = chat(live, tools=TOOLS, max_tokens=64)["choices"][0]
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_user", "arguments": '{"user_id": "U12"}'}
+    assert (call["type"], answer["message"]["content"]) == ("function", "L")
+    assert answer["finish_reason"] == "tool_calls"
+    streamed = folded(chunks(live, tools=TOOLS, max_tokens=64))
+    assert streamed["calls"] == {0: ["get_user", '{"user_id": "U12"}']}
+    assert (streamed["content"], streamed["finish_reason"]) == ("L", "tool_calls")
+
+
+def test_a_call_that_nobody_reads_is_text(recite: Recite) -> None:
+    live = recite(CALL)
+    switched_off: Json = {"tools": TOOLS, "tool_choice": "none"}
+    for asked in ({}, switched_off):
+        answer = chat(live, max_tokens=64, **asked)["choices"][0]
+        assert answer["message"] == {"role": "assistant", "content": CALL}
+        assert answer["finish_reason"] == "stop"
+        assert folded(chunks(live, max_tokens=64, **asked))["content"] == CALL
+
+
+def test_a_call_that_was_cut_off_is_no_call(recite: Recite) -> None:
+    answer = chat(recite(CALL), tools=TOOLS, max_tokens=4)["choices"][0]
+    assert answer["finish_reason"] == "length"
+    assert "tool_calls" not in answer["message"]
+
+
+def test_an_answer_ends_at_a_stop_string_or_token(recite: Recite, served_chat: Chat) -> None:
+    live = recite("abcdef")
+    answer = chat(live, stop=["x", "cd"], return_token_ids=True)["choices"][0]
+    assert answer["message"]["content"] == "ab"
+    assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", "cd")
+    assert served_chat.text(answer["token_ids"]) == "abcd"
+    (token,) = served_chat.encode("e")
+    answer = chat(live, stop_token_ids=[token])["choices"][0]
+    assert answer["message"]["content"] == "abcd"
+    assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", token)
+    assert chat(live)["choices"][0]["stop_reason"] is None
+    assert live.idle()
+
+
+def test_characters_of_several_tokens_arrive_whole(recite: Recite) -> None:
+    live = recite("a😀bé")
+    pieces = [
+        choice["delta"].get("content", "") for one in chunks(live) for choice in one["choices"]
+    ]
+    assert "".join(pieces) == "a😀bé"
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_special_tokens_are_no_text_unless_asked_for(recite: Recite) -> None:
+    live = recite("a<|im_start|>user\nb")
+    assert chat(live)["choices"][0]["message"]["content"] == "ab"
+    shown = chat(live, skip_special_tokens=False)["choices"][0]["message"]["content"]
+    assert shown == "a<|im_start|>user\nb"
+
+
+@contextmanager
+def loaded(live: Live, name: str, folder: Path) -> Iterator[None]:
+    response = post(live, "/v1/load_lora_adapter", lora_name=name, lora_path=str(folder))
+    assert response.status_code == 200, response.text
+    assert response.text == f"Success: LoRA adapter '{name}' added successfully."
+    yield
+    response = post(live, "/v1/unload_lora_adapter", lora_name=name)
+    assert response.text == f"Success: LoRA adapter '{name}' removed successfully."
+
+
+def test_adapters_come_and_go(live: Live, adapter: Path, tmp_path: Path) -> None:
+    with loaded(live, "one", adapter):
+        cards = httpx2.get(f"{live.url}/v1/models").json()["data"]
+        assert [(c["id"], c["parent"], c["root"]) for c in cards] == [
+            ("tiny", None, "a checkpoint"),
+            ("one", "tiny", str(adapter)),
+        ]
+        assert cards[0]["max_model_len"] == LENGTH
+        assert chat(live, model="one", temperature=0)["model"] == "one"
+        load = "/v1/load_lora_adapter"
+        status, error = refused(live, load, lora_name="one", lora_path=str(adapter))
+        assert (status, error["type"]) == (400, "InvalidUserInput")
+        assert "already been loaded" in error["message"]
+        assert refused(live, load, lora_name="two")[0] == 400
+        assert refused(live, load, lora_name="two", lora_path=str(tmp_path / "no"))[0] == 404
+        status, error = refused(live, load, lora_name="two", lora_path=str(tmp_path))
+        assert (status, error["param"]) == (400, "lora_path")
+    for path, field in (
+        ("/v1/unload_lora_adapter", {"lora_name": "one"}),
+        ("/v1/chat/completions", {"model": "one", "messages": HELLO}),
+        ("/v1/completions", {"model": "two", "prompt": "a"}),
+    ):
+        status, error = refused(live, path, **field)
+        assert (status, error["type"]) == (404, "NotFoundError")
+    assert refused(live, "/v1/unload_lora_adapter")[0] == 400
+
+
+def test_many_streams_over_three_policies_each_answer_as_alone(
+    live: Live, adapter: Path, other_adapter: Path
+) -> None:
+    questions = [{"role": "user", "content": f"Where is my order O{n}?"} for n in range(32)]
+    names = ["tiny", "one", "two"]
+
+    def ask(number: int, stream: bool) -> list[int]:
+        asked: Json = {
+            "model": names[number % 3],
+            "messages": [questions[number]],
+            "temperature": 0,
+        }
+        asked |= {"max_tokens": 24, "return_token_ids": True}
+        if not stream:
+            ids: list[int] = chat(live, **asked)["choices"][0]["token_ids"]
+            return ids
+        found: list[int] = folded(chunks(live, **asked))["token_ids"]
+        return found
+
+    with loaded(live, "one", adapter), loaded(live, "two", other_adapter):
+        alone = [ask(number, stream=False) for number in range(32)]
+        with ThreadPoolExecutor(32) as pool:
+            together = list(pool.map(lambda number: ask(number, stream=True), range(32)))
+        # The same question gets three answers.
+        asked = {"messages": HELLO, "temperature": 0, "return_token_ids": True}
+        answers = [chat(live, model=name, **asked)["choices"][0]["token_ids"] for name in names]
+    assert together == alone
+    assert len({tuple(answer) for answer in answers}) == 3
+
+
+def test_a_stream_keeps_its_policy_when_the_adapter_goes(live: Live, adapter: Path) -> None:
+    asked = {"model": "one", "messages": HELLO, "temperature": 0, "max_tokens": 400}
+    asked |= {"return_token_ids": True, "ignore_eos": True}
+    with loaded(live, "one", adapter):
+        whole = chat(live, **asked)["choices"][0]["token_ids"]
+        url = f"{live.url}/v1/chat/completions"
+        body = {**asked, "stream": True}
+        opened = httpx2.stream("POST", url, json=body, timeout=60)
+        response = opened.__enter__()
+        lines = response.iter_lines()
+        begun = [next(lines) for _ in range(6)]
+    rest = [*begun, *lines]
+    opened.__exit__(None, None, None)
+    stream = [json.loads(line[6:]) for line in rest if line.startswith("data: {")]
+    assert folded(stream)["token_ids"] == whole
+
+
+def test_who_leaves_a_stream_is_answered_no_further(live: Live) -> None:
+    body = {"messages": HELLO, "stream": True, "n": 3, **LONG}
+    url = f"{live.url}/v1/chat/completions"
+    with httpx2.stream("POST", url, json=body, timeout=60) as response:
+        next(response.iter_lines())
+    assert live.idle()
+
+
+def test_who_leaves_an_answer_is_answered_no_further(live: Live) -> None:
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(
+            f"{live.url}/v1/chat/completions", json={"messages": HELLO, **LONG}, timeout=0.5
+        )
+    assert live.idle()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_does_not_fit_is_refused_with_the_length(live: Live, path: str) -> None:
+    text = "Rosa " * LENGTH
+    status, error = refused(live, path, **_asked(path, text))
+    assert status == 400
+    assert f"maximum context length is {LENGTH} tokens" in error["message"]
+    status, error = refused(live, path, max_tokens=LENGTH, **_asked(path, "Hi"))
+    assert status == 400
+    assert "'max_tokens' or 'max_completion_tokens' is too large" in error["message"]
+
+
+def _asked(path: str, text: str) -> Json:
+    chatting = "chat" in path
+    return {"messages": [{"role": "user", "content": text}]} if chatting else {"prompt": text}
+
+
+def test_errors_are_in_openais_shape(live: Live) -> None:
+    assert refused(live, messages=HELLO, logit_bias={"1": 2})[1]["type"] == "BadRequestError"
+    assert refused(live, messages="Hi")[1]["param"] == "messages"
+    assert refused(live, "/v1/completions", prompt=[1 << 40])[0] == 400
+    assert refused(live, "/v1/completions", prompt="")[0] == 400
+    assert refused(live, "/v1/embeddings", input="a")[0] == 404
+    assert httpx2.get(f"{live.url}/v1/completions").json()["error"]["code"] == 405
+    big = httpx2.post(f"{live.url}/v1/completions", content=b" " * (33 << 20))
+    assert (big.status_code, big.json()["error"]["code"]) == (413, 413)
+
+
+def test_it_tells_that_it_lives_and_which_version_it_is(live: Live) -> None:
+    assert httpx2.get(f"{live.url}/health").status_code == 200
+    assert httpx2.get(f"{live.url}/version").json()["version"]
+
+
+def test_a_broken_engine_fails_its_calls_and_all_that_come(base: Policy, served_chat: Chat) -> None:
+    with listening(base, served_chat) as live:
+        stopped: list[bool] = []
+        live.server.thread.on_failure = lambda: stopped.append(True)
+        with ThreadPoolExecutor(2) as pool:
+            body = {"messages": HELLO, **LONG}
+            whole = pool.submit(post, live, "/v1/chat/completions", **body)
+            stream = pool.submit(post, live, "/v1/chat/completions", stream=True, **body)
+            while live.engine.running < 2:
+                pass
+            live.engine.cache.keys.clear()
+        assert whole.result().status_code == 500
+        assert "the engine failed" in whole.result().json()["error"]["message"]
+        *_, last = [line for line in stream.result().text.split("\n\n") if line]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == 500
+        assert refused(live, messages=HELLO)[0] == 500
+        assert httpx2.get(f"{live.url}/health").status_code == 503
+        assert stopped == [True]
+
+
+def test_a_model_that_computes_no_numbers_is_an_error(
+    live: Live, adapter: Path, tmp_path: Path
+) -> None:
+    """Finite weights whose product is not: no check of the files finds that."""
+    folder = Path(shutil.copytree(adapter, tmp_path / "huge"))
+    tensors = {name: tensor * 1e30 for name, tensor in load_file(folder / WEIGHTS).items()}
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+    save_file(tensors, folder / WEIGHTS)
+    with loaded(live, "huge", folder):
+        status, error = refused(live, messages=HELLO, model="huge")
+        assert status == 500
+        assert "huge computes no number" in error["message"]
+    (score, *_) = chat(live, logprobs=True)["choices"][0]["logprobs"]["content"]
+    assert math.isfinite(score["logprob"])

@@ -1,0 +1,165 @@
+"""Requests: what is taken, what is refused by name, what it means."""
+
+import json
+from typing import Any
+
+import pytest
+
+from daemon.engine.wire import ApiError, ChatRequest, CompletionRequest, LoadAdapter, parsed
+
+HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return parsed(ChatRequest, json.dumps(HELLO | fields).encode())
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return parsed(CompletionRequest, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("repetition_penalty", 0),
+        ("logit_bias", {"5": 10}),
+        ("min_p", 0.1),
+        ("min_tokens", 4),
+        ("response_format", {"type": "json_object"}),
+        ("parallel_tool_calls", False),
+        ("add_generation_prompt", False),
+        ("continue_final_message", True),
+        ("echo", True),
+        ("best_of", 2),
+        ("guided_json", {"type": "object"}),
+        ("structured_outputs", {"json": {}}),
+        ("prompt_logprobs", 1),
+        ("chat_template", "{{ messages }}"),
+        ("include_stop_str_in_output", True),
+        ("truncate_prompt_tokens", 5),
+        ("a_field_of_next_year", "on"),
+    ],
+)
+def test_a_field_that_would_change_the_answer_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ApiError, match=f"{field} is not supported") as found:
+        chat(**{field: value})
+    assert found.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": None, "min_p": 0},
+        {"repetition_penalty": 1.0, "response_format": {"type": "text"}, "n": None},
+        {"parallel_tool_calls": True, "add_generation_prompt": True, "stop": None},
+        {"seed": None, "top_k": -1, "tools": [], "tool_choice": None, "stream_options": None},
+        {"request_id": "r", "cache_salt": "s", "echo": False, "best_of": 1},
+    ],
+)
+def test_fields_that_change_nothing_are_taken(fields: dict[str, Any]) -> None:
+    request = chat(**fields)
+    (one,) = request.requests((1, 2), 8, frozenset({3}))
+    assert (one.max_tokens, one.temperature, one.top_p, one.top_k) == (8, 1.0, 1.0, 0)
+    assert (one.seed, one.top_logprobs) == (None, 0)
+    assert one.stop == {3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "role"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n: "),
+        ({"n": 10_000}, "n: "),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ""}, "stop"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 1}, "needs logprobs"),
+        ({"stream_options": {"include_usage": True}}, "needs stream"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "continuous"),
+        ({"tool_choice": "auto"}, "there are no tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {}}]}, "name"),
+        ({"chat_template_kwargs": {"tools": []}}, "may not set tools"),
+        ({"temperature": float("nan")}, "temperature"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError, match=said):
+        chat(**fields)
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(ApiError, match="JSON"):
+        parsed(ChatRequest, b"{")
+
+
+def test_images_are_refused_and_parts_of_text_are_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = chat(messages=[{"role": "user", "content": parts}])
+    assert request.messages[0].for_template()["content"] == "ab"
+    picture = [{"type": "image_url", "image_url": {"url": "http://x"}}]
+    with pytest.raises(ApiError, match="image_url"):
+        chat(messages=[{"role": "user", "content": picture}]).messages[0].for_template()
+
+
+def test_an_answer_is_taken_back_with_all_that_was_in_it() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "index": 1}
+    said = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None}
+    request = chat(messages=[said | {"audio": None, "annotations": [], "reasoning_content": "so"}])
+    template = request.messages[0].for_template()
+    assert template["content"] == ""
+    assert template["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert template["reasoning"] == template["reasoning_content"] == "so"
+
+
+def test_tools_reach_the_template_as_they_were_sent() -> None:
+    assert chat(tools=[TOOL]).schemas() == [TOOL]
+
+
+def test_calls_are_read_where_there_are_tools_and_they_are_not_switched_off() -> None:
+    assert chat(tools=[TOOL]).reads_calls
+    assert not chat(tools=[TOOL], tool_choice="none").reads_calls
+    assert not chat().reads_calls
+
+
+def test_choices_have_seeds_that_count_up() -> None:
+    requests = chat(n=3, seed=7).requests((1,), 4, frozenset())
+    assert [one.seed for one in requests] == [7, 8, 9]
+
+
+def test_stop_tokens_join_the_models_own_or_replace_them() -> None:
+    (one,) = chat(stop_token_ids=[5]).requests((1,), 4, frozenset({3}))
+    assert one.stop == {3, 5}
+    (one,) = chat(stop_token_ids=[5], ignore_eos=True).requests((1,), 4, frozenset({3}))
+    assert one.stop == {5}
+
+
+def test_more_tokens_than_fit_are_refused_with_the_numbers() -> None:
+    request = chat(max_tokens=100, max_completion_tokens=9)
+    assert request.requests((1, 2), 9, frozenset())[0].max_tokens == 9
+    with pytest.raises(ApiError, match=r"maximum context length is 10 tokens.*2 input tokens"):
+        request.requests((1, 2), 8, frozenset())
+
+
+def test_prompts_are_text_or_ids_one_or_many() -> None:
+    assert completion(prompt="a").prompts() == ["a"]
+    assert completion(prompt=["a", "b"]).prompts() == ["a", "b"]
+    assert completion(prompt=[1, 2]).prompts() == [[1, 2]]
+    assert completion(prompt=[[1], [2, 3]]).prompts() == [[1], [2, 3]]
+    assert completion(prompt="a").asked_tokens == 16
+    for bad in ([], ["a"] * 1025):
+        with pytest.raises(ApiError, match="prompt"):
+            completion(prompt=bad).prompts()
+
+
+def test_an_adapter_is_never_replaced_in_place() -> None:
+    with pytest.raises(ApiError, match="load_inplace"):
+        parsed(LoadAdapter, b'{"lora_name": "a", "lora_path": "b", "load_inplace": true}')
