@@ -60,19 +60,51 @@ class Chat:
 
         Raises NoTemplate.
         """
+        return self.encode(self._rendered(messages, tools, True, variables))
+
+    def answer(
+        self,
+        messages: Sequence[Message] | Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        **variables: Any,
+    ) -> tuple[int, ...]:
+        """The ids a model would write for the last message, its end token included, when it is
+        given the prompt of those before it.
+
+        Raises NoTemplate, also for a template that writes an answer otherwise than its prompt
+        begins it.
+        """
+        before = self._rendered(messages[:-1], tools, True, variables)
+        whole = self._rendered(messages, tools, False, variables)
+        written = self.encode(whole[len(before) :]) if whole.startswith(before) else ()
+        end = next((place for place, token in enumerate(written) if token in self.ends), None)
+        if end is None:
+            raise NoTemplate(
+                "the chat template does not write an answer after its own prompt and end it; "
+                "supervised examples cannot be made with it"
+            )
+        return written[: end + 1]
+
+    def _rendered(
+        self,
+        messages: Sequence[Message] | Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        begins_answer: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
         given = [as_chat(m) if isinstance(m, Message) else _parsed(m) for m in messages]
         try:
             text = self.tokenizer.apply_chat_template(
                 given,
                 tools=[dict(tool) for tool in tools] or None,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=begins_answer,
                 **variables,
             )
         # Whatever a template raises, it is about these messages.
         except Exception as error:
             raise NoTemplate(f"the chat template does not take these messages: {error}") from error
-        return self.encode(cast(str, text))
+        return cast(str, text)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text; special tokens in it count as such, none is added."""

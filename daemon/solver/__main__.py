@@ -1,37 +1,148 @@
-"""The learner as a program of its own: `python -m daemon.solver parity FILE`.
+"""The learner as a program of its own.
 
-Not part of `kintsugi`, which must start without torch. Exit codes are those of `kintsugi`: 0 done,
-1 failed, 2 wrong usage; errors are one sentence on stderr.
+    python -m daemon.solver JOB.json --out DIR      one job (job.py)
+    python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
+
+Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
+one line per update, and last its outcome; everything else goes to stderr. Exit codes: 0 done, 1
+failed (also when stopped: SIGTERM and SIGINT end it between two rollouts, and the same command goes
+on), 2 wrong usage or a bad spec, 3 competence gap. Errors are one sentence on stderr.
 """
 
 import json
 import math
+import signal
 import sys
+import threading
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Final
 
+from daemon.solver.spec import BadSpec, read_spec
 from events.errors import KintsugiError
+from events.messages import Frozen
 
-DONE, FAILED = 0, 1
+if TYPE_CHECKING:
+    from daemon.solver.job import Activity
+
+DONE, FAILED, WRONG_USAGE, GAP = 0, 1, 2, 3
+_EXIT: Final[Mapping[str, int]] = {"trained": DONE, "competence_gap": GAP, "failed": FAILED}
+
+HEARTBEAT_SECONDS: Final = 2.0
+
+Say = Callable[[Mapping[str, Any]], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    given = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["parity"]:
+        return _said(lambda: parity(_parity_parser().parse_args(given[1:])))
+    return _said(lambda: job(_job_parser().parse_args(given)))
+
+
+def _said(command: Callable[[], int]) -> int:
+    """Its exit code; an error becomes a sentence on stderr."""
     try:
-        return parity(given)
+        return command()
+    except BadSpec as error:
+        _complain(error)
+        return WRONG_USAGE
     except KintsugiError as error:
-        print(f"daemon.solver: {error}", file=sys.stderr)
+        _complain(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"daemon.solver: {where}{error.strerror or error}", file=sys.stderr)
+        _complain(f"{where}{error.strerror or error}")
     return FAILED
+
+
+def _complain(what: object) -> None:
+    print(f"daemon.solver: {what}", file=sys.stderr)
+
+
+def job(given: Namespace) -> int:
+    """Run a job; its outcome is the last line of stdout."""
+    spec = read_spec(given.spec)
+    say = _lines(sys.stdout)
+    # What a library prints is no line of ours.
+    with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
+        # torch takes seconds to import, and the heartbeat should not wait for it.
+        from daemon.solver.job import Activity, run
+
+        activity = Activity()
+        watch(activity)
+        outcome = run(
+            spec, given.out, lambda p: say(_line(p)), activity=activity, stopping=stopping
+        )
+    if outcome.outcome != "trained":
+        _complain(outcome.reason)
+    say(outcome.model_dump(mode="json"))
+    return _EXIT[outcome.outcome]
+
+
+def _line(value: Frozen) -> dict[str, Any]:
+    return value.model_dump(mode="json", exclude_none=True)
+
+
+def _lines(stream: IO[str]) -> Say:
+    """Writes one JSON object per line, from any thread."""
+    lock = threading.Lock()
+
+    def say(value: Mapping[str, Any]) -> None:
+        with lock:
+            stream.write(json.dumps(value) + "\n")
+            stream.flush()
+
+    return say
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Inside, SIGTERM and SIGINT are a wish; yields whether it was uttered."""
+    wished = threading.Event()
+
+    def wish(_signal: int, _frame: FrameType | None) -> None:
+        wished.set()
+
+    before = {number: signal.signal(number, wish) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield wished.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
+    """Inside, a thread says every few seconds what goes on; yields how to tell it."""
+    over, began = threading.Event(), time.monotonic()
+    watched: list[Activity] = []
+
+    def beat() -> None:
+        said: dict[str, Any] = {"phase": "starting"}
+        while True:
+            if watched:
+                now = watched[0]
+                said = {"phase": now.phase, "rollouts": now.rollouts, "steps": now.steps}
+            say({"heartbeat": {"seconds": round(time.monotonic() - began, 1), **said}})
+            if over.wait(HEARTBEAT_SECONDS):
+                return
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield watched.append
+    finally:
+        over.set()
+        thread.join()
 
 
 def parity(given: Namespace) -> int:
     """Print how far the loss is from a fixture; 1 where it is further than its tolerance."""
-    # torch takes seconds to import, and wrong usage should not wait for it.
     from daemon.solver.parity import compare, read
 
     found = compare(read(given.file))
@@ -50,12 +161,23 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="python -m daemon.solver", description="The learner.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    described = "Compare the loss and its gradient with those of a file of cases."
-    command = commands.add_parser("parity", help=described, description=described)
-    command.add_argument("file", type=Path, help="JSON with `inputs` and `cases`")
+def _job_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m daemon.solver",
+        description="Train an adapter, or go on with it.",
+        epilog="`python -m daemon.solver parity FILE` compares the loss with a file of cases.",
+    )
+    parser.add_argument("spec", type=Path, metavar="JOB.json", help="what to train, and on what")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="of this job alone")
+    return parser
+
+
+def _parity_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m daemon.solver parity",
+        description="Compare the loss and its gradient with those of a file of cases.",
+    )
+    parser.add_argument("file", type=Path, help="JSON with `inputs` and `cases`")
     return parser
 
 

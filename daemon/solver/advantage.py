@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from daemon.solver.algorithm import AdvantageConfig, FilterConfig
+from events.algorithm import AdvantageConfig, FilterConfig
 
 Groups = Mapping[str, Sequence[int]]
 """Group -> places of its members in the batch."""

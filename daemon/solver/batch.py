@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from daemon.solver.advantage import Kept, advantages, keep
-from daemon.solver.algorithm import Algorithm
 from daemon.solver.loss import Denominators
 from daemon.solver.trajectory import Refused, TokenSequence, Trajectory, sequences, trainable
+from events.algorithm import Algorithm
 
 
 @dataclass(frozen=True, slots=True)

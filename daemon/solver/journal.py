@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from daemon.solver.spec import Sha256
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
+from events.jobs import Sha256
 from events.messages import Frozen
 from events.registry import first_problem
 

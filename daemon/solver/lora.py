@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from daemon.solver.policy import parts
-from daemon.solver.spec import LoraSettings
 from events.errors import KintsugiError
+from events.jobs import LoraSettings
 from events.messages import Frozen
 from events.registry import first_problem
 

@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from daemon.solver.algorithm import KlConfig, Level, LossConfig, TisConfig
+from events.algorithm import KlConfig, Level, LossConfig, TisConfig
 
 
 @dataclass(frozen=True, slots=True)

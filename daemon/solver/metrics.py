@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from daemon.solver import parallel
-from daemon.solver.algorithm import KlConfig, LossConfig
 from daemon.solver.loss import Batch, estimate, log_change, log_ratio, sampler_ratio
-from daemon.solver.spec import Limits
+from events.algorithm import KlConfig, LossConfig
 from events.errors import KintsugiError
+from events.jobs import Limits
 from events.messages import Frozen
 
 

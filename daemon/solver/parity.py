@@ -14,8 +14,8 @@ import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from torch import Tensor
 
-from daemon.solver.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from daemon.solver.loss import Batch, policy_loss
+from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from events.errors import KintsugiError
 from events.messages import Frozen
 from events.registry import first_problem

@@ -9,7 +9,7 @@ here), about 1e-5 at 4 B (from publications).
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.solver.algorithm import (
+from events.algorithm import (
     AdvantageConfig,
     Algorithm,
     FilterConfig,
@@ -35,6 +35,8 @@ class Preset:
 
 
 _EVERYTHING: Final = FilterConfig(informative=False)
+_DYNAMIC: Final = FilterConfig(refill=3)
+"""Dropped groups are replaced; the bound is ours."""
 
 PRESETS: Final[dict[str, Preset]] = {
     "sentinel": Preset(
@@ -84,7 +86,7 @@ PRESETS: Final[dict[str, Preset]] = {
         "its token mean is per micro-batch, ours per step",
     ),
     "areal_paper": Preset(
-        Algorithm(loss=LossConfig(lo=0.4, hi=0.4, aggregation="token-mean")),
+        Algorithm(loss=LossConfig(lo=0.4, hi=0.4, aggregation="token-mean"), filter=_DYNAMIC),
         "arXiv 2601.22607: token mean over the batch, group advantages, dynamic filter",
         "the clip is not in the paper; this is the released configuration's",
     ),
@@ -117,7 +119,11 @@ PRESETS: Final[dict[str, Preset]] = {
         "GSPO, arXiv 2507.18071, section 5.1",
     ),
     "dapo": Preset(
-        Algorithm(loss=LossConfig(lo=0.2, hi=0.28, aggregation="token-mean"), overlong="mask"),
+        Algorithm(
+            loss=LossConfig(lo=0.2, hi=0.28, aggregation="token-mean"),
+            filter=_DYNAMIC,
+            overlong="mask",
+        ),
         "DAPO, arXiv 2503.14476: asymmetric clip, token mean of the step, dynamic sampling, "
         "overlong filter, no KL",
         "its soft penalty of length belongs to the reward",

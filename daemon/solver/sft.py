@@ -15,9 +15,9 @@ from torch import nn
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.lora import trained_parameters
 from daemon.solver.policy import check, check_ids, score
-from daemon.solver.spec import SftSettings
 from daemon.solver.trajectory import TokenSequence
 from daemon.solver.update import UnstableUpdate, adamw, clipped
+from events.jobs import SftSettings
 from events.messages import Frozen
 
 

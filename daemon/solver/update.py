@@ -18,7 +18,6 @@ from peft import PeftModel
 from torch import Tensor
 
 from daemon.solver import parallel
-from daemon.solver.algorithm import Algorithm
 from daemon.solver.batch import (
     Chosen,
     Padded,
@@ -34,9 +33,10 @@ from daemon.solver.lora import reference, trained_parameters
 from daemon.solver.loss import Batch, Denominators, policy_loss
 from daemon.solver.metrics import StepMetrics, Tally
 from daemon.solver.policy import Scores, check, check_ids, score
-from daemon.solver.spec import OptimizerSettings
 from daemon.solver.trajectory import Trajectory
+from events.algorithm import Algorithm
 from events.errors import KintsugiError
+from events.jobs import OptimizerSettings
 
 
 class UnstableUpdate(KintsugiError):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daemon.solver.algorithm import KlConfig, LossConfig, TisConfig
+from events.algorithm import KlConfig, LossConfig, TisConfig
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from daemon.solver.advantage import advantages, keep
-from daemon.solver.algorithm import AdvantageConfig, FilterConfig, RewardScale
+from events.algorithm import AdvantageConfig, FilterConfig, RewardScale
 
 REWARDS = some.lists(some.floats(-2, 2), min_size=1, max_size=12)
 CENTERS = get_args(AdvantageConfig.model_fields["center"].annotation)

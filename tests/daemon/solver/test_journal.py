@@ -14,8 +14,8 @@ from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import Base, Provenance, attach, save, weights_sha256
 from daemon.solver.metrics import Guard
 from daemon.solver.presets import preset
-from daemon.solver.spec import Limits, LoraSettings, OptimizerSettings
 from daemon.solver.update import Learner
+from events.jobs import Limits, LoraSettings, OptimizerSettings
 from tests.daemon.solver.test_learning import LEVERS, pull
 from tests.daemon.solver.tiny import groups, tiny_model
 

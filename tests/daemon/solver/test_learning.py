@@ -6,12 +6,12 @@ import pytest
 import torch
 from peft import PeftModel
 
-from daemon.solver.algorithm import Algorithm
 from daemon.solver.lora import attach
 from daemon.solver.presets import PRESETS, preset
-from daemon.solver.spec import LoraSettings, OptimizerSettings
 from daemon.solver.trajectory import Trajectory, Turn
 from daemon.solver.update import Learner
+from events.algorithm import Algorithm
+from events.jobs import LoraSettings, OptimizerSettings
 from tests.daemon.solver.tiny import VOCABULARY, tiny_model, trajectory
 
 LEVERS = frozenset(range(VOCABULARY))

@@ -31,7 +31,7 @@ from daemon.solver.lora import (
     verify,
     weights_sha256,
 )
-from daemon.solver.spec import LoraSettings
+from events.jobs import LoraSettings
 from tests.daemon.solver.tiny import tiny_model
 
 SMALL = LoraSettings(rank=4, alpha=8.0, targets=("q_proj", "down_proj"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.solver.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from daemon.solver.loss import Batch, Denominators, policy_loss
+from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from tests.daemon.solver.plain_loss import Array, Arrays, plain_loss
 
 LEVELS: tuple[Level, ...] = get_args(Level)

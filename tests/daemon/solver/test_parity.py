@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from daemon.solver.__main__ import main
-from daemon.solver.algorithm import LossConfig
+from events.algorithm import LossConfig
 from tests.daemon.solver.plain_loss import Arrays, plain_loss
 
 

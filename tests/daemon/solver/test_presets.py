@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.solver.algorithm import Algorithm
 from daemon.solver.presets import PRESETS, UnknownPreset, preset
+from events.algorithm import Algorithm
 
 # level, clip, aggregation, TIS (mode, bound), KL, centre, scale, ddof, eps, filter, unit
 EXPECTED = {

@@ -8,9 +8,9 @@ import torch
 
 from daemon.solver.lora import attach
 from daemon.solver.sft import SftStep, mean_loss, train
-from daemon.solver.spec import LoraSettings, OptimizerSettings, SftSettings
 from daemon.solver.trajectory import TokenSequence, sequences
 from daemon.solver.update import UnstableUpdate
+from events.jobs import LoraSettings, OptimizerSettings, SftSettings
 from tests.daemon.solver.tiny import groups, tiny_model
 
 

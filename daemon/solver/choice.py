@@ -1,0 +1,90 @@
+"""Which tasks a batch tries: pools by their shares, tasks of a pool in shuffled order.
+
+Replay pools keep their share. Among the others a share falls as its pool is passed:
+
+    weight = share × (1 − EMA of its groups' pass rates), at least .05 of the share
+
+which is the rule that worked in the feasibility study. Groups are spread over the pools by
+systematic sampling: each pool gets its expected number of groups, rounded up or down by chance.
+What is drawn depends on spec, number of the batch and the verdicts so far, and on nothing else.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import accumulate
+from random import Random
+from typing import Final
+
+from daemon.solver.progress import by_group
+from daemon.solver.trajectory import Trajectory
+from events.jobs import JobSpec, TaskPool
+
+_LEAST: Final = 0.05
+"""Of its share that a pool keeps however often it is passed: what is learnt may be lost again."""
+
+
+class Choice:
+    """The state that tasks are drawn from."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.passed: dict[str, float] = {}
+        """Pool -> moving average of its groups' pass rates."""
+        self._drawn: Counter[str] = Counter()
+        self._pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
+        self._order = lru_cache(2 * len(spec.pools))(self._shuffled)
+
+    def pool(self, task: str) -> str:
+        """The pool of a task."""
+        return self._pools[task]
+
+    def draw(self, batch: int) -> list[str]:
+        """The tasks of a batch; they count as drawn."""
+        names = self._spread(Random(f"pools {self.spec.seed} {batch}").random())
+        return [self._next(name) for name in names]
+
+    def add(self, batch: Iterable[Trajectory]) -> None:
+        """Learn the verdicts of a batch."""
+        for task, verdicts in by_group(batch):
+            name, rate = self._pools[task], sum(verdicts) / len(verdicts)
+            before = self.passed.get(name, rate)
+            keep = self.spec.sampler.momentum
+            self.passed[name] = keep * before + (1 - keep) * rate
+
+    def shares(self) -> dict[str, float]:
+        """Pool -> its share of the next batch; they sum to 1."""
+        total = sum(pool.share for pool in self.spec.pools)
+        weights = {pool.name: self._weight(pool) for pool in self.spec.targeted}
+        targeted = sum(pool.share for pool in self.spec.targeted)
+        scale = targeted / sum(weights.values())
+        return {
+            pool.name: (pool.share if pool.replay else weights[pool.name] * scale) / total
+            for pool in self.spec.pools
+        }
+
+    def _weight(self, pool: TaskPool) -> float:
+        if not self.spec.sampler.adaptive:
+            return pool.share
+        return pool.share * max(1 - self.passed.get(pool.name, 0.0), _LEAST)
+
+    def _spread(self, offset: float) -> list[str]:
+        """The pools of a batch's groups."""
+        shares, count = self.shares(), self.spec.sampler.groups
+        names, ends = list(shares), list(accumulate(shares.values()))
+        places = (bisect_right(ends, (group + offset) / count) for group in range(count))
+        return [names[min(place, len(names) - 1)] for place in places]
+
+    def _next(self, name: str) -> str:
+        """A pool's next task: all of them in shuffled order, then shuffled anew."""
+        pool = next(pool for pool in self.spec.pools if pool.name == name)
+        turn, place = divmod(self._drawn[name], len(pool.tasks))
+        self._drawn[name] += 1
+        return self._order(name, turn)[place]
+
+    def _shuffled(self, name: str, turn: int) -> tuple[str, ...]:
+        pool = next(pool for pool in self.spec.pools if pool.name == name)
+        tasks = list(pool.tasks)
+        Random(f"tasks {self.spec.seed} {name} {turn}").shuffle(tasks)
+        return tuple(tasks)

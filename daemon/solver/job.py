@@ -1,0 +1,546 @@
+"""A job: a spec in, an adapter directory out, batch by batch, and on after a kill.
+
+    with Job(spec, out) as job:
+        for progress in job:        # one update each
+            ...
+        job.outcome                 # set once the loop ends by itself
+
+    draw tasks -> play -> journal -> update        again until the budget is spent
+
+`run` is the whole of it. The directory holds `rollouts.jsonl` (journal.py), `adapter/` once it is
+trained, `checkpoints/N/` where the spec asks for them, and `outcome.json` after a competence gap.
+
+Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
+the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
+nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
+same sha256. One process per directory. Not covered: several processes with one job.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from daemon.engine.chat import Chat
+from daemon.solver import sft
+from daemon.solver.choice import Choice
+from daemon.solver.journal import BadJournal, Journal
+from daemon.solver.lora import (
+    PROVENANCE,
+    UNFINISHED,
+    WEIGHTS,
+    Base,
+    Provenance,
+    WrongBase,
+    attach,
+    continue_from,
+    save,
+    verify,
+    weights_sha256,
+)
+from daemon.solver.metrics import Guard, StepMetrics
+from daemon.solver.progress import (
+    History,
+    Outcome,
+    Probed,
+    Progress,
+    Shown,
+    compared,
+    complete,
+    gap,
+    probed,
+)
+from daemon.solver.sources import Batch, HereSource, Source, batch_of
+from daemon.solver.spec import digest
+from daemon.solver.trajectory import Trajectory
+from daemon.solver.update import Learner
+from daemon.solver.warm_start import examples, references
+from envs.registry import open_environment
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+
+JOURNAL: Final = "rollouts.jsonl"
+ADAPTER: Final = "adapter"
+CHECKPOINTS: Final = "checkpoints"
+OUTCOME: Final = "outcome.json"
+_LOCK: Final = "lock"
+
+
+class CannotBegin(KintsugiError):
+    """What the spec names is not there, or not as it says."""
+
+
+class NothingLearnt(KintsugiError):
+    """The budget is spent and no group of it taught anything."""
+
+
+class Stopped(KintsugiError):
+    """Somebody asked the job to stop; it can be resumed."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """What a job does at this moment, for whoever watches it from another thread."""
+
+    phase: str = "starting"
+    rollouts: int = 0
+    """Used of the budget; those of an unfinished batch included."""
+    steps: int = 0
+
+
+def run(
+    spec: JobSpec,
+    out: Path,
+    report: Callable[[Progress], None] = lambda _: None,
+    *,
+    activity: Activity | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """The whole job; every failure that can be said in a sentence is an outcome."""
+    activity = activity or Activity()
+    try:
+        if finished := outcome_of(spec, out):
+            return finished
+        with Job(spec, out, activity=activity, stopping=stopping) as job:
+            for progress in job:
+                report(progress)
+            assert job.outcome is not None, "a job that was not interrupted has an outcome"
+            return job.outcome
+    except (KintsugiError, OSError) as error:
+        reason = " ".join(str(error).split())
+        return Outcome(
+            outcome="failed", steps=activity.steps, rollouts=activity.rollouts, reason=reason
+        )
+
+
+def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
+    """How the job of this spec in this directory ended; None where it has not.
+
+    Raises BadAdapter for a damaged adapter, CannotBegin for the results of another spec.
+    """
+    folder = out / ADAPTER
+    if folder.exists():
+        provenance = verify(folder)
+        _same_spec(spec, provenance.spec, folder)
+        journal = Journal(out / JOURNAL, digest(spec))
+        journal.close()
+        used = sum(map(len, journal.batches))
+        return _trained(spec, folder, provenance.files[WEIGHTS], provenance.steps, used)
+    if (out / OUTCOME).exists():
+        stored = json.loads((out / OUTCOME).read_bytes())
+        _same_spec(spec, stored["spec"], out / OUTCOME)
+        return Outcome.model_validate(stored["outcome"])
+    return None
+
+
+def _same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
+    if stored != spec.model_dump(mode="json"):
+        raise CannotBegin(f"{where} is the result of another spec; choose another directory")
+
+
+def _trained(spec: JobSpec, folder: Path, sha256: str, steps: int, used: int) -> Outcome:
+    left = spec.sampler.rollouts - used
+    return Outcome(
+        outcome="trained",
+        adapter=str(folder),
+        sha256=sha256,
+        steps=steps,
+        rollouts=used,
+        reason=f"{left} of {spec.sampler.rollouts} rollouts were left unused" if left else None,
+    )
+
+
+class Job:
+    """A job that is driven from outside: iterate it, stop whenever you like, go on later."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        out: Path,
+        *,
+        activity: Activity | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Load everything and lock the directory. Nothing is played yet.
+
+        Raises CannotBegin, BadAdapter, WrongBase, BadJournal, UnknownTask, UnknownEnvironment,
+        NoTemplate, OSError.
+        """
+        self.spec = spec
+        self.out = out
+        self.activity = activity or Activity()
+        self.outcome: Outcome | None = None
+        """None while it goes on."""
+        self._stopping = stopping
+        out.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(out / _LOCK)
+        try:
+            self._load()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _load(self) -> None:
+        spec = self.spec
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
+        self.environment = open_environment(spec.environment, benchmarks=benchmarks)
+        self._task = lru_cache(maxsize=None)(self.environment.task)
+        self._check_tasks()
+        self.chat = Chat(_checkpoint(spec))
+        self.model, self._base, self._parent = _model(spec)
+        self._learner = self._new_learner()
+        self._guard = Guard(limits=spec.limits)
+        self._choice = Choice(spec)
+        self.history = History()
+        """What the policy sampled since the job began, or since its warm start."""
+        self._source = self._new_source()
+        self._journal = Journal(self.out / JOURNAL, digest(spec))
+        self._batches = 0
+        """Journal entries that have been used."""
+        self.steps = 0
+        """Optimizer steps so far, supervised ones included."""
+        self.rollouts = 0
+        """Used of the budget."""
+        self._trained_on: list[str] = []
+        self._warmed = False
+        self._played_with = -1
+        """Steps of the policy that the source has."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+        self._journal.close()
+        self._lock.close()
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Work, one update (or the warm start) per item; nothing happens that is not asked for.
+
+        Raises Stopped, TrainingAborted, UnstableUpdate, NothingLearnt, JournalRefused,
+        AdapterNotWritten, EnvironmentFailed and what the source raises.
+        """
+        warm = self.spec.warm_start
+        if warm is not None and warm.mode == "always":
+            yield self._warm_start([pool.name for pool in self.spec.targeted])
+        if self.spec.grpo:
+            yield from self._grpo()
+        if self.outcome is None:
+            self._finish()
+
+    def _grpo(self) -> Iterator[Progress]:
+        judged = False
+        while self.outcome is None and self._has_room(self.spec.batch):
+            yield self._step()
+            if judged or not complete(self.spec, self.history):
+                continue
+            found = probed(self.spec, self.history)
+            if self._should_warm(found):
+                yield self._warm_start(found.weak)
+                continue
+            judged = True
+            if found.hopeless:
+                self._give_up()
+
+    def _should_warm(self, found: Probed) -> bool:
+        warm = self.spec.warm_start
+        return (
+            warm is not None
+            and not self._warmed
+            and bool(found.weak)
+            and self._has_room(len(self._shown(found.weak)))
+        )
+
+    # One update
+
+    def _step(self) -> Progress:
+        """Sample until enough groups teach something, then update."""
+        began = time.monotonic()
+        batch: list[Trajectory] = []
+        for _ in range(1 + self.spec.algorithm.filter.refill):
+            if not self._has_room(self.spec.batch):
+                break
+            batch += self._sampled()
+            if len(self._learner.choose(batch).kept.groups) >= self.spec.sampler.groups:
+                break
+        played = time.monotonic()
+        metrics = self._update(batch)
+        return self._progress(batch, metrics, played - began, time.monotonic() - played)
+
+    def _sampled(self) -> Sequence[Trajectory]:
+        """The next batch, from the journal or played and made durable."""
+        self._save_due(self.spec.batch)
+        number = self._batches
+        tasks = self._choice.draw(number)
+        batch = batch_of(self.spec, self.environment, number, tasks, self.spec.sampler.size)
+        names = [attempt.rollout for attempt in batch.attempts]
+        found = self._next(names, lambda: self._play(batch))
+        self._choice.add(found)
+        self.history.add(found, self._choice.pool, self._kind)
+        return found
+
+    def _next(
+        self, names: Sequence[str], make: Callable[[], Sequence[Trajectory]]
+    ) -> Sequence[Trajectory]:
+        """The journal's next entry; made and appended where it ends. Raises BadJournal."""
+        number = self._batches
+        if number == len(self._journal.batches):
+            self._journal.append(tuple(make()))
+        found = self._journal.batches[number]
+        if [trajectory.rollout for trajectory in found] != list(names):
+            raise BadJournal(
+                f"{self._journal.path}, batch {number}: these are not the rollouts that this "
+                "program samples there; it was written by another version: remove the directory "
+                "to begin again"
+            )
+        self._batches += 1
+        self.rollouts += len(found)
+        self.activity.rollouts = self.rollouts
+        return found
+
+    def _play(self, batch: Batch) -> list[Trajectory]:
+        """A batch by the current policy, in the order of its attempts."""
+        self._check_stop()
+        self.activity.phase = "rollouts"
+        if self._played_with != self.steps:
+            self._source.adopt(self.model, f"{self.spec.job}-{self.steps}")
+            self._played_with = self.steps
+        made: dict[str, Trajectory] = {}
+        for trajectory in self._source.play(batch):
+            made[trajectory.rollout] = trajectory
+            self.activity.rollouts += 1
+            self._check_stop()
+        return [made[attempt.rollout] for attempt in batch.attempts]
+
+    def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
+        self.activity.phase = "update"
+        self._learner.steps = self.steps
+        metrics = self._learner.step(batch)
+        if metrics.updated:
+            chosen = self._learner.choose(batch)
+            kept = set(chosen.kept.groups) or {one.group for one in chosen.judged}
+            self._trained_on += [one.rollout for one in chosen.judged if one.group in kept]
+        self._set_steps(self._learner.steps)
+        self._guard = self._guard.after(metrics)
+        return metrics
+
+    def _progress(
+        self, batch: Sequence[Trajectory], metrics: StepMetrics, rollout: float, update: float
+    ) -> Progress:
+        own = History()
+        own.add(batch, self._choice.pool, self._kind)
+        return Progress(
+            batch=self._batches,
+            steps=self.steps,
+            rollouts=self.rollouts,
+            budget=self.spec.sampler.rollouts,
+            metrics=metrics,
+            pools=compared(own.pools, self.history.pools),
+            capabilities=compared(own.capabilities, self.history.capabilities),
+            rollout_seconds=rollout,
+            update_seconds=update,
+        )
+
+    # The warm start
+
+    def _shown(self, pools: Sequence[str]) -> list[str]:
+        """The tasks of a warm start for these pools: theirs, their siblings, and replay."""
+        warm = self.spec.warm_start
+        assert warm is not None, "only a spec with a warm start asks for one"
+        wanted = [pool for pool in self.spec.pools if pool.replay or pool.name in pools]
+        return [*(task for pool in wanted for task in pool.references), *warm.siblings]
+
+    def _warm_start(self, pools: Sequence[str]) -> Progress:
+        """Supervised training; what comes after it is counted and guarded anew."""
+        warm = self.spec.warm_start
+        assert warm is not None, "only a spec with a warm start asks for one"
+        began = time.monotonic()
+        tasks, name = self._shown(pools), f"{self.spec.job}/{self._batches}"
+        self._save_due(len(tasks))
+        self._check_stop()
+        self.activity.phase = "references"
+        made = references(self.environment, self.chat, tasks, name)
+        shown = self._next([f"{name}/{number}" for number in range(len(tasks))], lambda: list(made))
+        passed = [one for one in shown if one.success]
+        if not passed:
+            raise NothingLearnt(
+                f"the oracle passed none of {len(shown)} reference tasks, the first is "
+                f"{tasks[0]}; see kintsugi env check {self.spec.environment}"
+            )
+        self.activity.phase = "warm start"
+        steps = list(sft.train(self.model, examples(shown), warm.sft))
+        self._warmed = True
+        self._trained_on += [one.rollout for one in passed]
+        self._set_steps(self.steps + len(steps))
+        self._learner, self._guard = self._new_learner(), Guard(limits=self.spec.limits)
+        self._choice.passed.clear()
+        self.history = History()
+        return Progress(
+            batch=self._batches,
+            steps=self.steps,
+            rollouts=self.rollouts,
+            budget=self.spec.sampler.rollouts,
+            warm_start=Shown(
+                pools=tuple(pools),
+                references=len(passed),
+                left_out=tuple(one.task for one in shown if not one.success),
+                steps=len(steps),
+                tokens=sum(step.tokens for step in steps),
+                first_loss=steps[0].loss,
+                last_loss=steps[-1].loss,
+            ),
+            update_seconds=time.monotonic() - began,
+        )
+
+    # The end
+
+    def _finish(self) -> None:
+        """Judge what was learnt, and save it. Raises NothingLearnt."""
+        sampled = bool(self.history.pools)
+        if sampled and probed(self.spec, self.history).hopeless:
+            self._give_up()
+            return
+        if not self.steps:
+            raise NothingLearnt(
+                f"none of {self.rollouts} rollouts taught anything: every group had one verdict "
+                f"({self._verdicts()}); choose other tasks"
+            )
+        self._save_due(self.spec.sampler.rollouts + 1)
+        self.activity.phase = "saving"
+        folder = self.out / ADAPTER
+        sha256 = save(self.model, folder, self._provenance())
+        self.outcome = _trained(self.spec, folder, sha256, self.steps, self.rollouts)
+
+    def _verdicts(self) -> str:
+        counts = self.history.pools.values()
+        return f"{sum(c.passes for c in counts)} of {sum(c.attempts for c in counts)} passed"
+
+    def _give_up(self) -> None:
+        """End with a competence gap, for good."""
+        outcome = Outcome(
+            outcome="competence_gap",
+            steps=self.steps,
+            rollouts=self.rollouts,
+            reason=gap(self.history),
+        )
+        stored = {"spec": self.spec.model_dump(mode="json"), "outcome": outcome.model_dump()}
+        _write(self.out / OUTCOME, json.dumps(stored, indent=1).encode())
+        self.outcome = outcome
+
+    def _save_due(self, coming: int) -> None:
+        """Save the checkpoints that `coming` more rollouts would pass."""
+        for count in sorted(self.spec.checkpoints):
+            folder = self.out / CHECKPOINTS / str(count)
+            if self.rollouts + coming > count and not (folder / PROVENANCE).exists():
+                self.activity.phase = "saving"
+                save(self.model, folder, self._provenance())
+
+    def _provenance(self) -> Provenance:
+        return Provenance(
+            base=self._base,
+            parent=self._parent,
+            lora=self.spec.lora,
+            seed=self.spec.seed,
+            steps=self.steps,
+            rollouts=tuple(self._trained_on),
+            spec=self.spec.model_dump(mode="json"),
+        )
+
+    # What it stands on
+
+    def _has_room(self, coming: int) -> bool:
+        return self.rollouts + coming <= self.spec.sampler.rollouts
+
+    def _check_stop(self) -> None:
+        if self._stopping():
+            raise Stopped(f"stopped after {self.rollouts} rollouts; run the same command to go on")
+
+    def _set_steps(self, steps: int) -> None:
+        self.steps = self.activity.steps = steps
+
+    def _kind(self, task: str) -> str:
+        return self._task(task).capability
+
+    def _check_tasks(self) -> None:
+        """Name a task that does not exist now, and not after an hour. Raises UnknownTask."""
+        for pool in self.spec.pools:
+            for task in (*pool.tasks, *pool.references):
+                self._task(task)
+        for task in self.spec.warm_start.siblings if self.spec.warm_start else ():
+            self._task(task)
+
+    def _new_learner(self) -> Learner:
+        spec = self.spec
+        return Learner(
+            self.model,
+            spec.algorithm,
+            self.chat.ends,
+            spec.optimizer,
+            temperature=spec.sampler.temperature,
+            micro_tokens=spec.micro_tokens,
+            watch_reference=spec.watch_reference,
+        )
+
+    def _new_source(self) -> Source:
+        return HereSource(self.spec, self.environment, self.chat)
+
+
+def _checkpoint(spec: JobSpec) -> Path:
+    folder = Path(spec.checkpoint)
+    if not (folder / "config.json").is_file():
+        raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
+    return folder
+
+
+def _model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
+    """The base with the adapter to train, what the base is, and the parent's sha256."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        _checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
+    )
+    base = Base(name=spec.base, sha256=weights_sha256(loaded))
+    if spec.base_sha256 not in (None, base.sha256):
+        raise WrongBase(
+            f"{spec.checkpoint} has weights {base.sha256[:12]}, and the spec is for "
+            f"{str(spec.base_sha256)[:12]}; name the base that it was written for"
+        )
+    loaded.to(spec.device)
+    if spec.parent is None:
+        return attach(loaded, spec.lora, spec.seed), base, None
+    adapted, provenance = continue_from(loaded, Path(spec.parent))
+    if provenance.lora != spec.lora:
+        raise CannotBegin(
+            f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"
+        )
+    return adapted, base, provenance.files[WEIGHTS]
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file, held alone until it is closed or the process dies. Raises CannotBegin."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise CannotBegin(f"another process works in {path.parent}; wait for it") from None
+    return file
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file that is whole or absent."""
+    unfinished = path.with_name(UNFINISHED + path.name)
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

@@ -1,0 +1,191 @@
+"""What a job tells while it works: figures per pool and capability, one `Progress` per update, and
+how it ended.
+
+Counted from trajectories alone, so a resumed job has the same figures as one that ran through.
+Unjudged rollouts are in no figure; reference trajectories are the oracle's and in none either.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from daemon.solver.metrics import StepMetrics
+from daemon.solver.trajectory import Trajectory
+from events.jobs import JobSpec
+from events.messages import Frozen
+
+
+class Figures(Frozen):
+    """How rollouts of one kind went."""
+
+    attempts: int
+    passed: float
+    """Share of them."""
+    groups: int
+    informative: float
+    """Share of the groups that neither all pass nor all fail."""
+
+
+class Both(Frozen):
+    """The same figures over two spans."""
+
+    batch: Figures | None
+    """None where the batch had none of this kind."""
+    so_far: Figures
+    """Since the job began, or since its warm start."""
+
+
+class Shown(Frozen):
+    """A warm start."""
+
+    pools: tuple[str, ...]
+    """Whose references were shown."""
+    references: int
+    """Trajectories that were trained on, those of siblings and replay included."""
+    left_out: tuple[str, ...]
+    """Tasks that the oracle did not pass."""
+    steps: int
+    tokens: int
+    """Written ones, over all epochs."""
+    first_loss: float
+    """Nats per written token."""
+    last_loss: float
+
+
+class Progress(Frozen):
+    """One update, or one warm start."""
+
+    batch: int
+    """Journal entries so far."""
+    steps: int
+    """Optimizer steps so far, supervised ones included."""
+    rollouts: int
+    """Used of the budget."""
+    budget: int
+    metrics: StepMetrics | None = None
+    """None for a warm start."""
+    warm_start: Shown | None = None
+    pools: dict[str, Both] = {}
+    capabilities: dict[str, Both] = {}
+    rollout_seconds: float = 0.0
+    """Spent on playing; 0 where the journal had the batch."""
+    update_seconds: float = 0.0
+
+
+class Outcome(Frozen):
+    """How a job ended; the last line of its output."""
+
+    outcome: Literal["trained", "competence_gap", "failed"]
+    adapter: str | None = None
+    """Its directory."""
+    sha256: str | None = None
+    """Of the adapter's weights."""
+    steps: int
+    """Optimizer steps, supervised ones included."""
+    rollouts: int
+    """Used of the budget."""
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Count:
+    """Rollouts and groups of one kind."""
+
+    attempts: int = 0
+    passes: int = 0
+    groups: int = 0
+    informative: int = 0
+
+    def add(self, verdicts: Iterable[bool]) -> None:
+        """Count a group."""
+        own = list(verdicts)
+        self.attempts += len(own)
+        self.passes += sum(own)
+        self.groups += 1
+        self.informative += 0 < sum(own) < len(own)
+
+    def figures(self) -> Figures:
+        """As shares."""
+        return Figures(
+            attempts=self.attempts,
+            passed=self.passes / max(self.attempts, 1),
+            groups=self.groups,
+            informative=self.informative / max(self.groups, 1),
+        )
+
+
+@dataclass(slots=True)
+class History:
+    """What was sampled, by pool and by capability."""
+
+    pools: dict[str, Count] = field(default_factory=dict)
+    capabilities: dict[str, Count] = field(default_factory=dict)
+
+    def add(
+        self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
+    ) -> None:
+        """Count a batch; `pool` and `kind` tell those of a task."""
+        for task, verdicts in by_group(batch):
+            self.pools.setdefault(pool(task), Count()).add(verdicts)
+            self.capabilities.setdefault(kind(task), Count()).add(verdicts)
+
+    def pool(self, name: str) -> Count:
+        """Of a pool; zeros where nothing was sampled."""
+        return self.pools.get(name, Count())
+
+
+def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
+    """Task and verdicts of each group that has any, in the batch's order."""
+    found: dict[tuple[str, str], list[bool]] = {}
+    for trajectory in batch:
+        if trajectory.success is not None:
+            found.setdefault((trajectory.group, trajectory.task), []).append(trajectory.success)
+    return [(task, verdicts) for (_, task), verdicts in found.items()]
+
+
+def compared(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[str, Both]:
+    """A batch beside everything so far, by name."""
+    return {
+        name: Both(
+            batch=batch[name].figures() if name in batch else None, so_far=so_far[name].figures()
+        )
+        for name in sorted(so_far)
+    }
+
+
+class Probed(Frozen):
+    """What the first groups of a policy say about the pools that are no replay."""
+
+    weak: tuple[str, ...]
+    """Pools that mostly fail, with too few informative groups."""
+    hopeless: bool
+    """Whether no pool can be learnt from and nothing passed at all."""
+
+
+def probed(spec: JobSpec, history: History) -> Probed:
+    """Judge the pools by what was sampled so far; one that was not sampled counts as all failed."""
+    counts = {pool.name: history.pool(pool.name) for pool in spec.targeted}
+    below = {n for n, c in counts.items() if c.figures().informative < spec.probe.below}
+    return Probed(
+        weak=tuple(name for name, c in counts.items() if name in below and _mostly_fails(c)),
+        hopeless=len(below) == len(counts) and not any(c.passes for c in counts.values()),
+    )
+
+
+def _mostly_fails(count: Count) -> bool:
+    return 2 * count.passes <= count.attempts
+
+
+def complete(spec: JobSpec, history: History) -> bool:
+    """Whether every pool that is no replay has had the groups of a probe."""
+    return all(history.pool(pool.name).groups >= spec.probe.groups for pool in spec.targeted)
+
+
+def gap(history: History) -> str:
+    """Why a competence gap is one, in one sentence with every capability's figures."""
+    kinds = "; ".join(
+        f"{name}: {count.passes} of {count.attempts} passed, "
+        f"{count.informative} of {count.groups} groups informative"
+        for name, count in sorted(history.capabilities.items())
+    )
+    return f"nothing to learn from ({kinds}): it needs supervised data or a larger model"

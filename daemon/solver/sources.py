@@ -1,0 +1,97 @@
+"""Where a job's rollouts come from: this process (here), or an endpoint (remote.py).
+
+A source is given the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories
+of a batch are a function of policy and batch (in this process: bit for bit, on one machine with one
+number of threads), whatever was played before; so a resumed job samples what the killed one would
+have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from peft import PeftModel
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
+from daemon.solver.rollouts import Attempt, InProcess
+from daemon.solver.trajectory import Trajectory
+from envs.environment import Environment
+from envs.evaluation import episode_seed
+from events.jobs import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Attempts that are played together."""
+
+    seed: int
+    """Of all of them: attempt i has `episode_seed(seed, its task, i)`."""
+    attempts: tuple[Attempt, ...]
+
+
+def batch_of(
+    spec: JobSpec, environment: Environment, number: int, tasks: list[str], size: int
+) -> Batch:
+    """`size` attempts at each task, as the batch of this number. Raises UnknownTask."""
+    seed = Random(f"batch {spec.seed} {number}").getrandbits(48)
+    attempts: list[Attempt] = []
+    for place, task_id in enumerate(tasks):
+        task = environment.task(task_id)
+        group = f"{spec.job}/{number}/{place}"
+        for member in range(size):
+            attempts.append(
+                Attempt(
+                    task=task,
+                    group=group,
+                    seed=episode_seed(seed, task_id, len(attempts)),
+                    rollout=f"{group}/{member}",
+                )
+            )
+    return Batch(seed, tuple(attempts))
+
+
+class Source(Protocol):
+    """Somebody who plays batches."""
+
+    def adopt(self, model: PeftModel, policy: str) -> None:
+        """Play with this model as it is now, under this name, from now on."""
+
+    def play(self, batch: Batch) -> Iterator[Trajectory]:
+        """Each attempt's trajectory, as they finish. Raises EnvironmentFailed and what else the
+        source names."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class HereSource:
+    """Samples in this process."""
+
+    def __init__(self, spec: JobSpec, environment: Environment, chat: Chat) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._chat = chat
+        self._policy: Policy | None = None
+
+    def adopt(self, model: PeftModel, policy: str) -> None:
+        """Merge the adapter into a copy of the weights. Raises UnsupportedModel."""
+        self._policy = Policy.of(model, policy)
+
+    def play(self, batch: Batch) -> Iterator[Trajectory]:
+        """In the order in which they end. Raises EnvironmentFailed."""
+        assert self._policy is not None, "a source adopts a policy before it plays"
+        sampler, place = self._spec.sampler, self._spec.sampler.source
+        assert place.kind == "in_process", "the job chose this source by its kind"
+        # A cache that has seen other conversations may round otherwise.
+        engine = Engine(self._policy, place.slots, place.length)
+        player = InProcess(
+            engine, self._chat, temperature=sampler.temperature, max_tokens=sampler.max_tokens
+        )
+        for rollout in player.play(self._environment, batch.attempts, self._policy):
+            yield rollout.trajectory
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,67 @@
+"""References: what the environment's oracle does, as tokens that the policy could have written.
+
+The oracle's message is written in the chat template and read back as any answer of the policy is;
+what was read is what the episode gets. So a reference that passes is a proof about its very tokens.
+
+Guarantee: prompts are those the policy would be given. Not covered: environments whose oracle does
+not know the way (its trajectories fail, and are left out).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from daemon.engine.chat import Chat
+from daemon.solver.trajectory import TokenSequence, Trajectory, Turn, sequences
+from envs.environment import Environment
+from envs.episode import Episode, Party, Termination
+from envs.evaluation import environment_code
+from envs.grading import grade
+from envs.task import TaskDefinition
+
+ORACLE: Final = "oracle"
+"""The policy that reference trajectories name."""
+
+
+def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:
+    """The oracle's episode of a task, as rollout `name`. Raises EnvironmentFailed, NoTemplate.
+
+    Its log-probabilities are 0: the oracle never does otherwise.
+    """
+    with environment_code(environment, f"the oracle on task {task.id}"):
+        episode = Episode(environment, task)
+        oracle, user = environment.oracle(task), environment.user(task)
+        turns: list[Turn] = []
+        while episode.turn is not None:
+            if episode.turn is Party.USER:
+                episode.receive(user.reply(episode.view(Party.USER)))
+                continue
+            view = episode.view(Party.AGENT)
+            tools = environment.offered(task, view) if chat.shows_tools else ()
+            written = chat.answer([*view, oracle.reply(view)], tools)
+            turns.append(Turn(chat.prompt(view, tools), written, (0.0,) * len(written)))
+            episode.receive(chat.message(written, len(episode.messages)))
+        termination = episode.termination or Termination.AGENT_ERROR
+        verdict = grade(environment, task, episode.messages, termination)
+    return Trajectory(
+        rollout=name,
+        group=name,
+        task=task.id,
+        policy=ORACLE,
+        turns=tuple(turns),
+        success=verdict.success,
+        reward=verdict.reward,
+        malformed=episode.malformed,
+    )
+
+
+def references(
+    environment: Environment, chat: Chat, tasks: Iterable[str], name: str
+) -> Iterator[Trajectory]:
+    """One per task, passed or not, as rollouts `name`/0, `name`/1 and so on."""
+    for number, task in enumerate(tasks):
+        yield reference(environment, chat, environment.task(task), f"{name}/{number}")
+
+
+def examples(shown: Sequence[Trajectory]) -> list[TokenSequence]:
+    """What to train on: the trajectories that passed, as sequences."""
+    return [part for one in shown if one.success for part in sequences(one)]

@@ -1,0 +1,112 @@
+"""What a learning algorithm is, as data: loss, advantages, filter. Free of torch, so that a job's
+spec can be read and checked where nothing is trained.
+
+Published algorithms are values of `Algorithm` (daemon/solver/presets.py); loss.py and advantage.py
+beside them give the fields their meaning. Defaults: GRPO with an asymmetric clip, one step per
+batch, and no rollouts in place of those that teach nothing.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from events.messages import Frozen
+
+Level = Literal["token", "sequence", "sequence_token", "sequence_sum"]
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "dr"]
+
+
+class TisConfig(Frozen):
+    """Correction for the difference between sampler and learner: w from exp(old - roll)."""
+
+    mode: Literal["none", "truncate", "mask"] = "none"
+    """`truncate` clamps the weight to [lo, hi]; `mask` drops what is outside."""
+    level: Literal["token", "sequence", "geometric"] = "token"
+    """Of each token, of the whole sequence (product), or its geometric mean."""
+    lo: float = Field(default=0.0, ge=0)
+    hi: float = Field(default=2.0, gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.lo > self.hi:
+            raise ValueError(f"TIS keeps weights in [lo, hi]; [{self.lo:g}, {self.hi:g}] is empty")
+        return self
+
+
+class KlConfig(Frozen):
+    """Penalty for leaving the reference policy."""
+
+    estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
+    """Of x = logp - ref: x; x^2/2; exp(-x) - 1 + x; the last one's value with the second one's
+    gradient, which is that of the reverse divergence."""
+    beta: float = Field(default=0.0, ge=0)
+    unbiased: bool = False
+    """Whether the estimate is weighted by the ratio to the recomputed policy."""
+
+
+class LossConfig(Frozen):
+    """Every switch of the loss."""
+
+    level: Level = "token"
+    lo: Annotated[float, Field(ge=0, le=1)] = 0.2
+    hi: Annotated[float, Field(ge=0)] = 0.28
+    dual: Annotated[float, Field(gt=1)] | None = None
+    """Bound of the loss of a negative advantage, in multiples of it; None: no bound."""
+    log_ratio_clamp: Annotated[float, Field(gt=0)] | None = None
+    """Largest |log ratio| of a token; None: unbounded."""
+    tis: TisConfig = TisConfig()
+    kl: KlConfig = KlConfig()
+    aggregation: Aggregation = "seq-mean-token-mean"
+    t_max: Annotated[int, Field(gt=0)] | None = None
+    """Of `dr`: the constant length that sums are divided by; None: the longest row of the step."""
+
+
+class RewardScale(Frozen):
+    """What a reward becomes before it is compared with others: (R - offset) * factor."""
+
+    offset: float = 0.0
+    factor: float = Field(default=1.0, gt=0)
+
+
+class AdvantageConfig(Frozen):
+    """From rewards to advantages: centred, then scaled."""
+
+    center: Literal["group", "loo", "batch", "none"] = "group"
+    """Less the group's mean; n/(n-1) times that (leave one out); less the batch's mean; as is."""
+    scale: Literal["group", "batch", "none"] = "group"
+    """By the standard deviation of the group's rewards, or of all centred ones."""
+    ddof: Literal[0, 1] = 1
+    eps: float = Field(default=1e-6, ge=0)
+    """Added to the deviation."""
+    weight: Literal["rollout", "token"] = "rollout"
+    """What counts once in the batch's mean and deviation."""
+    reward: RewardScale = RewardScale()
+
+
+class FilterConfig(Frozen):
+    """Which groups are trained on. Judged by the unshaped verdict alone: shaped rewards differ in
+    every group, and one that always fails would teach nothing but its penalties."""
+
+    informative: bool = True
+    """Whether groups that all fail or all pass are dropped."""
+    most: float = Field(default=1.0, ge=0, le=1)
+    """Groups that pass more often than this are dropped."""
+    refill: int = Field(default=0, ge=0)
+    """How many more batches may be sampled in place of what was dropped."""
+    fallback: Literal["skip", "original"] = "skip"
+    """When none is left after that: no update, or one on the unfiltered batch."""
+
+
+class Algorithm(Frozen):
+    """Everything that two published algorithms may differ in, but for the learning rate."""
+
+    loss: LossConfig = LossConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    filter: FilterConfig = FilterConfig()
+    overlong: Literal["mask", "keep"] = "mask"
+    """Whether rollouts that were cut off in the middle of a message are trained on."""
+    unit: Literal["rollout", "turn"] = "rollout"
+    """What one sequence is: a rollout as far as its prompts extend each other, or each turn."""
+    mini_batches: int = Field(default=1, ge=1)
+    """Optimizer steps per batch of rollouts and epoch."""
+    epochs: int = Field(default=1, ge=1)

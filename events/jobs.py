@@ -1,0 +1,285 @@
+"""What a training job is told: everything that its result depends on, as plain data.
+
+A spec is written once, when the job is requested, and read back by every retry; JOB.json of
+`python -m daemon.solver` is one. It is free of torch, so that whoever requests a job needs none. An
+unknown field is an error and not a wish that nobody fulfils. schemas/JobSpec.v1.json holds its
+frozen JSON Schema.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from events.algorithm import Algorithm
+from events.messages import Frozen
+from events.rollouts import Id, Int64, Name
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class LoraSettings(Frozen):
+    """Which weights an adapter adds to, and how strongly."""
+
+    rank: Annotated[int, Field(ge=1, le=512)] = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+    """Last parts of the names of linear layers; every one must name some."""
+
+
+class OptimizerSettings(Frozen):
+    """AdamW. Defaults: for LoRA on a model below 10 M parameters."""
+
+    lr: Annotated[float, Field(gt=0)] = 2e-3
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.98,
+    )
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_gradient_norm: Annotated[float, Field(gt=0)] = 1.0
+
+
+class SftSettings(Frozen):
+    """How long, how much at once, how fast."""
+
+    optimizer: OptimizerSettings = OptimizerSettings()
+    epochs: Annotated[int, Field(ge=1)] = 1
+    batch_tokens: Annotated[int, Field(ge=1)] = 4096
+    """Tokens per optimizer step, read and written."""
+    micro_tokens: Annotated[int, Field(ge=1)] = 8192
+    """Padded tokens per forward pass."""
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the steps over which the learning rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How it falls to 0 afterwards, or does not."""
+    seed: Int64 = 0
+
+
+class Limits(Frozen):
+    """When training stops by itself. None: never for this reason."""
+
+    kl: Annotated[float, Field(gt=0)] | None = 0.3
+    """Nats per token from the reference, for `patience` steps."""
+    ratio_low: Annotated[float, Field(ge=0)] | None = 0.8
+    """Smallest mean ratio, at any step."""
+    ratio_high: Annotated[float, Field(gt=1)] | None = 1.25
+    entropy_factor: Annotated[float, Field(gt=1)] | None = 3.0
+    """Entropy above this multiple of the first step's, or below its reciprocal, for `patience`."""
+    malformed_factor: Annotated[float, Field(ge=1)] | None = 2.0
+    """Share of rollouts with malformed calls above this multiple of the first step's, ..."""
+    malformed_margin: Annotated[float, Field(ge=0)] = 0.02
+    """... plus this, for `patience` steps: one step's share is too small a sample."""
+    patience: Annotated[int, Field(ge=1)] = 3
+
+
+class TaskPool(Frozen):
+    """Tasks that groups are drawn from."""
+
+    name: Name
+    """What the figures of its groups are reported under: a pattern, or `replay`."""
+    share: Annotated[float, Field(gt=0)] = 1.0
+    """Weight among the pools; the rest of the tasks may be of any kind."""
+    tasks: Annotated[tuple[Id, ...], Field(min_length=1)]
+    """Ids that the environment can make a task of; used in shuffled order, all before any again."""
+    replay: bool = False
+    """Whether it is there to keep what the policy can do: its share is fixed, and neither probe
+    nor competence gap looks at it."""
+    references: tuple[Id, ...] = ()
+    """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
+
+
+class InProcessSource(Frozen):
+    """Rollouts are sampled in the job's own process."""
+
+    kind: Literal["in_process"] = "in_process"
+    slots: Annotated[int, Field(ge=1)] = 64
+    """Episodes at once."""
+    length: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one conversation; None: the model's context."""
+
+
+class EndpointSource(Frozen):
+    """Rollouts come from an OpenAI-compatible server that loads adapters (vLLM, our engine): one
+    started for the job alone, or a replica that also serves, at a capped rate."""
+
+    kind: Literal["endpoint"]
+    url: str
+    """Ends in `/v1`."""
+    model: str
+    """The base's name there; it answers until the first update."""
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Episodes at once."""
+    max_requests_per_second: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds for one answer."""
+    api_key_variable: str | None = None
+    """Environment variable that holds the key."""
+    adapters: str | None = None
+    """Folder for policy versions, where the server can read it; None: `versions` in the job's."""
+
+
+class Sampler(Frozen):
+    """How rollouts are made."""
+
+    groups: Annotated[int, Field(ge=1)] = 8
+    """Tasks per batch."""
+    size: Annotated[int, Field(ge=2)] = 8
+    """Rollouts per task: one alone has nothing to be compared with."""
+    rollouts: Annotated[int, Field(ge=1)] = 3072
+    """Budget of the job, refills and reference trajectories included."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] = 512
+    """Per turn; a turn that reaches it is cut off."""
+    adaptive: bool = True
+    """Whether a pool's share falls as it is passed: share × (1 − EMA of its groups' pass rates),
+    among the pools that are no replay."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of that average, per group."""
+    source: Annotated[InProcessSource | EndpointSource, Field(discriminator="kind")] = (
+        InProcessSource()
+    )
+
+
+class Probe(Frozen):
+    """What tells whether a pool can be learnt from: its first groups. They are trained on like any
+    others."""
+
+    groups: Annotated[int, Field(ge=1)] = 8
+    """Of each pool that is no replay."""
+    below: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of groups with both verdicts under which reinforcement learning alone is no help."""
+
+
+class WarmStart(Frozen):
+    """Supervised training on what the environment's oracle does, where it succeeds."""
+
+    mode: Literal["auto", "always"] = "auto"
+    """`auto`: for the pools under `probe.below`, once; `always`: for all, before anything else."""
+    siblings: tuple[Id, ...] = ()
+    """Tasks that look like those of the pools and have the opposite answer, shown beside them."""
+    sft: SftSettings = SftSettings()
+
+
+class JobSpec(Frozen):
+    """One training run."""
+
+    job: Name
+    base: Name
+    """The base model's name, as rollouts and adapters call it."""
+    checkpoint: str
+    """Where its weights are: a directory that transformers reads."""
+    base_sha256: Sha256 | None = None
+    """Of its weights; None: whatever is found there."""
+    parent: str | None = None
+    """Directory of the adapter to go on from; None: a fresh one."""
+    environment: str = Field(min_length=1)
+    """Name, or path of a file that defines it."""
+    benchmarks: str | None = None
+    """Folder of real tasks, for environments that have some."""
+    pools: Annotated[tuple[TaskPool, ...], Field(min_length=1)]
+    seed: Int64 = 0
+    """Of everything that is drawn: tasks, tokens, the adapter's first weights."""
+    sampler: Sampler = Sampler()
+    probe: Probe = Probe()
+    warm_start: WarmStart | None = None
+    grpo: bool = True
+    """False: the warm start alone."""
+    checkpoints: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """After how many rollouts the adapter is also saved, as `checkpoints/N`: the last one that N
+    rollouts or fewer have made."""
+    algorithm: Algorithm = Algorithm()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    lora: LoraSettings = LoraSettings()
+    limits: Limits = Limits()
+    micro_tokens: Annotated[int, Field(ge=1)] = 8192
+    """Padded tokens per forward pass of an update; bounds memory and changes no result."""
+    watch_reference: bool = False
+    """Whether the divergence from the reference is computed where the loss does not need it."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the base's weights."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Of the processor; None: as the process was started with. The sha256 of an adapter is
+    reproducible for one number of them."""
+
+    @property
+    def targeted(self) -> tuple[TaskPool, ...]:
+        """The pools that are no replay."""
+        return tuple(pool for pool in self.pools if not pool.replay)
+
+    @property
+    def batch(self) -> int:
+        """Rollouts of one batch."""
+        return self.sampler.groups * self.sampler.size
+
+    @property
+    def shown(self) -> int:
+        """Reference trajectories of a warm start of all pools; each counts as a rollout."""
+        if self.warm_start is None:
+            return 0
+        return sum(len(pool.references) for pool in self.pools) + len(self.warm_start.siblings)
+
+    @model_validator(mode="after")
+    def _pools_apart(self) -> Self:
+        """Every figure is of one pool, and no task that is shown is drawn."""
+        _once("two pools have one name", (pool.name for pool in self.pools))
+        siblings = self.warm_start.siblings if self.warm_start else ()
+        named = [task for pool in self.pools for task in (*pool.tasks, *pool.references)]
+        _once("a task stands twice among pools, references and siblings", (*named, *siblings))
+        if not self.targeted:
+            raise ValueError("every pool is replay; name at least one that shall be learnt")
+        return self
+
+    @model_validator(mode="after")
+    def _teaches(self) -> Self:
+        if self.warm_start is None and not self.grpo:
+            raise ValueError("without warm_start, grpo = false leaves nothing to do")
+        lacking = [pool.name for pool in self.targeted if not pool.references]
+        if self.warm_start is not None and lacking:
+            raise ValueError(f"warm_start needs references, and pool {lacking[0]} has none")
+        if self.warm_start is not None and self.warm_start.mode == "auto" and not self.grpo:
+            raise ValueError("warm_start.mode auto asks GRPO's batches; with grpo = false: always")
+        return self
+
+    @model_validator(mode="after")
+    def _within_budget(self) -> Self:
+        least = (self.batch if self.grpo else 0) + self.shown
+        if self.sampler.rollouts < least:
+            raise ValueError(
+                f"a budget of {self.sampler.rollouts} rollouts is less than one batch of "
+                f"{self.batch} and {self.shown} reference trajectories"
+                if self.shown
+                else f"a budget of {self.sampler.rollouts} rollouts is less than one batch of "
+                f"{self.batch}"
+            )
+        late = [count for count in self.checkpoints if count > self.sampler.rollouts]
+        if late:
+            raise ValueError(
+                f"checkpoint {late[0]} is beyond the budget of {self.sampler.rollouts} rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reads_reference(self) -> Self:
+        if self.limits.kl is None and self.watch_reference and not self.algorithm.loss.kl.beta:
+            raise ValueError(
+                "watch_reference costs a forward pass per update, and without limits.kl and "
+                "algorithm.loss.kl.beta nothing reads it"
+            )
+        return self
+
+
+def _once(what: str, names: Iterable[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{what}: {', '.join(twice[:3])}")
