@@ -65,14 +65,10 @@ class Cache:
             rows=torch.arange(count, device=device),
             columns=columns,
             read=slice(0, count),
-            span=span,
-            bias=_bias(hidden_from[:, None, None], weights.embedding.dtype),
+            there=None,
+            bias=_bias(hidden_from[:, None], weights.embedding.dtype),
         )
-        hidden = weights.embedding[ids][:, None]
-        # Slots that take no token see the column of the last position; nobody reads the result.
-        positions = columns.clamp(max=self.length - 1)[:, None]
-        hidden = self._through(weights, hidden, positions, place, None)
-        return weights.logits(hidden[where, 0])
+        return weights.logits(self._through(weights, ids, place)[where])
 
     def _several(
         self,
@@ -84,43 +80,35 @@ class Cache:
         """Rows of any length for any slots."""
         device = weights.embedding.device
         lengths = torch.tensor([len(row) for row in rows], device=device)
-        width = int(lengths.max())
-        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
         first = torch.tensor(starts, device=device)
-        positions = first[:, None] + torch.arange(width, device=device)
-        there = torch.arange(width, device=device) < lengths[:, None]
-        span = int((first + lengths).max())
         where = torch.tensor(slots, device=device)
+        steps = torch.arange(int(lengths.max()), device=device)
+        there = steps < lengths[:, None]
+        positions = first[:, None] + steps
+        span = int((first + lengths).max())
         hidden_from = torch.arange(span, device=device) > positions[..., None]
         place = _Place(
-            rows=where[:, None].expand_as(ids)[there],
+            rows=where[:, None].expand_as(there)[there],
             columns=positions[there],
             read=where,
-            span=span,
-            bias=_bias(hidden_from[:, None], weights.embedding.dtype),
+            there=there,
+            bias=_bias(hidden_from, weights.embedding.dtype),
         )
-        positions = positions.clamp(max=self.length - 1)
-        hidden = self._through(weights, weights.embedding[ids], positions, place, there)
-        return weights.logits(hidden[torch.arange(len(rows), device=device), lengths - 1])
+        ids = torch.tensor([token for row in rows for token in row], device=device)
+        hidden = self._through(weights, ids, place)
+        return weights.logits(hidden[lengths.cumsum(0) - 1])
 
-    def _through(
-        self,
-        weights: Weights,
-        hidden: Tensor,
-        positions: Tensor,
-        place: "_Place",
-        there: Tensor | None,
-    ) -> Tensor:
-        """(B, T, D) states after every layer; keys and values of what is `there` are kept."""
-        rotation = weights.cos[positions][:, :, None], weights.sin[positions][:, :, None]
-        for number, layer in enumerate(weights.layers):
+    def _through(self, weights: Weights, ids: Tensor, place: "_Place") -> Tensor:
+        """(N, D) states of N new tokens after every layer; their keys and values are kept."""
+        hidden = weights.embedding[ids]
+        # Slots that take no token stand in the column that nobody reads.
+        positions = place.columns.clamp(max=self.length - 1)
+        rotation = weights.cos[positions][:, None], weights.sin[positions][:, None]
+        for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):
             query, key, value = self._projected(weights, layer, hidden, rotation)
-            keys, values = self.keys[number], self.values[number]
-            keys[place.rows, :, place.columns] = key.flatten(0, 1) if there is None else key[there]
-            values[place.rows, :, place.columns] = (
-                value.flatten(0, 1) if there is None else value[there]
-            )
-            mixed = _attend(query, keys[place.read], values[place.read], place)
+            keys[place.rows, :, place.columns] = key
+            values[place.rows, :, place.columns] = value
+            mixed = _attend(query, keys, values, place)
             projected = mixed @ layer.out.T
             if layer.out_bias is not None:
                 projected += layer.out_bias
@@ -130,15 +118,15 @@ class Cache:
     def _projected(
         self, weights: Weights, layer: Layer, hidden: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, T, H, W), keys and values (B, T, K, W), turned to their positions."""
+        """Queries (N, H, W), keys and values (N, K, W), turned to their positions."""
         shape = self.shape
         normed = rms_norm(hidden, layer.attention_norm.shape, layer.attention_norm, weights.eps)
         joint = normed @ layer.qkv.T
         if layer.qkv_bias is not None:
             joint += layer.qkv_bias
-        joint = joint.view(*joint.shape[:2], -1, shape.width)
+        joint = joint.view(len(joint), -1, shape.width)
         sizes = [shape.heads, shape.key_heads, shape.key_heads]
-        query, key, value = torch.split(joint, sizes, dim=2)
+        query, key, value = torch.split(joint, sizes, dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query = rms_norm(query, layer.query_norm.shape, layer.query_norm, weights.eps)
             key = rms_norm(key, layer.key_norm.shape, layer.key_norm, weights.eps)
@@ -147,18 +135,18 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where new keys and values go, and what each new token may look at."""
+    """Where N new tokens of B slots go, and what each may look at."""
 
     rows: Tensor
-    """Slot of each new token."""
+    """(N,) slot of each."""
     columns: Tensor
-    """Its position."""
+    """(N,) position of each."""
     read: Tensor | slice
     """Slots of the batch."""
-    span: int
-    """Positions that anybody looks at."""
+    there: Tensor | None
+    """(B, T): where the tokens stand in a padded batch; None for one token each."""
     bias: Tensor
-    """(B, 1, T, span): 0 for what a token may look at, -inf for the rest."""
+    """(B, T, span): 0 for what a token may look at, -inf for the rest."""
 
 
 def _bias(hidden_from: Tensor, dtype: torch.dtype) -> Tensor:
@@ -175,19 +163,26 @@ def _turned(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, place: _Place) -> Tensor:
-    """(B, T, H W): what each token takes from the positions it may look at.
+    """(N, H W): what each of (N, H, W) queries takes from the positions it may look at.
 
-    Two batched products and a softmax: for one token per conversation they are faster on a CPU than
-    the fused kernel, which repeats the keys for every head of a group.
+    Only here are tokens padded to a batch. Two batched products and a softmax: for one token per
+    conversation they are faster on a CPU than the fused kernel, which repeats the keys for every
+    head of a group.
     """
-    batch, tokens, heads, width = query.shape
+    _, heads, width = query.shape
+    batch, tokens, span = place.bias.shape
     key_heads = keys.shape[1]
     group = heads // key_heads
-    keys, values = keys[:, :, : place.span], values[:, :, : place.span]
+    keys, values = keys[:, :, :span][place.read], values[:, :, :span][place.read]
+    if place.there is not None:
+        padded = query.new_zeros(batch, tokens, heads, width)
+        padded[place.there] = query
+        query = padded
     # (B, K, group * T, W): all queries that look at the same keys in one product.
     asked = query.view(batch, tokens, key_heads, group, width).permute(0, 2, 3, 1, 4)
     scores = asked.reshape(batch, key_heads, group * tokens, width) @ keys.transpose(-1, -2)
-    scores = (scores * width**-0.5).view(batch, key_heads, group, tokens, place.span)
-    chances = (scores + place.bias[:, :, None]).softmax(-1).flatten(2, 3)
+    scores = (scores * width**-0.5).view(batch, key_heads, group, tokens, span)
+    chances = (scores + place.bias[:, None, None]).softmax(-1).flatten(2, 3)
     mixed: Tensor = (chances @ values).view(batch, key_heads, group, tokens, width)
-    return mixed.permute(0, 3, 1, 2, 4).flatten(2)
+    mixed = mixed.permute(0, 3, 1, 2, 4).flatten(2)
+    return mixed[:, 0] if place.there is None else mixed[place.there]
