@@ -19,33 +19,18 @@ from envs.environment import Environment
 from envs.evaluation import episode_seed
 from envs.reward import conduct_of, shape
 from envs.task import TaskDefinition
+from events.jobs import TaskPool, WarmStart
 from events.messages import Frozen
 from ops.learning.seeds import PART, Seeds
 from ops.learning.settings import Settings
-from ops.learning.targets import Targets, fresh
-
-
-class Pool(Frozen):
-    """Tasks that groups are drawn from."""
-
-    name: str
-    tasks: tuple[str, ...]
+from ops.learning.targets import Target, Targets, fresh
 
 
 class Plan(Frozen):
     """What an arm trains on; each pool has as many tasks as the budget can have groups."""
 
-    pools: tuple[Pool, ...]
-    replay: Pool | None = None
-    references: tuple[str, ...] = ()
-    """Tasks of the targets that the oracle plays."""
-    siblings: tuple[str, ...] = ()
-    """Tasks with the opposite answer that it plays."""
-
-    @property
-    def shown(self) -> int:
-        """Reference trajectories, all of which count."""
-        return len(self.references) + len(self.siblings)
+    pools: tuple[TaskPool, ...]
+    warm_start: WarmStart | None = None
 
 
 def general(
@@ -53,7 +38,8 @@ def general(
 ) -> Plan:
     """Arm (a)."""
     tasks = environment.mixture(mix, seed=run, first_task=seeds.training)
-    return Plan(pools=(_pool("traffic", (task.id for task in islice(tasks, groups))),))
+    ids = tuple(task.id for task in islice(tasks, groups))
+    return Plan(pools=(TaskPool(name="traffic", tasks=ids),))
 
 
 def targeted(
@@ -67,41 +53,44 @@ def targeted(
     warm: bool,
 ) -> Plan:
     """Arms (b), (c) and (d)."""
-    places = range(len(targets.targets))
     step = PART // settings.rule.most
     if groups > step:
         raise ValueError(
             f"{groups} groups exceed the {step} task seeds that each of {settings.rule.most} "
             "targets has; lower the budget or rule.most"
         )
-    names = [target.generator for target in targets.targets]
     shown = settings.warm_start.references if warm else 0
-    opposite = round(shown * settings.warm_start.siblings) * len(names)
+    pools = [
+        TaskPool(
+            name=target.pool,
+            share=(1 - settings.replay) / len(targets.targets),
+            tasks=_fresh(environment, target, seeds.training + place * step, groups, run),
+            references=_fresh(environment, target, seeds.references + place * step, shown, run),
+        )
+        for place, target in enumerate(targets.targets)
+    ]
+    replay = fresh(environment, replayed(targets, settings), seeds.replay, groups, run)
+    pools.append(TaskPool(name="replay", share=settings.replay, tasks=replay, replay=True))
     return Plan(
-        pools=tuple(
-            Pool(
-                name=target.pool,
-                tasks=fresh(
-                    environment,
-                    {target.generator: 1},
-                    seeds.training + place * step,
-                    groups,
-                    run,
-                ),
-            )
-            for place, target in zip(places, targets.targets, strict=True)
-        ),
-        replay=Pool(
-            name="replay",
-            tasks=fresh(environment, replayed(targets, settings), seeds.replay, groups, run),
-        ),
-        references=tuple(
-            task
-            for place, name in zip(places, names, strict=True)
-            for task in fresh(environment, {name: 1}, seeds.references + place * shown, shown, run)
-        ),
-        siblings=fresh(environment, targets.siblings, seeds.siblings, opposite, run),
+        pools=tuple(pools),
+        warm_start=_warm_start(environment, targets, settings, seeds, run) if warm else None,
     )
+
+
+def _fresh(
+    environment: Environment, target: Target, first: int, count: int, run: int
+) -> tuple[str, ...]:
+    return fresh(environment, {target.generator: 1}, first, count, run)
+
+
+def _warm_start(
+    environment: Environment, targets: Targets, settings: Settings, seeds: Seeds, run: int
+) -> WarmStart:
+    """For all targets, before anything else."""
+    wanted = settings.warm_start
+    count = round(wanted.references * wanted.siblings) * len(targets.targets)
+    siblings = fresh(environment, targets.siblings, seeds.siblings, count, run)
+    return WarmStart(mode="always", siblings=siblings, sft=wanted.sft)
 
 
 def replayed(targets: Targets, settings: Settings) -> dict[str, float]:
@@ -111,12 +100,8 @@ def replayed(targets: Targets, settings: Settings) -> dict[str, float]:
     for share, counts in parts:
         whole = sum(counts.values())
         for name, count in counts.items():
-            found[name] += share * count / whole
+            found[name] += share * count / whole if whole else 0.0
     return found
-
-
-def _pool(name: str, tasks: Iterator[str]) -> Pool:
-    return Pool(name=name, tasks=tuple(tasks))
 
 
 def sampled(tasks: Iterator[TaskDefinition], run: int, purpose: str) -> Iterator[Attempt]:

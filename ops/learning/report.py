@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TRAINED: Final[tuple[Arm, ...]] = ("a", "b", "c", "d")
+_COLOURS: Final[Mapping[Arm, str]] = {"a": "C0", "b": "C1", "c": "C2", "d": "C3"}
 _WINDOW: Final = 8
 """Steps whose informative groups are averaged in a curve."""
 
@@ -60,13 +61,12 @@ class Experiment:
 
     @property
     def budgets(self) -> list[int]:
-        """The nominal ones of which every run of an arm with its whole budget has a policy."""
-        return sorted(
-            {e.budget for run in self.runs.get("a", {}).values() for e in run.evaluations}
-        )
+        """The nominal ones that policies were evaluated at, the warm start's own left out."""
+        runs = [run for arm in self.arms if arm != "c" for run in self.runs[arm].values()]
+        return sorted({found.budget for run in runs for found in run.evaluations})
 
     def measured(self, arm: Arm, budget: int | None, k: int) -> Measured | None:
-        """pass^k of an arm over the seeds; of the last policy within a budget, None: the last."""
+        """pass^k of an arm over the seeds, after a budget (None: the last); None where one has none."""
         found = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
         if any(outcomes is None for outcomes in found):
             return None
@@ -78,7 +78,7 @@ class Experiment:
 
     @staticmethod
     def _outcomes(run: Run, budget: int | None) -> Outcomes | None:
-        made = [e for e in run.evaluations if budget is None or e.budget <= budget]
+        made = [e for e in run.evaluations if budget in (None, e.budget)]
         return made[-1].outcomes if made else None
 
     @property
@@ -166,7 +166,7 @@ def _spent(one: Experiment, arm: Arm, budget: int | None) -> str:
     """Of the budget, the mean over seeds."""
     spent = []
     for seed in one.seeds:
-        made = [e for e in one.runs[arm][seed].evaluations if budget is None or e.budget <= budget]
+        made = [e for e in one.runs[arm][seed].evaluations if budget in (None, e.budget)]
         spent.append(made[-1].spent)
     return f"{np.mean(spent):,.0f}"
 
@@ -197,7 +197,8 @@ def gains(one: Experiment) -> str:
 
 
 def _against(one: Experiment, found: Measured, base: Measured, budget: int | None) -> str:
-    """The difference to the general arm at the same budget, and how many times its gain."""
+    """The difference to the general arm at the same budget (of the warm start alone: at its whole
+    one), and how many times its gain."""
     general = one.measured("a", budget, 1) if one.runs.get("a") else None
     if general is None:
         return ""
@@ -292,12 +293,12 @@ def _curves(axis: "Axes", one: Experiment, name: str) -> None:
     base = one.measured("base", None, 1)
     assert base is not None, "a base run has been evaluated"
     begin = interval(base, weights)
-    for number, arm in enumerate(one.arms):
+    for arm in one.arms:
         points = [(0.0, begin), *_points(one, arm, weights)]
         x = [spent for spent, _ in points]
-        axis.plot(x, [p.value for _, p in points], marker="o", label=_arm(arm), color=f"C{number}")
+        axis.plot(x, [p.value for _, p in points], marker="o", label=_arm(arm), color=_COLOURS[arm])
         lows, highs = [p.low for _, p in points], [p.high for _, p in points]
-        axis.fill_between(x, lows, highs, alpha=0.15, color=f"C{number}", linewidth=0)
+        axis.fill_between(x, lows, highs, alpha=0.15, color=_COLOURS[arm], linewidth=0)
     axis.set(title=f"{name}: {one.title}", xlabel="rollouts", ylabel="pass^1, held-out")
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
@@ -313,12 +314,12 @@ def _points(
 
 
 def _informative_curves(axis: "Axes", one: Experiment) -> None:
-    for number, arm in enumerate(one.arms):
+    for arm in one.arms:
         runs = [one.runs[arm][seed].steps for seed in one.seeds]
         if not all(runs):
             continue
         x, y = _averaged(runs)
-        axis.plot(x, y, label=_arm(arm), color=f"C{number}")
+        axis.plot(x, y, label=_arm(arm), color=_COLOURS[arm])
     axis.set(title="share of informative groups", xlabel="rollouts", ylim=(0, 1))
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")

@@ -60,7 +60,7 @@ class Step(Frozen):
     informative: float
     """Share of its groups with both verdicts."""
     passed: float
-    entropy: float
+    """Mean of its groups' pass rates."""
     groups: Mapping[str, int]
     """Pool -> its groups in the batch."""
 

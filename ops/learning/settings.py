@@ -12,10 +12,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from daemon.engine.reference.evaluate import CHECKPOINT
-from daemon.solver.algorithm import Algorithm
-from daemon.solver.spec import LoraSettings, OptimizerSettings, Sampler, SftSettings
 from envs.shop.kinds import PLAIN
+from events.algorithm import Algorithm, FilterConfig
 from events.canonical import exact_json, sha256
+from events.jobs import Limits, LoraSettings, OptimizerSettings, SftSettings
 from events.messages import Frozen
 from ops.learning.targets import Rule
 
@@ -29,7 +29,7 @@ ARMS: Final[Mapping[Arm, str]] = {
 }
 
 
-class WarmStart(Frozen):
+class Shown(Frozen):
     """Supervised training before the first update of GRPO."""
 
     references: Annotated[int, Field(ge=1)] = 16
@@ -62,10 +62,14 @@ class Settings(Frozen):
     """Share of the groups that are on generators which are no targets."""
     siblings: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Of the replay, what siblings have; the rest is as passed traffic was."""
-    algorithm: Algorithm = Algorithm()
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """Of the pass rates that quotas follow."""
+    algorithm: Algorithm = Algorithm(filter=FilterConfig(refill=0))
     optimizer: OptimizerSettings = OptimizerSettings()
     lora: LoraSettings = LoraSettings()
-    warm_start: WarmStart = WarmStart()
+    limits: Limits = Limits(kl=None, entropy_factor=None, malformed_factor=None)
+    """Whether an adapter is good is what the experiment asks: none is stopped early."""
+    warm_start: Shown = Shown()
     tasks: Annotated[int, Field(ge=1)] = 64
     """Held-out, per capability."""
     trials: Annotated[int, Field(ge=1)] = 3
@@ -75,12 +79,6 @@ class Settings(Frozen):
     def digest(self) -> str:
         """sha256 of all of them; where the checkpoint lies is left out."""
         return sha256(exact_json(self.model_dump(mode="json", exclude={"checkpoint"})))
-
-    def sampler(self, rollouts: int) -> Sampler:
-        """The job's sampler for what is left of the budget."""
-        return Sampler(
-            groups=self.groups, size=self.size, rollouts=rollouts, max_tokens=self.max_tokens
-        )
 
 
 SETTINGS: Final = Settings()

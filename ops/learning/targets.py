@@ -152,8 +152,10 @@ def fresh(
 ) -> tuple[str, ...]:
     """Ids of `count` new tasks of generators in these proportions, with seeds from `first` on.
 
-    Raises UnknownTask for a generator that the environment does not have.
+    Raises UnknownTask for a generator that the environment does not have, ValueError for none.
     """
+    if count and not any(weights.values()):
+        raise ValueError(f"{count} tasks are asked for, and no generator passed or failed anything")
     names, shares = list(weights), list(weights.values())
     chance = Random(f"fresh tasks {seed} {first}")
     drawn = chance.choices(names, shares, k=count)

@@ -15,7 +15,7 @@ from ops.learning.arms import Plan, diagnosed_traffic, general, replayed, target
 from ops.learning.diagnosis import diagnose, generator
 from ops.learning.evaluation import evaluate, held_out, passive
 from ops.learning.seeds import Seeds
-from ops.learning.settings import SETTINGS, WEAK, Settings, WarmStart, traffic
+from ops.learning.settings import SETTINGS, WEAK, Settings, Shown, traffic
 from ops.learning.targets import Target, Targets
 from producers.simulation import Provenance
 from tests.daemon.engine.random_model import checkpoint
@@ -29,7 +29,7 @@ TARGETS = Targets(
     siblings={"shop/return": 3, "shop/cancel": 1},
     kept={"shop/return": 10, "shop/payment": 30, "shop/cancel": 0},
 )
-SETTINGS_ = Settings(siblings=0.5, warm_start=WarmStart(references=4, siblings=1.5))
+SETTINGS_ = Settings(replay=0.2, siblings=0.5, warm_start=Shown(references=4, siblings=1.5))
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,8 @@ def plan(shop: Shop, *, warm: bool) -> Plan:
 
 
 def everything(made: Plan) -> list[str]:
-    replay = made.replay.tasks if made.replay else ()
-    pools = [task for pool in made.pools for task in pool.tasks]
-    return [*pools, *replay, *made.references, *made.siblings]
+    pools = [task for pool in made.pools for task in (*pool.tasks, *pool.references)]
+    return [*pools, *(made.warm_start.siblings if made.warm_start else ())]
 
 
 def test_the_general_arm_trains_on_traffic(shop: Shop) -> None:
@@ -54,20 +53,20 @@ def test_the_general_arm_trains_on_traffic(shop: Shop) -> None:
     assert set(kinds) == set(traffic("main", 0.5))
     assert 160 < sum(kinds[kind] for kind in WEAK["main"]) < 240
     assert len(pool.tasks) == 400
-    assert made.replay is None
-    assert made.shown == 0
+    assert made.warm_start is None
 
 
 def test_each_target_has_a_pool_of_fresh_tasks_of_its_generator(shop: Shop) -> None:
     made = plan(shop, warm=False)
-    assert [pool.name for pool in made.pools] == [
-        "over_cautious|* shop/refund",
-        "wrong_item|* shop/all_but",
+    assert [(pool.name, pool.share) for pool in made.pools] == [
+        ("over_cautious|* shop/refund", 0.4),
+        ("wrong_item|* shop/all_but", 0.4),
+        ("replay", 0.2),
     ]
-    for pool, target in zip(made.pools, TARGETS.targets, strict=True):
+    for pool, target in zip(made.pools, TARGETS.targets, strict=False):
         assert len(pool.tasks) == 100
         assert {generator(task) for task in pool.tasks} == {target.generator}
-    assert made.shown == 0
+        assert not pool.references
 
 
 def test_replay_is_half_of_siblings_and_half_of_what_passed(shop: Shop) -> None:
@@ -75,18 +74,19 @@ def test_replay_is_half_of_siblings_and_half_of_what_passed(shop: Shop) -> None:
     assert weights == pytest.approx(
         {"shop/return": 0.5 * 3 / 4 + 0.5 / 4, "shop/payment": 0.5 * 3 / 4, "shop/cancel": 0.125}
     )
-    replay = plan(shop, warm=False).replay
-    assert replay is not None
+    [replay] = [pool for pool in plan(shop, warm=False).pools if pool.replay]
     assert set(map(generator, replay.tasks)) == set(TARGETS.kept)
 
 
 def test_a_warm_start_adds_references_and_changes_nothing_else(shop: Shop) -> None:
     cold, warm = plan(shop, warm=False), plan(shop, warm=True)
-    assert (warm.pools, warm.replay) == (cold.pools, cold.replay)
-    assert Counter(map(generator, warm.references)) == {"shop/refund": 4, "shop/all_but": 4}
-    assert len(warm.siblings) == 12
-    assert set(map(generator, warm.siblings)) <= set(TARGETS.siblings)
-    assert warm.shown == 20
+    assert [pool.tasks for pool in warm.pools] == [pool.tasks for pool in cold.pools]
+    for pool, target in zip(warm.pools, TARGETS.targets, strict=False):
+        assert list(map(generator, pool.references)) == [target.generator] * 4
+    assert warm.pools[-1].references == ()
+    assert warm.warm_start is not None
+    assert len(warm.warm_start.siblings) == 12
+    assert set(map(generator, warm.warm_start.siblings)) <= set(TARGETS.siblings)
 
 
 def test_no_task_is_used_twice_or_held_out(shop: Shop) -> None:

@@ -42,8 +42,7 @@ def run(arm: Arm, seed: int, rates: dict[int, float], share: float = 0.13) -> Ru
     """A run whose weak kinds pass at these rates after so many rollouts."""
     trained = arm not in ("base", "c")
     steps = [
-        Step(spent=64 * n, informative=0.5, passed=0.5, entropy=0.1, groups={"all": 8})
-        for n in range(1, 17)
+        Step(spent=64 * n, informative=0.5, passed=0.5, groups={"all": 8}) for n in range(1, 17)
     ]
     idle = evaluated(0, 0, 0.0, seed).outcomes
     never = {kind: dict.fromkeys(tasks, (False,) * 3) for kind, tasks in idle.items()}

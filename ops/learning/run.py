@@ -1,0 +1,283 @@
+"""One run: diagnose, plan, train by the job that the daemon runs too, evaluate on held-out tasks.
+
+Everything follows from the key and the settings (and the machine's arithmetic). What the job leaves
+(adapters, journal) stays in a folder beside the result, and a run that was killed goes on from it.
+"""
+
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from daemon.engine.chat import Chat
+from daemon.engine.generation import Engine
+from daemon.engine.policy import Policy
+from daemon.engine.reference.demonstrations import DEVELOPMENT
+from daemon.solver import job
+from daemon.solver.journal import Journal
+from daemon.solver.lora import weights_sha256
+from daemon.solver.progress import by_group
+from daemon.solver.rollouts import InProcess
+from daemon.solver.spec import digest
+from daemon.solver.trajectory import Trajectory
+from daemon.solver.warm_start import ORACLE
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.jobs import InProcessSource, JobSpec, Sampler
+from ops.learning import arms
+from ops.learning.diagnosis import diagnose
+from ops.learning.evaluation import evaluate, held_out, passive
+from ops.learning.results import Evaluated, Key, Run, Source, Spent, Step
+from ops.learning.seeds import Seeds
+from ops.learning.settings import Settings, traffic
+from ops.learning.targets import Targets, choose
+from producers.simulation import Provenance
+
+_SLOTS: Final = 64
+_LENGTH: Final = 512
+"""Tokens of the longest conversation."""
+_RULE_TASKS: Final = 100
+"""Per kind, of the figures that the unseen set is chosen by; once each."""
+_RULE_FIRST: Final = DEVELOPMENT[400_000]
+"""Seed of the first of them."""
+
+
+class JobFailed(KintsugiError):
+    """A job that ended without what it was for."""
+
+
+@dataclass
+class Bench:
+    """What a run works with: the settings, the environment, the base policy, the sampler."""
+
+    settings: Settings
+    key: Key
+
+    @cached_property
+    def shop(self) -> Shop:
+        """The environment."""
+        return Shop()
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The base."""
+        return Policy.load(self.settings.checkpoint, self.settings.base)
+
+    @cached_property
+    def player(self) -> InProcess:
+        """Samples at temperature 1."""
+        chat = Chat(self.settings.checkpoint)
+        engine = Engine(self.policy, _SLOTS, _LENGTH)
+        return InProcess(engine, chat, max_tokens=self.settings.max_tokens)
+
+    @property
+    def seeds(self) -> Seeds:
+        """The run's block of task seeds."""
+        return Seeds.of(self.key.seed, development=self.key.development)
+
+    @cached_property
+    def mix(self) -> dict[str, float]:
+        """The traffic."""
+        return traffic(self.key.capabilities, self.key.share)
+
+    @cached_property
+    def tasks(self) -> list[TaskDefinition]:
+        """The held-out ones, the same for every policy on this traffic and seed."""
+        return held_out(self.shop, self.mix, self.seeds.held_out, self.settings.tasks)
+
+    def evaluated(self, policy: Policy, budget: int, spent: int) -> Evaluated:
+        """A policy's outcomes."""
+        found = evaluate(
+            self.player, self.shop, policy, self.tasks, self.settings.trials, self.key.seed
+        )
+        return Evaluated.model_validate({"budget": budget, "spent": spent, "outcomes": found})
+
+    def diagnosed(self) -> Targets:
+        """What recorded traffic of the base says to train. Raises NothingToTarget."""
+        name = self.settings.base
+        provenance = Provenance(alias="agent", base=name, policy=name, purpose="live")
+        attempts = arms.diagnosed_traffic(
+            self.player, self.shop, self.policy, self.mix, self.seeds, self.key.seed,
+            self.settings.diagnosis,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as home:
+            found = diagnose(Path(home), self.shop, attempts, provenance)
+        return choose(found, self.shop, self.settings.rule)
+
+
+def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
+    """Make one result. Raises NothingToTarget, JobFailed and what the job raises."""
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    bench = Bench(settings, key)
+    made = _base(bench) if key.arm == "base" else _trained(bench, budget, folder / key.name)
+    return Run(
+        key=key,
+        source=_source(settings),
+        budget=budget,
+        spent=made.spent,
+        targets=made.targets,
+        ended=made.ended,
+        steps=tuple(made.steps),
+        evaluations=tuple(made.evaluations),
+        passive=made.passive,
+        seconds=time.monotonic() - began,
+    )
+
+
+@dataclass
+class _Made:
+    """A run's result in the making."""
+
+    spent: Spent = field(default_factory=Spent)
+    targets: Targets | None = None
+    ended: str = "untrained"
+    steps: list[Step] = field(default_factory=list)
+    evaluations: list[Evaluated] = field(default_factory=list)
+    passive: dict[str, dict[str, tuple[bool, ...]]] = field(default_factory=dict)
+
+
+def _base(bench: Bench) -> _Made:
+    idle = passive(bench.shop, bench.tasks, bench.settings.trials)
+    return _Made(
+        evaluations=[bench.evaluated(bench.policy, 0, 0)],
+        passive={kind: {t: tuple(v) for t, v in rows.items()} for kind, rows in idle.items()},
+    )
+
+
+def _trained(bench: Bench, budget: int, folder: Path) -> _Made:
+    settings, made = bench.settings, _Made()
+    if bench.key.arm != "a":
+        made.targets = bench.diagnosed()
+        made.spent = Spent(diagnosis=settings.diagnosis)
+    spec = _spec(bench, made.targets, budget - made.spent.total)
+    outcome = job.run(spec, folder)
+    if outcome.outcome != "trained" or outcome.adapter is None:
+        raise JobFailed(f"{bench.key.name}: {outcome.outcome}, {outcome.reason}")
+    made.ended = outcome.reason or "budget spent"
+    batches = _batches(spec, folder)
+    made.steps = list(_steps(spec, batches, made.spent.total))
+    made.spent = made.spent.model_copy(update=_used(batches))
+    made.evaluations = list(_evaluations(bench, spec, batches, made.spent.diagnosis, folder))
+    return made
+
+
+def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
+    """What the job is told; `budget` is what the diagnosis left."""
+    settings, key = bench.settings, bench.key
+    groups = budget // settings.size
+    if targets is None:
+        plan = arms.general(bench.shop, bench.mix, bench.seeds, key.seed, groups)
+    else:
+        plan = arms.targeted(
+            bench.shop, targets, settings, bench.seeds, key.seed, groups, warm=key.arm in ("b", "c")
+        )
+    spent = 0 if targets is None else settings.diagnosis
+    return JobSpec(
+        job=key.name,
+        base=settings.base,
+        checkpoint=str(settings.checkpoint),
+        environment=bench.shop.name,
+        pools=plan.pools,
+        seed=key.seed,
+        sampler=Sampler(
+            groups=settings.groups,
+            size=settings.size,
+            rollouts=budget,
+            max_tokens=settings.max_tokens,
+            momentum=settings.momentum,
+            source=InProcessSource(slots=_SLOTS, length=_LENGTH),
+        ),
+        warm_start=plan.warm_start,
+        grpo=key.arm != "c",
+        checkpoints=tuple(b - spent for b in settings.budgets if b - spent <= budget),
+        algorithm=settings.algorithm,
+        optimizer=settings.optimizer,
+        lora=settings.lora,
+        limits=settings.limits,
+        threads=1,
+    )
+
+
+def _batches(spec: JobSpec, folder: Path) -> list[tuple[Trajectory, ...]]:
+    """Everything the job used, in order."""
+    journal = Journal(folder / job.JOURNAL, digest(spec))
+    journal.close()
+    return journal.batches
+
+
+def _used(batches: Sequence[Sequence[Trajectory]]) -> dict[str, int]:
+    """What of the budget the job used for what."""
+    shown = sum(one.policy == ORACLE for batch in batches for one in batch)
+    return {"references": shown, "training": sum(map(len, batches)) - shown}
+
+
+def _steps(spec: JobSpec, batches: Sequence[Sequence[Trajectory]], spent: int) -> Iterator[Step]:
+    pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
+    for batch in batches:
+        spent += len(batch)
+        groups = by_group(one for one in batch if one.policy != ORACLE)
+        if groups:
+            yield Step(
+                spent=spent,
+                informative=sum(0 < sum(own) < len(own) for _, own in groups) / len(groups),
+                passed=sum(sum(own) / len(own) for _, own in groups) / len(groups),
+                groups=Counter(pools[task] for task, _ in groups),
+            )
+
+
+def _evaluations(
+    bench: Bench,
+    spec: JobSpec,
+    batches: Sequence[Sequence[Trajectory]],
+    diagnosis: int,
+    folder: Path,
+) -> Iterator[Evaluated]:
+    """Of every checkpoint that had a budget of its own; of the warm start alone, of its end."""
+    totals = list(accumulate(map(len, batches)))
+    if not spec.grpo:
+        policy = bench.policy.adapted(folder / job.ADAPTER, spec.job)
+        yield bench.evaluated(policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1])
+        return
+    for count in spec.checkpoints:
+        place = folder / job.CHECKPOINTS / str(count)
+        policy = bench.policy.adapted(place, f"{spec.job}-{count}")
+        used = max(total for total in totals if total <= count)
+        yield bench.evaluated(policy, diagnosis + count, diagnosis + used)
+
+
+def _source(settings: Settings) -> Source:
+    """What code, settings and weights these are."""
+    model = AutoModelForCausalLM.from_pretrained(settings.checkpoint, dtype=torch.float32)
+    return Source(
+        commit=_git("rev-parse", "HEAD"),
+        clean=not _git("status", "--porcelain", "--untracked-files=no"),
+        settings=settings.digest,
+        base=weights_sha256(model),
+    )
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=Path(__file__).parent, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def passed_in_development(settings: Settings) -> dict[str, float]:
+    """pass^1 of every kind on development seeds that no run of these experiments uses."""
+    torch.set_num_threads(1)
+    bench = Bench(settings, Key(arm="base", capabilities="main", share=1, seed=0))
+    tasks = held_out(bench.shop, bench.shop.capabilities, _RULE_FIRST, _RULE_TASKS)
+    found = evaluate(bench.player, bench.shop, bench.policy, tasks, 1, 0)
+    return {kind: sum(map(sum, rows.values())) / len(rows) for kind, rows in found.items()}
