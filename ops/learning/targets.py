@@ -37,7 +37,7 @@ class NothingToTarget(KintsugiError):
 class Rule(Frozen):
     """When a generator's failures are worth training on."""
 
-    failures: Annotated[int, Field(ge=1)] = 3
+    failures: Annotated[int, Field(ge=1)] = 2
     """With a pattern, at least."""
     failed: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """Share of its recorded rollouts, more than."""
