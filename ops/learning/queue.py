@@ -53,7 +53,8 @@ def work(
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(processes) as pool:
         made = {pool.submit(_one, folder, key, flags): key for key in waiting}
-        return list(_failed(folder, made, tell))
+        failed = list(_failed(folder, made, tell))
+    return [key for key in waiting if key in failed]
 
 
 def _failed(folder: Path, made: dict[Future[int], Key], tell: Tell) -> Iterator[Key]:
