@@ -66,7 +66,7 @@ class Experiment:
         return sorted({found.budget for run in runs for found in run.evaluations})
 
     def measured(self, arm: Arm, budget: int | None, k: int) -> Measured | None:
-        """pass^k of an arm over the seeds, after a budget (None: the last); None where one has none."""
+        """pass^k of an arm after a budget (None: the last); None where a seed has none there."""
         found = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
         if any(outcomes is None for outcomes in found):
             return None
