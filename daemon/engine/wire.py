@@ -269,6 +269,13 @@ class Sampled(Wire):
     def tokens(self, prompt: int, room: int) -> int:
         """The most that an answer may have. Raises ApiError for more than there is room."""
         asked = self.asked_tokens
+        if asked is not None and asked > prompt + room:
+            # Never fits, however short the prompt: the client's settings are wrong.
+            raise bad_request(
+                f"max_tokens={asked} cannot be greater than max_model_len={prompt + room}. Please "
+                "request fewer output tokens.",
+                "max_tokens",
+            )
         if asked is not None and asked > room:
             raise bad_request(
                 f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's "

@@ -143,10 +143,15 @@ def test_stop_tokens_join_the_models_own_or_replace_them() -> None:
 
 
 def test_more_tokens_than_fit_are_refused_with_the_numbers() -> None:
-    request = chat(max_tokens=100, max_completion_tokens=9)
+    request = chat(max_tokens=10, max_completion_tokens=9)
     assert request.requests((1, 2), 9, frozenset())[0].max_tokens == 9
     with pytest.raises(ApiError, match=r"maximum context length is 10 tokens.*2 input tokens"):
         request.requests((1, 2), 8, frozenset())
+
+
+def test_more_tokens_than_ever_fit_are_the_settings_fault() -> None:
+    with pytest.raises(ApiError, match="max_tokens=11 cannot be greater than max_model_len=10"):
+        chat(max_tokens=11).requests((1, 2), 8, frozenset())
 
 
 def test_prompts_are_text_or_ids_one_or_many() -> None:
