@@ -31,7 +31,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from daemon.engine.chat import Chat
-from daemon.solver import sft
+from daemon.solver import journal, sft
 from daemon.solver.choice import Choice
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import (
@@ -131,9 +131,8 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
     if folder.exists():
         provenance = verify(folder)
         _same_spec(spec, provenance.spec, folder)
-        journal = Journal(out / JOURNAL, digest(spec))
-        journal.close()
-        used = sum(map(len, journal.batches))
+        batches, _ = journal.read(out / JOURNAL, digest(spec))
+        used = sum(map(len, batches))
         return _trained(spec, folder, provenance.files[WEIGHTS], provenance.steps, used)
     if (out / OUTCOME).exists():
         stored = json.loads((out / OUTCOME).read_bytes())

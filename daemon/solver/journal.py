@@ -50,19 +50,13 @@ class Journal:
         Raises BadJournal, JournalRefused, OSError.
         """
         self.path = path
-        self.batches: list[tuple[Trajectory, ...]] = []
+        self.batches, end = read(path, spec)
         """What is on disk."""
-        content = path.read_bytes() if path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.splitlines()
-        if lines:
-            self._check_head(lines[0], spec)
-            self.batches = [self._batch(number, line) for number, line in enumerate(lines[1:])]
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
-        self._file.truncate(len(whole))
-        self._end = len(whole)
-        if not lines:
+        self._file.truncate(end)
+        self._end = end
+        if not end:
             self._write(_Head(spec=spec).model_dump_json().encode())
 
     def append(self, batch: tuple[Trajectory, ...]) -> None:
@@ -93,23 +87,36 @@ class Journal:
         self._file.detach().close()
         self._file = self.path.open("ab")
 
-    def _check_head(self, line: bytes, spec: str) -> None:
-        try:
-            head = _Head.model_validate_json(line)
-        except ValidationError as error:
-            raise BadJournal(f"{self.path} is no journal: {first_problem(error)}") from None
-        if head.spec != spec:
-            raise BadJournal(
-                f"{self.path} holds the rollouts of another spec ({head.spec[:12]}, not "
-                f"{spec[:12]}); choose another directory, or remove it to begin again"
-            )
 
-    def _batch(self, number: int, line: bytes) -> tuple[Trajectory, ...]:
-        try:
-            batch: tuple[Trajectory, ...] = _BATCH.validate_json(line)
-        except ValidationError as error:
-            raise BadJournal(
-                f"{self.path}, batch {number}: {first_problem(error)}; the file was damaged: "
-                "remove it to begin again"
-            ) from None
-        return batch
+def read(path: Path, spec: str) -> tuple[list[tuple[Trajectory, ...]], int]:
+    """The whole batches of a journal of the job with this spec, and where they end in the file;
+    none and 0 where there is no file. Changes nothing. Raises BadJournal."""
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    lines = content[:end].splitlines()
+    if lines:
+        _check_head(path, lines[0], spec)
+    return [_batch(path, number, line) for number, line in enumerate(lines[1:])], end
+
+
+def _check_head(path: Path, line: bytes, spec: str) -> None:
+    try:
+        head = _Head.model_validate_json(line)
+    except ValidationError as error:
+        raise BadJournal(f"{path} is no journal: {first_problem(error)}") from None
+    if head.spec != spec:
+        raise BadJournal(
+            f"{path} holds the rollouts of another spec ({head.spec[:12]}, not "
+            f"{spec[:12]}); choose another directory, or remove it to begin again"
+        )
+
+
+def _batch(path: Path, number: int, line: bytes) -> tuple[Trajectory, ...]:
+    try:
+        batch: tuple[Trajectory, ...] = _BATCH.validate_json(line)
+    except ValidationError as error:
+        raise BadJournal(
+            f"{path}, batch {number}: {first_problem(error)}; the file was damaged: "
+            "remove it to begin again"
+        ) from None
+    return batch

@@ -1,0 +1,260 @@
+"""`python -m daemon.solver` as its callers meet it: lines, exit codes, kills, a full disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.solver.__main__ import main
+from daemon.solver.lora import verify
+from tests.daemon.solver import letters
+
+pytestmark = pytest.mark.processes
+
+COMMAND = [sys.executable, "-m", "daemon.solver"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return letters.checkpoint(tmp_path_factory.mktemp("base"))
+
+
+def job(base: Path, folder: Path, **changes: Any) -> list[str]:
+    """The arguments of a job in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "job.json"
+    path.write_text(json.dumps(letters.spec(base, **changes)))
+    return [str(path), "--out", str(folder / "out")]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A process that has ended."""
+
+    code: int
+    lines: list[dict[str, Any]]
+    complaint: str
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.lines[-1]
+
+    @property
+    def updates(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if "metrics" in line]
+
+
+def ended(command: list[str]) -> Done:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return Done(done.returncode, lines, done.stderr)
+
+
+def started(arguments: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def after_an_update(running: "subprocess.Popen[str]") -> None:
+    """Return once it has said one."""
+    assert running.stdout is not None
+    while "metrics" not in running.stdout.readline():
+        assert running.poll() is None
+
+
+@pytest.fixture(scope="module")
+def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A job that nobody disturbed."""
+    return ended([*COMMAND, *job(base, tmp_path_factory.mktemp("whole"))])
+
+
+def test_a_job_says_lines_of_json_and_last_its_outcome(whole: Done) -> None:
+    assert whole.code == 0
+    assert whole.last.keys() == {"outcome", "adapter", "sha256", "steps", "rollouts", "reason"}
+    assert whole.last["outcome"] == "trained"
+    adapter = Path(whole.last["adapter"])
+    assert verify(adapter).files["adapter_model.safetensors"] == whole.last["sha256"]
+    assert [line["rollouts"] for line in whole.updates] == list(range(16, 129, 16))
+    beats = [line["heartbeat"] for line in whole.lines if "heartbeat" in line]
+    assert beats[0]["phase"] == "starting"
+    assert len(whole.lines) == len(beats) + len(whole.updates) + 1
+    assert "Loading" not in json.dumps(whole.lines)
+
+
+def test_a_field_that_does_not_exist_is_named(base: Path, tmp_path: Path) -> None:
+    done = ended([*COMMAND, *job(base, tmp_path, learning_rate=1)])
+    assert done.code == 2
+    assert done.lines == []
+    assert "learning_rate: Extra inputs are not permitted" in done.complaint
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gap_has_an_exit_code_of_its_own(base: Path, tmp_path: Path) -> None:
+    pools = [{"name": "word", "tasks": letters.ids("spell", 0, 20)}]
+    done = ended([*COMMAND, *job(base, tmp_path, pools=pools)])
+    assert done.code == 3
+    assert done.last["outcome"] == "competence_gap"
+    assert done.last["adapter"] is None
+    assert "spell: 0 of" in done.last["reason"]
+
+
+def test_what_is_missing_is_a_failure_with_a_last_line(base: Path, tmp_path: Path) -> None:
+    done = ended([*COMMAND, *job(base, tmp_path, checkpoint="nowhere")])
+    assert done.code == 1
+    assert done.last["outcome"] == "failed"
+    assert "nowhere holds no checkpoint" in done.last["reason"]
+    assert "nowhere holds no checkpoint" in done.complaint
+    assert "Traceback" not in done.complaint
+
+
+DEADLY = """
+import importlib, os, signal, sys
+
+where, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+module, _, attribute = where.partition(":")
+holder = importlib.import_module(module)
+*parents, name = attribute.split(".")
+for parent in parents:
+    holder = getattr(holder, parent)
+original, calls = getattr(holder, name), []
+
+
+def deadly(*given, **named):
+    calls.append(None)
+    if len(calls) == number and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = original(*given, **named)
+    if len(calls) == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+
+setattr(holder, name, deadly)
+from daemon.solver.__main__ import main
+
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("where", "number", "when"),
+    [
+        ("daemon.solver.journal:Journal.append", 1, "before"),
+        ("daemon.solver.journal:Journal.append", 3, "after"),
+        ("daemon.solver.update:Learner._backward", 2, "before"),
+        ("torch.optim:AdamW.step", 4, "after"),
+        ("daemon.solver.lora:_write", 2, "after"),
+        ("daemon.solver.lora:write_directory", 1, "before"),
+        ("daemon.solver.lora:write_directory", 1, "after"),
+    ],
+)
+def test_a_killed_job_ends_with_the_same_adapter(
+    where: str, number: int, when: str, whole: Done, base: Path, tmp_path: Path
+) -> None:
+    arguments = job(base, tmp_path)
+    killed = subprocess.run(
+        [sys.executable, "-c", DEADLY, where, str(number), when, *arguments],
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = ended([*COMMAND, *arguments])
+    assert resumed.code == 0, resumed.complaint
+    assert resumed.last["sha256"] == whole.last["sha256"]
+    assert resumed.last["steps"] == whole.last["steps"]
+    assert resumed.last["rollouts"] == whole.last["rollouts"]
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert left == ["adapter", "lock", "rollouts.jsonl"]
+
+
+@pytest.mark.faults
+def test_sigterm_ends_a_job_that_the_same_command_finishes(
+    whole: Done, base: Path, tmp_path: Path
+) -> None:
+    arguments = job(base, tmp_path)
+    with started(arguments) as running:
+        after_an_update(running)
+        running.send_signal(signal.SIGTERM)
+        rest, _ = running.communicate(timeout=240)
+    assert running.returncode == 1
+    last = json.loads(rest.splitlines()[-1])
+    assert last["outcome"] == "failed"
+    assert "run the same command to go on" in last["reason"]
+    resumed = ended([*COMMAND, *arguments])
+    assert resumed.last["sha256"] == whole.last["sha256"]
+
+
+def limited(kilobytes: int, arguments: list[str]) -> list[str]:
+    """The command under a limit of the size of any file it writes."""
+    command = " ".join([*COMMAND, *arguments])
+    # In blocks of 512 bytes by POSIX, of 1024 in bash.
+    return ["bash", "-c", f"ulimit -f {kilobytes}; exec {command}"]
+
+
+@pytest.mark.faults
+def test_a_disk_that_refuses_a_batch_ends_the_job_and_not_the_journal(
+    whole: Done, base: Path, tmp_path: Path
+) -> None:
+    arguments = job(base, tmp_path)
+    journal = Path(whole.last["adapter"]).parent / "rollouts.jsonl"
+    refused = ended(limited(journal.stat().st_size // 2048, arguments))
+    assert refused.code == 1
+    assert refused.last["outcome"] == "failed"
+    assert "did not take" in refused.last["reason"]
+    assert "see to the disk" in refused.last["reason"]
+    assert not (tmp_path / "out" / "adapter").exists()
+    resumed = ended([*COMMAND, *arguments])
+    assert resumed.code == 0
+    assert resumed.last["sha256"] == whole.last["sha256"]
+
+
+@pytest.mark.faults
+def test_a_disk_that_refuses_the_adapter_leaves_nothing_of_it(base: Path, tmp_path: Path) -> None:
+    large = {"lora": {"rank": 16}, "sampler": {"groups": 4, "size": 4, "rollouts": 16}}
+    arguments = job(base, tmp_path, **large)
+    refused = ended(limited(48, arguments))
+    assert refused.code == 1
+    assert "could not be written" in refused.last["reason"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["lock", "rollouts.jsonl"]
+    assert ended([*COMMAND, *arguments]).code == 0
+
+
+@pytest.mark.faults
+def test_a_second_process_in_the_same_directory_is_turned_away(base: Path, tmp_path: Path) -> None:
+    arguments = job(base, tmp_path)
+    with started(arguments) as first:
+        after_an_update(first)
+        os.kill(first.pid, signal.SIGSTOP)
+        try:
+            second = ended([*COMMAND, *arguments])
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+        first.communicate(timeout=240)
+    assert second.code == 1
+    assert "another process works in" in second.last["reason"]
+    assert first.returncode == 0
+
+
+def test_heartbeats_come_while_rollouts_are_played(
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("daemon.solver.__main__.HEARTBEAT_SECONDS", 0.02)
+    sampler = {"groups": 64, "size": 16, "rollouts": 1024, "max_tokens": 48}
+    assert main(job(base, tmp_path, sampler=sampler)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    beats = [line["heartbeat"] for line in lines if "heartbeat" in line]
+    playing = [beat["rollouts"] for beat in beats if beat["phase"] == "rollouts"]
+    assert any(0 < count < 1024 for count in playing)
+    assert playing == sorted(playing)
