@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
-FAST := not kafka and not postgres and not benchmarks and not faults and not processes and not learning
+FAST := not kafka and not postgres and not vllm and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test demo faults bench constraints clean
 
@@ -30,7 +30,7 @@ $(LEARNER): $(READY)
 	@ops/install/environment "$(PYTHON)" "$(VENV)" train
 	@touch $@
 
-components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, the jars of Apache Kafka, bfcl-eval: where missing.
+components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, Apache Kafka, vLLM, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
 lint: $(LEARNER) ## Format, rules, types, and which package may import which.
@@ -42,7 +42,7 @@ lint: $(LEARNER) ## Format, rules, types, and which package may import which.
 check: lint ## Lint and the tests that need no service: two minutes.
 	$(BIN)/python -m pytest -q -n auto -m "$(FAST)"
 
-test: components $(LEARNER) ## Every test, against a real Kafka broker and a real PostgreSQL server.
+test: components $(LEARNER) ## Every test, against a real Kafka, PostgreSQL and vLLM.
 	$(BIN)/python -m pytest $(PYTEST)
 
 demo: $(READY) ## Rollouts, folded through killed processes into failure patterns. Needs no service.
@@ -53,10 +53,11 @@ learner: $(LEARNER) ## The packages of the learner too (torch, transformers, pef
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
 
-bench: $(READY) ## Throughput of the log and of the folds on this machine, as ratios; one JSON each.
+bench: $(LEARNER) ## Throughput of the log and of the folds on this machine, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
 	$(BIN)/python -m ops.bench.environments
+	$(BIN)/python -m ops.bench.engine
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
