@@ -112,8 +112,9 @@ class Vllm:
         command = [python, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(self.checkpoint.resolve()), "--served-model-name", self.name]
         command += [f"--port={self.port}", *FLAGS, *self.flags]
+        # TERM and not KILL: it has processes of its own to stop.
         setpriv = shutil.which("setpriv")
-        return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else command
+        return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else command
 
     def _environment(self) -> dict[str, str]:
         wanted = {
