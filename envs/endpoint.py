@@ -17,7 +17,8 @@ Whatever an endpoint does ends in one of four ways:
 
 Wrong tool calls (malformed JSON, unknown tools, wrong types) are answers like any other: the tools
 themselves answer them. The body of an answer is read up to a limit and no further. The API key is
-in no message, error or log. Not covered: streaming, and exact tokens (those come by the gateway).
+in no message, error or log. Where a request asks for them (`return_token_ids`, `logprobs`), exact
+tokens come with the answer, or not at all. Not covered: streaming.
 """
 
 import asyncio
@@ -69,13 +70,25 @@ class EndpointRefused(KintsugiError):
     """It answers and will not serve: waiting does not help, correcting the command does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a model read and wrote, as the endpoint reported it."""
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of each completion id, in nats."""
+
+
 class AnswerFailed(KintsugiError):
     """No answer that an episode could go on with."""
 
-    def __init__(self, termination: Termination, reason: str) -> None:
+    def __init__(self, termination: Termination, reason: str, tokens: Tokens | None = None) -> None:
         super().__init__(reason)
         self.termination = termination
         self.reason = reason
+        self.tokens = tokens
+        """Of what was no message, where the endpoint reported them."""
 
 
 class _Again(Exception):
@@ -128,6 +141,8 @@ class Completion:
     finish_reason: str | None
     """Of the first choice."""
     usage: Usage
+    tokens: Tokens | None = None
+    """Of the first choice; None where the endpoint did not report all of them."""
 
     @property
     def message(self) -> Message:
@@ -362,6 +377,26 @@ class _Choice(_Wire):
 class _Answer(_Wire):
     choices: list[Any] = Field(min_length=1)
     usage: Any = None
+    prompt_token_ids: Any = None
+
+
+class _Score(_Wire):
+    logprob: float
+
+
+class _Scores(_Wire):
+    content: tuple[_Score, ...] = Field(strict=False)
+
+
+class _Scored(_Wire):
+    """The exact tokens of a choice."""
+
+    token_ids: tuple[int, ...] = Field(strict=False)
+    logprobs: _Scores
+
+
+class _Prompted(_Wire):
+    prompt_token_ids: tuple[int, ...] = Field(strict=False, min_length=1)
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
@@ -373,10 +408,26 @@ def _completion(answer: bytes, turn: int) -> Completion:
         raise _no_answer(first_problem(error), answer) from error
     except ValueError as error:
         raise _no_answer(f"it is no JSON ({error})", answer) from error
+    tokens = _tokens(parsed)
     if not choices:
-        raise _no_answer(problems[0], answer)
+        raise _no_answer(problems[0], answer, tokens)
     finish_reason, _ = choices[0]
-    return Completion(tuple(message for _, message in choices), finish_reason, _usage(parsed.usage))
+    messages = tuple(message for _, message in choices)
+    whole = len(choices) == len(parsed.choices)
+    return Completion(messages, finish_reason, _usage(parsed.usage), tokens if whole else None)
+
+
+def _tokens(answer: _Answer) -> Tokens | None:
+    """Those of the first choice; None where any is missing."""
+    try:
+        prompt = _Prompted(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
+        first = _Scored.model_validate(answer.choices[0])
+    except ValidationError:
+        return None
+    logprobs = tuple(score.logprob for score in first.logprobs.content)
+    if len(logprobs) != len(first.token_ids):
+        return None
+    return Tokens(prompt, first.token_ids, logprobs)
 
 
 def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[str | None, Message]], list[str]]:
@@ -462,10 +513,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def _no_answer(problem: str, answer: bytes) -> AnswerFailed:
-    return AnswerFailed(
-        Termination.AGENT_ERROR, f"the answer is no message: {problem}; it begins {_quoted(answer)}"
-    )
+def _no_answer(problem: str, answer: bytes, tokens: Tokens | None = None) -> AnswerFailed:
+    reason = f"the answer is no message: {problem}; it begins {_quoted(answer)}"
+    return AnswerFailed(Termination.AGENT_ERROR, reason, tokens)
 
 
 def _usage(raw: Any) -> Usage:

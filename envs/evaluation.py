@@ -88,6 +88,8 @@ class Attempt:
     remarks: tuple[str, ...] = ()
     defects: tuple[str, ...] = ()
     """Exceptions that no tool should raise."""
+    malformed: int = 0
+    """Calls that were wrong in themselves."""
 
     @property
     def success(self) -> bool | None:
@@ -245,6 +247,7 @@ def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Pla
         user_usage=user.usage,
         remarks=tuple(user.remarks),
         defects=tuple(episode.defects),
+        malformed=episode.malformed,
     )
 
 

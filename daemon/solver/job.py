@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,7 +60,8 @@ from daemon.solver.progress import (
     gap,
     probed,
 )
-from daemon.solver.sources import Batch, HereSource, Source, batch_of
+from daemon.solver.remote import RemoteSource
+from daemon.solver.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
@@ -212,6 +214,8 @@ class Job:
         self.rollouts = 0
         """Used of the budget."""
         self._trained_on: list[str] = []
+        self._refused: list[str] = []
+        """Why each rollout that cannot be trained on cannot."""
         self._warmed = False
         self._played_with = -1
         """Steps of the policy that the source has."""
@@ -313,7 +317,7 @@ class Job:
         self._check_stop()
         self.activity.phase = "rollouts"
         if self._played_with != self.steps:
-            self._source.adopt(self.model, f"{self.spec.job}-{self.steps}")
+            self._source.adopt(self._version())
             self._played_with = self.steps
         made: dict[str, Trajectory] = {}
         for trajectory in self._source.play(batch):
@@ -326,8 +330,9 @@ class Job:
         self.activity.phase = "update"
         self._learner.steps = self.steps
         metrics = self._learner.step(batch)
+        chosen = self._learner.choose(batch)
+        self._refused += [one.reason for one in chosen.refused]
         if metrics.updated:
-            chosen = self._learner.choose(batch)
             kept = set(chosen.kept.groups) or {one.group for one in chosen.judged}
             self._trained_on += [one.rollout for one in chosen.judged if one.group in kept]
         self._set_steps(self._learner.steps)
@@ -412,8 +417,7 @@ class Job:
             return
         if not self.steps:
             raise NothingLearnt(
-                f"none of {self.rollouts} rollouts taught anything: every group had one verdict "
-                f"({self._verdicts()}); choose other tasks"
+                f"none of {self.rollouts} rollouts taught anything: {self._fruitless()}"
             )
         self._save_due(self.spec.sampler.rollouts + 1)
         self.activity.phase = "saving"
@@ -421,9 +425,14 @@ class Job:
         sha256 = save(self.model, folder, self._provenance())
         self.outcome = _trained(self.spec, folder, sha256, self.steps, self.rollouts)
 
-    def _verdicts(self) -> str:
+    def _fruitless(self) -> str:
+        """Why nothing was learnt, with the remedy."""
+        if 2 * len(self._refused) > self.rollouts:
+            reason, count = Counter(self._refused).most_common(1)[0]
+            return f"{len(self._refused)} cannot be trained on, {count} of them because: {reason}"
         counts = self.history.pools.values()
-        return f"{sum(c.passes for c in counts)} of {sum(c.attempts for c in counts)} passed"
+        passed = f"{sum(c.passes for c in counts)} of {sum(c.attempts for c in counts)} passed"
+        return f"the filter kept no group ({passed}); choose tasks that pass now and then"
 
     def _give_up(self) -> None:
         """End with a competence gap, for good."""
@@ -444,6 +453,14 @@ class Job:
             if self.rollouts + coming > count and not (folder / PROVENANCE).exists():
                 self.activity.phase = "saving"
                 save(self.model, folder, self._provenance())
+
+    def _version(self) -> Version:
+        return Version(
+            name=f"{self.spec.job}-{self.steps}",
+            model=self.model,
+            provenance=self._provenance(),
+            untrained=self.steps == 0 and self.spec.parent is None,
+        )
 
     def _provenance(self) -> Provenance:
         return Provenance(
@@ -492,6 +509,8 @@ class Job:
         )
 
     def _new_source(self) -> Source:
+        if self.spec.sampler.source.kind == "endpoint":
+            return RemoteSource(self.spec, self.environment, self.out)
         return HereSource(self.spec, self.environment, self.chat)
 
 

@@ -16,6 +16,7 @@ from peft import PeftModel
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
+from daemon.solver.lora import Provenance
 from daemon.solver.rollouts import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.environment import Environment
@@ -53,11 +54,23 @@ def batch_of(
     return Batch(seed, tuple(attempts))
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A policy at one moment of its training."""
+
+    name: str
+    model: PeftModel
+    """As it is now; it is trained further once the source has adopted it."""
+    provenance: Provenance
+    untrained: bool
+    """Whether it still answers as the base does."""
+
+
 class Source(Protocol):
     """Somebody who plays batches."""
 
-    def adopt(self, model: PeftModel, policy: str) -> None:
-        """Play with this model as it is now, under this name, from now on."""
+    def adopt(self, version: Version) -> None:
+        """Play with this policy from now on."""
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """Each attempt's trajectory, as they finish. Raises EnvironmentFailed and what else the
@@ -76,9 +89,9 @@ class HereSource:
         self._chat = chat
         self._policy: Policy | None = None
 
-    def adopt(self, model: PeftModel, policy: str) -> None:
+    def adopt(self, version: Version) -> None:
         """Merge the adapter into a copy of the weights. Raises UnsupportedModel."""
-        self._policy = Policy.of(model, policy)
+        self._policy = Policy.of(version.model, version.name)
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """In the order in which they end. Raises EnvironmentFailed."""

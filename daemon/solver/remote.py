@@ -1,0 +1,259 @@
+"""Rollouts from an OpenAI-compatible server that loads adapters: vLLM, or our own engine.
+
+Each policy version is saved, loaded under a name that was never used before, and unloaded once the
+next one is there; the base answers until the first update. The server reads adapters from a folder
+that it shares with the job.
+
+Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
+of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts twice
+(a server batches as it likes), and starting the server (vLLM at another temperature than 1 needs
+`--logprobs-mode processed_logprobs`).
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx2
+
+from daemon.solver.lora import save
+from daemon.solver.sources import Batch, Version
+from daemon.solver.trajectory import Sampling, Trajectory, Turn
+from envs import endpoint
+from envs.endpoint import (
+    AnswerFailed,
+    Endpoint,
+    EndpointRefused,
+    EndpointUnavailable,
+    Tokens,
+    Usage,
+    request_seed,
+)
+from envs.environment import Environment
+from envs.episode import Termination
+from envs.evaluation import Attempt, Setup, play_all, scripted_user
+from envs.players import Offer
+from envs.task import TaskDefinition
+from events.jobs import EndpointSource, JobSpec
+from events.messages import Message
+
+VERSIONS: Final = "versions"
+"""Folder of policy versions, in the job's."""
+
+_LOAD_SECONDS: Final = 300.0
+"""A server may have to read an adapter of a large model from a slow disk."""
+
+
+class Pace:
+    """At most so many requests per second."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._interval = 0.0 if per_second is None else 1 / per_second
+        self._free = 0.0
+        """When the next request may go, by the loop's clock."""
+
+    async def wait(self) -> None:
+        """Return when it is this caller's turn."""
+        if not self._interval:
+            return
+        now = asyncio.get_running_loop().time()
+        begin = max(now, self._free)
+        self._free = begin + self._interval
+        await asyncio.sleep(begin - now)
+
+
+class TokenAgent:
+    """An agent behind an endpoint whose exact tokens are kept."""
+
+    remarks: Sequence[str] = ()
+
+    def __init__(
+        self, place: Endpoint, pace: Pace, tools: Offer, seed: int, sampling: endpoint.Sampling
+    ) -> None:
+        self._endpoint = place
+        self._pace = pace
+        self._tools = tools
+        self._seed = seed
+        self._sampling = sampling
+        self.usage = Usage()
+        self.turns: list[Turn] = []
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        """What the model says or calls next. Raises AnswerFailed, EndpointRefused."""
+        await self._pace.wait()
+        try:
+            completion = await self._endpoint.complete(
+                messages,
+                tools=self._tools(messages),
+                sampling=self._sampling,
+                seed=request_seed(self._seed, len(messages)),
+            )
+        except AnswerFailed as failure:
+            if failure.termination is Termination.AGENT_ERROR:
+                self.turns.append(_turn(failure.tokens))
+            raise
+        self.usage += completion.usage
+        cut = completion.finish_reason == "length"
+        self.turns.append(_turn(completion.tokens, cut=cut))
+        if cut:
+            raise AnswerFailed(
+                Termination.AGENT_ERROR,
+                f"an answer was cut off at {self._sampling.max_tokens} tokens",
+            )
+        return completion.message
+
+
+def _turn(tokens: Tokens | None, *, cut: bool = False) -> Turn:
+    """Without tokens, a turn that the learner refuses."""
+    if tokens is None:
+        return Turn((), (), (), truncated=cut)
+    return Turn(tokens.prompt, tokens.completion, tokens.logprobs, truncated=cut)
+
+
+class RemoteSource:
+    """Samples on a server."""
+
+    def __init__(self, spec: JobSpec, environment: Environment, out: Path) -> None:
+        """Raises EndpointRefused for what is no URL, or a key that is not there."""
+        place = spec.sampler.source
+        assert isinstance(place, EndpointSource), "the job chose this source by its kind"
+        self._spec = spec
+        self._place = place
+        self._environment = environment
+        self._folder = Path(place.adapters) / spec.job if place.adapters else out / VERSIONS
+        self._key = _key(place)
+        self._served = place.model
+        """The newest version's name there."""
+        self._policy = spec.job
+        self._loop = asyncio.new_event_loop()
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
+        self._forget_left()
+
+    def adopt(self, version: Version) -> None:
+        """Save the adapter, have it loaded, then let go of the one before.
+
+        Raises AdapterNotWritten, EndpointRefused, EndpointUnavailable.
+        """
+        self._policy = version.name
+        if version.untrained:
+            return
+        name = f"{version.name}-{uuid4().hex[:8]}"
+        folder = self._folder / name
+        save(version.model, folder, version.provenance)
+        self._ask("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.absolute())})
+        before, self._served = self._served, name
+        self._let_go(before)
+
+    def play(self, batch: Batch) -> Iterator[Trajectory]:
+        """As they finish. Raises EnvironmentFailed, EndpointRefused, EndpointUnavailable."""
+        finished = self._finished(batch)
+        try:
+            while True:
+                yield from self._loop.run_until_complete(anext(finished))
+        except StopAsyncIteration:
+            return
+        finally:
+            self._loop.run_until_complete(finished.aclose())
+
+    def close(self) -> None:
+        """Unload what is loaded."""
+        with suppress(EndpointRefused, EndpointUnavailable):
+            self._let_go(self._served)
+        self._client.close()
+        self._loop.close()
+
+    async def _finished(self, batch: Batch) -> AsyncGenerator[list[Trajectory], None]:
+        agents: dict[int, TokenAgent] = {}
+        pace = Pace(self._place.max_requests_per_second)
+        async with Endpoint(
+            self._place.url,
+            self._served,
+            api_key=self._key,
+            concurrency=self._place.concurrency,
+            timeout=self._place.timeout,
+        ) as place:
+
+            def agent(task: TaskDefinition, seed: int) -> TokenAgent:
+                offer = self._offer(task)
+                agents[seed] = TokenAgent(place, pace, offer, seed, self._sampling())
+                return agents[seed]
+
+            setup = Setup(self._environment, agent, scripted_user(self._environment), batch.seed)
+            plan = ((attempt.task, trial) for trial, attempt in enumerate(batch.attempts))
+            concurrency = self._place.concurrency
+            async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
+                async for attempts in finished:
+                    yield [self._trajectory(batch, one, agents.pop(one.seed)) for one in attempts]
+
+    def _offer(self, task: TaskDefinition) -> Offer:
+        return lambda messages: self._environment.offered(task, messages)
+
+    def _sampling(self) -> endpoint.Sampling:
+        sampler = self._spec.sampler
+        neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        return endpoint.Sampling(
+            temperature=sampler.temperature,
+            max_tokens=sampler.max_tokens,
+            # What a checkpoint's generation settings would change is said here.
+            extra={"return_token_ids": True, "logprobs": True, **neutral},
+        )
+
+    def _trajectory(self, batch: Batch, played: Attempt, agent: TokenAgent) -> Trajectory:
+        wanted = batch.attempts[played.trial]
+        return Trajectory(
+            rollout=wanted.rollout,
+            group=wanted.group,
+            task=wanted.task.id,
+            policy=self._policy,
+            turns=tuple(agent.turns),
+            success=played.success,
+            reward=None if played.reward is None else played.reward.total,
+            sampling=Sampling(temperature=self._spec.sampler.temperature),
+            malformed=played.malformed,
+        )
+
+    def _let_go(self, name: str) -> None:
+        if name != self._place.model:
+            self._ask("unload_lora_adapter", {"lora_name": name})
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _forget_left(self) -> None:
+        """Unload what a killed job left there."""
+        for folder in self._folder.glob(f"{self._spec.job}-*"):
+            with suppress(EndpointRefused, EndpointUnavailable):
+                self._ask("unload_lora_adapter", {"lora_name": folder.name})
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _ask(self, what: str, body: Mapping[str, Any]) -> None:
+        """Raises EndpointRefused, EndpointUnavailable."""
+        url = f"{self._place.url.rstrip('/')}/{what}"
+        try:
+            answer = self._client.post(url, json=dict(body))
+        except httpx2.TransportError as error:
+            raise EndpointUnavailable(
+                f"{url} cannot be reached: {error}; see to the server, then run the same command "
+                "to go on"
+            ) from error
+        if answer.status_code != 200:
+            raise EndpointRefused(
+                f"{url} refused {body['lora_name']}: HTTP {answer.status_code}: "
+                f"{answer.text[:300]}; start the server so that it loads adapters at run time "
+                "(vLLM: --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
+            )
+
+
+def _key(place: EndpointSource) -> str | None:
+    if place.api_key_variable is None:
+        return None
+    if place.api_key_variable not in os.environ:
+        raise EndpointRefused(
+            f"the spec takes the key of {place.url} from {place.api_key_variable}, which is not "
+            "set; set it in the job's environment"
+        )
+    return os.environ[place.api_key_variable]
