@@ -267,23 +267,18 @@ class Sampled(Wire):
         ]
 
     def tokens(self, prompt: int, room: int) -> int:
-        """The most that an answer may have. Raises ApiError for more than there is room."""
-        asked = self.asked_tokens
-        if asked is not None and asked > prompt + room:
-            # Never fits, however short the prompt: the client's settings are wrong.
+        """The most that an answer may have: what was asked for, as far as there is room.
+
+        Raises ApiError for more than any prompt would leave room for: the settings are wrong.
+        """
+        asked, length = self.asked_tokens, prompt + room
+        if asked is not None and asked > length:
             raise bad_request(
-                f"max_tokens={asked} cannot be greater than max_model_len={prompt + room}. Please "
+                f"max_tokens={asked} cannot be greater than max_model_len={length}. Please "
                 "request fewer output tokens.",
                 "max_tokens",
             )
-        if asked is not None and asked > room:
-            raise bad_request(
-                f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's "
-                f"maximum context length is {prompt + room} tokens and your request has {prompt} "
-                f"input tokens ({asked} > {prompt + room} - {prompt}).",
-                "max_tokens",
-            )
-        return room if asked is None else asked
+        return room if asked is None else min(asked, room)
 
     @property
     def asked_tokens(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -13,14 +14,19 @@ CERTAINTY = 40.0
 """How far a token's logit is above the others: no chance at temperature 1 matters."""
 
 
-def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str) -> Path:
+def reciting(directory: Path, tokens: PreTrainedTokenizerFast, text: str, **changes: Any) -> Path:
     """A checkpoint that answers everything with a text, whose tokens must all be different.
 
     Its layers add nothing, so the next token follows from the last one alone.
     """
     chain = [token_id(tokens, START["assistant"]), *encode(tokens, text), token_id(tokens, END)]
     assert len(set(chain)) == len(chain), f"{text!r} repeats a token: {chain}"
-    model = random_model(vocab_size=len(tokens), tie_word_embeddings=False, hidden_size=256)
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokens),
+        "tie_word_embeddings": False,
+        "hidden_size": 256,
+    }
+    model = random_model(**settings, **changes)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
