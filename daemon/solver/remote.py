@@ -5,9 +5,9 @@ next one is there; the base answers until the first update. The server reads ada
 that it shares with the job.
 
 Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
-of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts twice
-(a server batches as it likes), and starting the server (vLLM at another temperature than 1 needs
-`--logprobs-mode processed_logprobs`).
+of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts
+twice (a server batches as it likes), and starting the server (vLLM at another temperature than 1
+needs `--logprobs-mode processed_logprobs`).
 """
 
 import asyncio

@@ -18,6 +18,7 @@ from envs.endpoint import (
     EndpointRefused,
     EndpointUnavailable,
     Sampling,
+    Tokens,
     Usage,
     request_seed,
     wire,
@@ -375,3 +376,44 @@ def test_checking_finds_who_is_there() -> None:
 def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(EndpointRefused, match="base URL"):
         Endpoint(url, "small")
+
+
+def scored(*logprobs: float, ids: list[int], prompt: Any, text: str = "Hi") -> Reply:
+    """An answer with exact tokens, as vLLM gives them."""
+    content = [{"token": "x", "logprob": logprob, "bytes": None} for logprob in logprobs]
+    choice = {
+        "index": 0,
+        "message": said(text),
+        "finish_reason": "stop",
+        "logprobs": {"content": content},
+        "token_ids": ids,
+    }
+    return answer(said(text), choices=[choice], prompt_token_ids=prompt)
+
+
+def test_exact_tokens_come_with_an_answer_that_reports_them() -> None:
+    with ModelServer(lambda _: scored(-0.5, -1, ids=[7, 2], prompt=[1, 5])) as server:
+        assert ask(server.url).tokens == Tokens((1, 5), (7, 2), (-0.5, -1.0))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(said("Hi")),
+        scored(-0.5, ids=[7, 2], prompt=[1]),
+        scored(-0.5, ids=[7], prompt=None),
+        scored(-0.5, ids=[7], prompt=[]),
+        scored(-0.5, ids=["7"], prompt=[1]),  # type: ignore[list-item]
+        scored(-0.5, ids=[7], prompt=[1.5]),
+    ],
+)
+def test_tokens_that_are_not_all_there_are_none(reply: Reply) -> None:
+    with ModelServer(lambda _: reply) as server:
+        assert ask(server.url).tokens is None
+
+
+def test_what_is_no_message_keeps_its_tokens() -> None:
+    failed = ended_by(lambda _: scored(-0.5, ids=[2], prompt=[1], text=" "))
+    assert failed.termination is Termination.AGENT_ERROR
+    assert failed.tokens == Tokens((1,), (2,), (-0.5,))
+    assert ended_by(lambda _: answer(said(""))).tokens is None

@@ -1,4 +1,4 @@
-"""The JSON Schema of an event type as it is frozen: head and content, without prose."""
+"""The JSON Schema of an event type or a job's spec as it is frozen, without prose."""
 
 from typing import Any
 
@@ -20,6 +20,12 @@ def schema_of(data_type: type[EventData]) -> dict[str, Any]:
         "head": _without_prose(_used(head)),
         "content": _without_prose(model.model_json_schema()),
     }
+
+
+def plain_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """What a model that is no event accepts."""
+    found: dict[str, Any] = _without_prose(model.model_json_schema())
+    return found
 
 
 def _content_model(data_type: type[EventData]) -> type[BaseModel]:

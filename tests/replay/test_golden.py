@@ -7,12 +7,13 @@ import pytest
 
 from events.codec import arrays_of, decode
 from events.envelope import to_headers
+from events.jobs import JobSpec
 from events.log import Record
 from events.registry import REGISTRY
 from events.rollouts import EventData
 from tests.replay.samples import ARRAYS, SAMPLES
-from tests.replay.schemas import schema_of
-from tests.replay.write_golden import GOLDEN, SCHEMAS, envelope_of, name_of
+from tests.replay.schemas import plain_schema, schema_of
+from tests.replay.write_golden import GOLDEN, JOB_SPEC, SCHEMAS, envelope_of, name_of
 
 TYPES = list(REGISTRY.types.values())
 
@@ -68,4 +69,12 @@ def test_a_released_version_keeps_its_schema(data_type: type[EventData]) -> None
         f"{name_of(data_type)} differs from what was released. If it only gained an optional field "
         "with a default, delete its frozen schema and run python -m tests.replay.write_golden; "
         "anything else is a new version with an upcaster from this one."
+    )
+
+
+def test_a_jobs_spec_keeps_its_schema() -> None:
+    frozen = json.loads(JOB_SPEC.read_text())
+    assert plain_schema(JobSpec) == frozen, (
+        "the spec of a job differs from what was released. If it only gained an optional field "
+        "with a default, delete its frozen schema and run python -m tests.replay.write_golden"
     )

@@ -4,8 +4,8 @@
 
 For the newest version of every registered type: the stored bytes of its sample (samples.py) as
 `tests/replay/golden/<Type>.v<N>.bin` with its headers beside them, and its frozen schema as
-`events/schemas/<Type>.v<N>.json`. Run it once when a type or a version is added; a file that was
-released is history.
+`events/schemas/<Type>.v<N>.json`; and the frozen schema of a job's spec. Run it once when a type or
+a version is added; a file that was released is history.
 """
 
 import json
@@ -15,14 +15,16 @@ from typing import Final
 
 from events.codec import encode
 from events.envelope import Envelope
+from events.jobs import JobSpec
 from events.registry import REGISTRY
 from events.rollouts import EventData
 from tests.replay.samples import ARRAYS, SAMPLES
-from tests.replay.schemas import schema_of
+from tests.replay.schemas import plain_schema, schema_of
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDEN: Final = ROOT / "tests" / "replay" / "golden"
 SCHEMAS: Final = ROOT / "events" / "schemas"
+JOB_SPEC: Final = SCHEMAS / "JobSpec.v1.json"
 
 
 def name_of(data_type: type[EventData]) -> str:
@@ -66,6 +68,9 @@ def write() -> list[Path]:
             if not path.exists():
                 path.write_bytes(content)
                 written.append(path)
+    if not JOB_SPEC.exists():
+        JOB_SPEC.write_bytes(_text(plain_schema(JobSpec)))
+        written.append(JOB_SPEC)
     return written
 
 

@@ -116,3 +116,32 @@ def test_calls_are_read() -> None:
 def test_what_is_no_call_is_text(text: str) -> None:
     message = spoken(text)
     assert (message.content, message.tool_calls) == (text, ())
+
+
+def test_an_answer_is_what_is_written_after_the_prompt(chat: Chat) -> None:
+    shop = Shop()
+    for kind in shop.capabilities:
+        messages = transcript(shop, shop.generate(kind, 3))
+        for end in range(2, len(messages)):
+            if messages[end].role != "assistant":
+                continue
+            written = chat.answer(messages[: end + 1])
+            assert written[-1] in chat.ends
+            assert not chat.ends.intersection(written[:-1])
+            said = chat.message(written, end)
+            assert said.text == messages[end].text
+            assert [(c.name, c.arguments) for c in said.tool_calls] == [
+                (c.name, c.arguments) for c in messages[end].tool_calls
+            ]
+
+
+def test_a_template_that_ends_no_answer_makes_no_examples(directory: Path) -> None:
+    chat = Chat(directory)
+    messages = [Message(role="user", content="a"), Message(role="assistant", content="b")]
+    for template in (
+        "{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}",
+        "{{ 'prompt' if add_generation_prompt else 'conversation' }}",
+    ):
+        chat.tokenizer.chat_template = template
+        with pytest.raises(NoTemplate, match="does not write an answer after its own prompt"):
+            chat.answer(messages)

@@ -16,8 +16,12 @@ LEAST: dict[str, Any] = {
     "base": "tiny",
     "checkpoint": "somewhere",
     "environment": "shop",
-    "pools": [{"name": "replay", "tasks": ["shop/cancel/1", "shop/cancel/2"]}],
+    "pools": [{"name": "traffic", "tasks": ["shop/cancel/1", "shop/cancel/2"]}],
 }
+
+
+def pool(name: str, task: str, *references: str) -> dict[str, Any]:
+    return {"name": name, "tasks": [task], "references": list(references)}
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -64,6 +68,25 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"base_sha256": "abc"}, "base_sha256"),
         ({"seed": 1.5}, "seed"),
         ({"limits": {"kl": None}, "watch_reference": True}, "nothing reads it"),
+        ({"pools": [{"name": "a", "tasks": ["x"], "replay": True}]}, "every pool is replay"),
+        ({"pools": [pool("a", "x"), pool("b", "x")]}, "stands twice among .*: x"),
+        ({"pools": [pool("a", "x", "x")]}, "stands twice among .*: x"),
+        ({"grpo": False}, "leaves nothing to do"),
+        ({"warm_start": {}}, "needs references, and pool traffic has none"),
+        ({"pools": [pool("a", "x", "y")], "warm_start": {"siblings": ["y"]}}, "twice among .*: y"),
+        ({"pools": [pool("a", "x", "y")], "warm_start": {}, "grpo": False}, "mode auto asks GRPO"),
+        (
+            {
+                "pools": [pool("a", "x", "y")],
+                "warm_start": {"mode": "always", "siblings": ["z"]},
+                "sampler": {"rollouts": 65},
+            },
+            "65 rollouts is less than one batch of 64 and 2 reference trajectories",
+        ),
+        ({"checkpoints": [64, 9999]}, "checkpoint 9999 is beyond the budget of 3072"),
+        ({"sampler": {"source": {"kind": "elsewhere"}}}, r"sampler\.source"),
+        ({"sampler": {"source": {"kind": "endpoint", "url": "u"}}}, r"sampler\.source.*model"),
+        ({"device": "tpu"}, "device"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_sentence(
