@@ -6,31 +6,8 @@ from pydantic import ValidationError
 
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.jobs import (
-    JobSpec,
-    Limits,
-    LoraSettings,
-    OptimizerSettings,
-    Sampler,
-    SftSettings,
-    Sha256,
-    TaskPool,
-)
+from events.jobs import JobSpec
 from events.registry import first_problem
-
-__all__ = [
-    "BadSpec",
-    "JobSpec",
-    "Limits",
-    "LoraSettings",
-    "OptimizerSettings",
-    "Sampler",
-    "SftSettings",
-    "Sha256",
-    "TaskPool",
-    "digest",
-    "read_spec",
-]
 
 
 class BadSpec(KintsugiError):

@@ -27,7 +27,7 @@ from daemon.solver.lora import (
     save,
     weights_sha256,
 )
-from daemon.solver.spec import LoraSettings
+from events.jobs import LoraSettings
 from tests.daemon.engine.conftest import save_adapter
 
 Tensors = dict[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""A step spread over two processes is the step of one."""
+"""A step spread over two processes is the step of one, the base whole in each or spread too."""
 
 import json
 import subprocess
@@ -7,33 +7,48 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
-from daemon.solver.algorithm import Algorithm, KlConfig, LossConfig, TisConfig
+from daemon.solver import parallel
+from daemon.solver.lora import Base, Provenance, save
+from daemon.solver.policy import parts
 from daemon.solver.trajectory import Trajectory
-from tests.daemon.solver.test_update import adapter, learner, weights
-from tests.daemon.solver.tiny import groups
+from daemon.solver.update import Learner
+from events.algorithm import Algorithm, KlConfig, LossConfig, TisConfig
+from tests.daemon.solver.test_update import LORA, adapter, weights
+from tests.daemon.solver.tiny import ENDS, groups
 
 PROGRAM = """
 import json, sys
+from pathlib import Path
 import torch
 from tests.daemon.solver.test_parallel import run
 
-rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+folder, rank, sharded = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "sharded"
 torch.set_num_threads(1)
 torch.distributed.init_process_group(
-    "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2
+    "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
 )
-print(json.dumps(run()))
+print(json.dumps(run(folder / str(rank), sharded)))
 torch.distributed.destroy_process_group()
 """
 
 
-def run() -> list[object]:
-    """Two steps: weights and figures after them."""
+def run(folder: Path, sharded: bool = False) -> dict[str, object]:
+    """Two steps: weights, figures and the saved adapter after them; weights of the base held."""
+    model = adapter()
+    if sharded:
+        parallel.shard(model)
     kl, tis = KlConfig(beta=0.05), TisConfig(mode="truncate")
-    one = learner(Algorithm(mini_batches=2, epochs=2, loss=LossConfig(kl=kl, tis=tis)))
+    algorithm = Algorithm(mini_batches=2, epochs=2, loss=LossConfig(kl=kl, tis=tis))
+    one = Learner(model, algorithm, ENDS, micro_tokens=40)
     figures = [one.step(made).model_dump() for made in batches()]
-    return [weights(one.model).tolist(), figures]
+    return {
+        "weights": weights(model).tolist(),
+        "figures": figures,
+        "saved": save(model, folder, provenance()),
+        "held": sum(_held(p) for p in parts(model)[0].parameters() if not p.requires_grad),
+    }
 
 
 def batches() -> list[list[Trajectory]]:
@@ -41,27 +56,62 @@ def batches() -> list[list[Trajectory]]:
     return [groups(1), groups(2, count=1, size=2)]
 
 
-@pytest.mark.processes
-@pytest.mark.processes
-def test_two_processes_make_the_step_of_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM]
+def provenance() -> Provenance:
+    base = Base(name="tiny", sha256="0" * 64)
+    return Provenance(base=base, lora=LORA, seed=0, steps=2, rollouts=(), spec={})
+
+
+def _held(parameter: torch.nn.Parameter) -> int:
+    """Its numbers in this process."""
+    whole = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return whole.numel()
+
+
+def in_two(folder: Path, how: str) -> list[dict[str, object]]:
+    """What `run` says in each of two processes."""
     processes = [
         subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "rendezvous")],
+            [sys.executable, "-c", PROGRAM, str(folder), str(rank), how],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    ends = [process.communicate(timeout=120) for process in processes]
+    ends = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], ends
-    first, second = (json.loads(out) for out, _ in ends)
-    assert first == second
-    expected_weights, expected_figures = run()
+    return [json.loads(out) for out, _ in ends]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["whole", "sharded"])
+def test_two_processes_make_the_step_of_one(tmp_path: Path, how: str) -> None:
+    first, second = in_two(tmp_path, how)
+    expected = run(tmp_path / "alone")
+    for field in ("weights", "figures", "saved"):
+        assert first[field] == second[field]
     torch.testing.assert_close(
-        torch.tensor(first[0]), torch.tensor(expected_weights), atol=1e-6, rtol=0
+        torch.tensor(first["weights"]), torch.tensor(expected["weights"]), atol=1e-6, rtol=0
     )
-    for found, expected in zip(first[1], expected_figures, strict=True):  # type: ignore[call-overload]
-        assert found == pytest.approx(expected, abs=1e-6)
-    assert not torch.equal(torch.tensor(first[0]), weights(adapter()))
+    for found, wanted in zip(first["figures"], expected["figures"], strict=True):  # type: ignore[call-overload]
+        assert found == pytest.approx(wanted, abs=1e-6)
+    assert not torch.equal(torch.tensor(first["weights"]), weights(adapter()))
+
+
+@pytest.mark.processes
+def test_a_spread_base_is_held_once_and_not_in_every_process(tmp_path: Path) -> None:
+    body = parts(adapter())[0]
+    layers = sum(p.numel() for n, p in body.named_parameters() if _in_a_layer(n))
+    outside = sum(p.numel() for n, p in body.named_parameters() if "layers." not in n)
+    held = [int(str(one["held"])) for one in in_two(tmp_path, "sharded")]
+    assert sum(held) == layers + 2 * outside
+
+
+def _in_a_layer(name: str) -> bool:
+    return "layers." in name and "lora_" not in name
+
+
+def test_one_process_shards_nothing() -> None:
+    model = adapter()
+    parallel.shard(model)
+    assert not any(isinstance(p, DTensor) for p in model.parameters())
