@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from daemon.engine.cache import Cache
@@ -69,11 +70,11 @@ class Policy:
         with warnings.catch_warnings():
             # PEFT up to 0.21 asks transformers by a name that is going away.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            adapted = PeftModel.from_pretrained(self._checkpoint, folder)
-        try:
-            return Policy.of(adapted, name)
-        finally:
-            adapted.unload()
+            try:
+                adapted = PeftModel.from_pretrained(self._checkpoint, folder)
+                return Policy.of(adapted, name)
+            finally:
+                _without_adapters(self._checkpoint)
 
     @property
     def checkpoint(self) -> PreTrainedModel | None:
@@ -94,6 +95,15 @@ class Policy:
     def context(self) -> int:
         """Positions that the model is declared for."""
         return self.weights.shape.context
+
+
+def _without_adapters(model: PreTrainedModel) -> None:
+    """Take out what PEFT put in, also where it failed half way."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LoraLayer):
+            base: Any = module.get_base_layer()
+            model.set_submodule(name, base)
+    vars(model).pop("peft_config", None)
 
 
 def _proven(model: Any) -> Weights:

@@ -105,6 +105,20 @@ def test_an_adapter_directory_makes_a_policy_and_leaves_the_base(tmp_path: Path)
     torch.testing.assert_close(twice.weights.layers[0].qkv, better.weights.layers[0].qkv)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_an_adapter_that_does_not_load_leaves_the_base(tmp_path: Path) -> None:
+    random_model().save_pretrained(tmp_path / "base")
+    adapted(random_model()).save_pretrained(tmp_path / "good")
+    wider = adapted(random_model(hidden_size=64))
+    wider.save_pretrained(tmp_path / "wider")
+    base = Policy.load(tmp_path / "base", "base")
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        base.adapted(tmp_path / "wider", "wider")
+    assert base.checkpoint is not None
+    assert not any("lora" in name for name, _ in base.checkpoint.named_modules())
+    assert base.adapted(tmp_path / "good", "good").name == "good"
+
+
 def test_a_model_that_computes_something_else_is_refused() -> None:
     model = random_model()
     model.model.layers[1].register_forward_hook(lambda *given: given[-1] * 1.5)
