@@ -62,8 +62,8 @@ def _shares(plain: float, **others: float) -> dict[str, float]:
 
 
 _TAUGHT: Final = _shares(0.78, compound=0.12, followup=0.05, cond_status=0.05)
-_RARE: Final = {"two_writes": 0.018, "fallback": 0.01, "question": 0.045, "changed_mind": 0.012}
-_RARER: Final = {"two_writes": 0.008, "question": 0.05, "changed_mind": 0.03}
+_RARE: Final = {"two_writes": 0.025, "fallback": 0.01, "question": 0.03, "changed_mind": 0.012}
+_RARER: Final = {"two_writes": 0.011, "fallback": 0.007, "question": 0.05, "changed_mind": 0.03}
 
 RECIPE: Final = Recipe(
     phases=(
@@ -77,8 +77,15 @@ RECIPE: Final = Recipe(
         ),
         Phase(name="rare", steps=150, shares=_TAUGHT | _RARE, rates=(0.2, 0.2)),
         Phase(name="rarer", steps=60, shares=_TAUGHT | _RARER, rates=(0.2, 0.03)),
-        Phase(name="withheld", steps=40, shares=_TAUGHT, rates=(0.2, 0.03), test_every=10),
+        Phase(
+            name="withheld",
+            steps=40,
+            shares=_TAUGHT,
+            rates=(0.2, 0.03),
+            test_every=10,
+            test_tasks=200,
+        ),
     )
 )
 """The shares of the weak kinds and the lengths of the phases were chosen on development seeds, so
-that all four are weak and none is lost; the tests of the last phase choose the step."""
+that the four become weak and none is lost; the tests of the last phase choose the step."""
