@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from daemon.engine.reference import recipe
 from daemon.engine.reference.evaluate import CHECKPOINT
 from envs.shop.kinds import PLAIN
 from events.algorithm import Algorithm, FilterConfig
@@ -64,8 +65,9 @@ class Settings(Frozen):
     """Of the replay, what siblings have; the rest is as passed traffic was."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """Of the pass rates that quotas follow."""
-    algorithm: Algorithm = Algorithm(filter=FilterConfig(refill=0))
-    optimizer: OptimizerSettings = OptimizerSettings()
+    algorithm: Algorithm = Algorithm(filter=FilterConfig(refill=0), epochs=4)
+    """Rollouts are dearer than updates: four small steps on a batch gain more than a large one."""
+    optimizer: OptimizerSettings = OptimizerSettings(lr=1e-3)
     lora: LoraSettings = LoraSettings()
     limits: Limits = Limits(kl=None, entropy_factor=None, malformed_factor=None)
     """Whether an adapter is good is what the experiment asks: none is stopped early."""
@@ -84,7 +86,8 @@ class Settings(Frozen):
 SETTINGS: Final = Settings()
 
 WEAK: Final[Mapping[str, tuple[str, ...]]] = {
-    "main": ("two_writes", "fallback", "question", "changed_mind"),
+    "main": recipe.WEAK,
+    "unseen": ("handover",),
 }
 """Capability set -> the rare kinds of its traffic. `main` are those the model card names weak;
 `unseen` follows by the rule of `unseen` from figures on development seeds, and no development run
