@@ -63,7 +63,7 @@ def _shares(plain: float, **others: float) -> dict[str, float]:
 
 _TAUGHT: Final = _shares(0.78, compound=0.12, followup=0.05, cond_status=0.05)
 _RARE: Final = {"two_writes": 0.025, "fallback": 0.01, "question": 0.03, "changed_mind": 0.012}
-_RARER: Final = {"two_writes": 0.011, "fallback": 0.007, "question": 0.05, "changed_mind": 0.03}
+_RARER: Final = {"two_writes": 0.006, "fallback": 0.004, "question": 0.08, "changed_mind": 0.03}
 
 RECIPE: Final = Recipe(
     phases=(
@@ -79,7 +79,7 @@ RECIPE: Final = Recipe(
         Phase(name="rarer", steps=60, shares=_TAUGHT | _RARER, rates=(0.2, 0.03)),
         Phase(
             name="withheld",
-            steps=40,
+            steps=20,
             shares=_TAUGHT,
             rates=(0.2, 0.03),
             test_every=10,
