@@ -13,7 +13,7 @@ from ops.learning.run import run
 from ops.learning.seeds import Seeds
 from ops.learning.settings import Arm, Settings, Shown, traffic
 
-pytestmark = [pytest.mark.learning, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 BUDGET = 320
 SETTINGS = Settings(
