@@ -22,6 +22,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -183,20 +184,18 @@ class Job:
         """None while it goes on."""
         self._stopping = stopping
         out.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(out / _LOCK)
-        try:
-            self._load()
-        except BaseException:
-            self._lock.close()
-            raise
+        with ExitStack() as held:
+            held.enter_context(_locked(out / _LOCK))
+            self._load(held)
+            self._held = held.pop_all()
 
-    def _load(self) -> None:
+    def _load(self, held: ExitStack) -> None:
         spec = self.spec
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
         self.environment = open_environment(spec.environment, benchmarks=benchmarks)
-        self._task = lru_cache(maxsize=None)(self.environment.task)
+        self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
         self.chat = Chat(_checkpoint(spec))
         self.model, self._base, self._parent = _model(spec)
@@ -205,8 +204,8 @@ class Job:
         self._choice = Choice(spec)
         self.history = History()
         """What the policy sampled since the job began, or since its warm start."""
-        self._source = self._new_source()
-        self._journal = Journal(self.out / JOURNAL, digest(spec))
+        self._source = held.enter_context(closing(self._new_source()))
+        self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, digest(spec))))
         self._batches = 0
         """Journal entries that have been used."""
         self.steps = 0
@@ -224,9 +223,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._source.close()
-        self._journal.close()
-        self._lock.close()
+        self._held.close()
 
     def __iter__(self) -> Iterator[Progress]:
         """Work, one update (or the warm start) per item; nothing happens that is not asked for.
@@ -489,11 +486,13 @@ class Job:
         return self._task(task).capability
 
     def _check_tasks(self) -> None:
-        """Name a task that does not exist now, and not after an hour. Raises UnknownTask."""
-        for pool in self.spec.pools:
-            for task in (*pool.tasks, *pool.references):
-                self._task(task)
-        for task in self.spec.warm_start.siblings if self.spec.warm_start else ():
+        """Name a kind of task that does not exist now, and not after an hour. Raises UnknownTask.
+
+        One task for each beginning of an id: making thousands takes as long as some training.
+        """
+        siblings = self.spec.warm_start.siblings if self.spec.warm_start else ()
+        named = (task for pool in self.spec.pools for task in (*pool.tasks, *pool.references))
+        for task in {task.rpartition("/")[0]: task for task in (*named, *siblings)}.values():
             self._task(task)
 
     def _new_learner(self) -> Learner:
