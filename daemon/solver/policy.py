@@ -10,14 +10,19 @@ dropout, whose log-probabilities would differ from call to call.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeGuard, cast
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.autograd import Function
 
+from daemon.solver import dense
 from daemon.solver.batch import Padded
 from events.errors import KintsugiError
+
+_TILE: Final = 2**24
+"""Logits at once: 64 MiB of them."""
 
 
 class UnsupportedModel(KintsugiError):
@@ -36,23 +41,106 @@ class Scores:
 
 def score(model: nn.Module, batch: Padded, temperature: float = 1.0) -> Scores:
     """The policy's log-probabilities of a micro-batch, with gradient where that is enabled."""
-    body, head = parts(model)
     on = batch.mask > 0
-    output: Any = body(input_ids=batch.ids, attention_mask=batch.attention, use_cache=False)
-    logits = head(output.last_hidden_state[:, :-1][on])
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    picked = logits.gather(-1, batch.ids[:, 1:][on][:, None]).squeeze(-1)
-    logp = torch.zeros_like(batch.mask, dtype=logits.dtype)
+    head = parts(model)[1]
+    hidden, written = _hidden(model, batch.ids, on), batch.ids[:, 1:][on]
+    if _fixed(head):
+        picked, of_each = _picked(hidden, head.weight, written, temperature)
+    else:
+        logits = head(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+        picked = logits.log_softmax(-1).gather(-1, written[:, None]).squeeze(-1)
+        of_each = _entropy(logits.detach())
+    logp = torch.zeros_like(batch.mask, dtype=picked.dtype)
     entropy = torch.zeros_like(logp)
-    logp[on] = picked - logits.logsumexp(-1)
-    entropy[on] = _entropy(logits.detach())
+    logp[on], entropy[on] = picked, of_each
     return Scores(logp, entropy)
+
+
+def _hidden(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
+    """(N, D) last hidden states where a written token is predicted.
+
+    Rows are padded on the right, which a causal model never sees from the left: without a mask,
+    attention is the plain causal kind, which is the fast one.
+    """
+    if dense.takes(model):
+        return dense.hidden_states(model, ids, nn.functional.pad(on, (0, 1)))
+    output: Any = parts(model)[0](input_ids=ids, use_cache=False)
+    hidden: Tensor = output.last_hidden_state[:, :-1][on]
+    return hidden
 
 
 def _entropy(logits: Tensor) -> Tensor:
     """(N,) in nats, of (N, V) logits."""
     each: Tensor = torch.special.entr(logits.softmax(-1))
     return each.sum(-1)
+
+
+def _fixed(head: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether a head is a matrix that nobody trains, and whole on this device."""
+    if type(head) is not nn.Linear or head.bias is not None:
+        return False
+    return type(head.weight) is nn.Parameter and not head.weight.requires_grad
+
+
+def _picked(
+    hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """(N,) log-probabilities of the written ids, and (N,) entropies."""
+    found = _Picked.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], found)
+
+
+class _Picked(Function):
+    """Log-probabilities through a fixed head, tile by tile: no (N, V) matrix is ever whole.
+
+    The gradient of a token's log-probability with respect to its hidden state is found on the way,
+    d log p(y) / d h = (e_y - p) W / temperature, and kept in place of the logits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        size = max(_TILE // weight.shape[0], 128)
+        slope = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        logps, entropies = [], []
+        for at in range(0, len(hidden), size):
+            part = slice(at, at + size)
+            logp, entropy, down = _tile(hidden[part], weight, written[part], temperature)
+            logps.append(logp)
+            entropies.append(entropy)
+            if slope is not None:
+                slope[part] = (down.to(weight.dtype) @ weight).div_(temperature)
+        ctx.save_for_backward(slope)
+        kind = torch.promote_types(hidden.dtype, torch.float32)
+        empty = [hidden.new_empty(0, dtype=kind)]
+        found = torch.cat(logps or empty), torch.cat(entropies or empty)
+        ctx.mark_non_differentiable(found[1])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return (slope * grad[:, None]).to(slope.dtype), None, None, None
+
+
+def _tile(
+    hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability and entropy of each, and (N, V) the slope of its logits: e_y - p."""
+    logits = hidden @ weight.T
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
+    logits.sub_(logits.amax(-1, keepdim=True))
+    # Against the largest one, which is 0 now: nothing overflows.
+    chances = logits.exp()
+    total = chances.sum(-1, keepdim=True)
+    chances.div_(total)
+    size = total.log().squeeze(-1)
+    logp = logits.gather(-1, written[:, None]).squeeze(-1) - size
+    entropy = size - torch.linalg.vecdot(chances, logits)
+    down = chances.neg_()
+    return logp, entropy, down.scatter_add_(-1, written[:, None], torch.ones_like(total))
 
 
 def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -11,7 +11,8 @@ A loss or gradient that is not finite raises `UnstableUpdate` before the optimiz
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from peft import PeftModel
@@ -54,6 +55,10 @@ def adamw(
         eps=settings.eps,
         weight_decay=settings.weight_decay,
     )
+
+
+_CACHED: Final = 2048
+"""Padded tokens of a micro-batch on a CPU at most: measured, ops/bench/learner."""
 
 
 @dataclass(slots=True)
@@ -159,7 +164,10 @@ class Learner:
     def _prepared(self, part: Sequence[Row], parts: int) -> list[_Micro]:
         """A mini-batch's micro-batches, with everything that must be known before the update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
-        found = [_Micro(pad(micro, self.device)) for micro in micro_batches(own, self.micro_tokens)]
+        micros = micro_batches(own, self._micro_tokens())
+        # A process that shares its base with others takes part in their passes.
+        idle = [[_unwritten(part[0])]] * (parallel.rounds(self.model, len(micros)) - len(micros))
+        found = [_Micro(pad(micro, self.device)) for micro in (*micros, *idle)]
         with torch.no_grad():
             if parts * self.algorithm.epochs > 1:
                 for micro in found:
@@ -169,6 +177,10 @@ class Learner:
                     for micro in found:
                         micro.ref = self._score(micro.padded).logp
         return found
+
+    def _micro_tokens(self) -> int:
+        """The bound, or less where more would only leave the caches."""
+        return min(self.micro_tokens, _CACHED) if self.device.type == "cpu" else self.micro_tokens
 
     def _optimizer_step(
         self, micros: Sequence[_Micro], over: Denominators, tally: Tally
@@ -238,6 +250,12 @@ def clipped(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float
 
 def _broken(gradient: Tensor | None) -> bool:
     return gradient is not None and not bool(torch.isfinite(gradient).all())
+
+
+def _unwritten(row: Row) -> Row:
+    """A row of which nothing is trained on."""
+    sequence = replace(row.sequence, written=(False,) * row.length)
+    return replace(row, sequence=sequence, advantage=0.0)
 
 
 def _about(trajectories: Sequence[Trajectory], chosen: Chosen, step: int) -> StepMetrics:

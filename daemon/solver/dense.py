@@ -1,0 +1,223 @@
+"""The forward pass of a dense Qwen3 under a LoRA adapter, for training on a CPU.
+
+The same function as the model's own forward, laid out for the one thing that is trained: weights of
+the base get no gradient, so nothing is kept for one. Where PEFT runs three products per linear
+layer, this runs one with the adapter added to the weights, and the gradients of both factors come
+exactly out of the backward pass. The last layer's second half runs where a token is scored only.
+
+    hidden_states(model, ids, on)  ->  (tokens that are scored, width)
+
+`takes` says whether a model is of this kind; every other one goes through its own forward
+(policy.py). Guarantee: equal to it to rounding, in value and gradient (tests). Rows are padded on
+the right, which a causal model never looks at from the left, so there is no attention mask.
+"""
+
+from typing import Any, Final, cast
+
+import torch
+from peft import PeftModel
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+
+_LINEAR: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
+_INNER: Final = ("gate_proj", "up_proj", "down_proj")
+
+
+def takes(model: nn.Module) -> bool:
+    """Whether this module computes what the model would."""
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    if type(base) is not Qwen3ForCausalLM or _has_hooks(base):
+        return False
+    config = base.config
+    if config.hidden_act != "silu" or set(config.layer_types or ()) != {"full_attention"}:
+        return False
+    whole = all(
+        p.device.type == "cpu"
+        and type(p) is nn.Parameter
+        and p.dtype == torch.float32
+        and ("lora_" in name or not p.requires_grad)
+        for name, p in base.named_parameters()
+    )
+    return whole and all(map(_plain, _linears(base)))
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    return any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def _linears(base: Any) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for layer in base.model.layers:
+        found += (getattr(layer.self_attn, name) for name in _LINEAR)
+        found += (getattr(layer.mlp, name) for name in _INNER)
+    return found
+
+
+def _plain(module: nn.Module) -> bool:
+    """A linear layer without bias, under LoRA of the ordinary kind at most."""
+    if not isinstance(module, LoraLinear):
+        return type(module) is nn.Linear and module.bias is None
+    base = module.get_base_layer()
+    if type(base) is not nn.Linear or base.bias is not None or module.merged:
+        return False
+    # Variants are DoRA and its like.
+    return not module.lora_variant and not any(module.lora_bias.values())
+
+
+def hidden_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
+    """(N, D) normed last hidden states of (B, T) ids where (B, T) `on` says so, row by row."""
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    body = base.model
+    batch, length = ids.shape
+    x = body.embed_tokens(ids).reshape(batch * length, -1)
+    places = torch.arange(length)[None]
+    cos, sin = (one[0, :, None, : one.shape[-1] // 2] for one in body.rotary_emb(x, places))
+    wanted = on.reshape(-1).nonzero().squeeze(-1)
+    last = len(body.layers) - 1
+    for number, layer in enumerate(body.layers):
+        seen = _attention(layer, x, cos, sin, batch)
+        if number == last:
+            x, seen = x[wanted], seen[wanted]
+        x = x + _adapted(layer.self_attn.o_proj, seen)
+        x = x + _feed_forward(layer, x)
+    return _normed(body.norm, x)
+
+
+def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
+    """(N, heads * size): what each token gathers from those before it."""
+    own, size = layer.self_attn, layer.self_attn.head_dim
+    x = _normed(layer.input_layernorm, x)
+
+    shape = (batch, cos.shape[0], -1, size)
+    q = _adapted(own.q_proj, x).view(shape)
+    k = _adapted(own.k_proj, x).view(shape)
+    v = _adapted(own.v_proj, x).view(shape)
+    q = _turned(_normed(own.q_norm, q), cos, sin)
+    k = _turned(_normed(own.k_norm, k), cos, sin)
+    seen = functional.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        is_causal=True,
+        scale=own.scaling,
+        enable_gqa=True,
+    )
+    return seen.transpose(1, 2).reshape(x.shape[0], -1)
+
+
+def _feed_forward(layer: Any, x: Tensor) -> Tensor:
+    x = _normed(layer.post_attention_layernorm, x)
+    gate, up = _adapted(layer.mlp.gate_proj, x), _adapted(layer.mlp.up_proj, x)
+    return _adapted(layer.mlp.down_proj, _gated(gate, up))
+
+
+def _adapted(module: Any, x: Tensor) -> Tensor:
+    """A linear layer with whatever adapter is switched on."""
+    if not isinstance(module, LoraLinear):
+        return functional.linear(x, module.weight)
+    base = cast(nn.Linear, module.get_base_layer()).weight
+    names = [] if module.disable_adapters else module.active_adapters
+    names = [name for name in names if name in module.lora_A]
+    if not names:
+        return functional.linear(x, base)
+    down = torch.cat([_weight(module.lora_A[name]) for name in names])
+    up = torch.cat([_weight(module.lora_B[name]) * module.scaling[name] for name in names], dim=1)
+    return _applied(_Adapted, x, base, down, up)
+
+
+def _weight(factor: nn.Module) -> Tensor:
+    return cast(nn.Linear, factor).weight
+
+
+def _applied(function: type[Function], *inputs: Any) -> Tensor:
+    """A function of our own on tensors, in the graph."""
+    return cast(Tensor, function.apply(*inputs))  # type: ignore[no-untyped-call]
+
+
+class _Adapted(Function):
+    """x (W + U D)^T for a fixed W: the sum is made again in the backward pass and never kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, down, up)
+        return functional.linear(x, torch.addmm(weight, up, down))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
+        x, weight, down, up = ctx.saved_tensors
+        back = grad @ torch.addmm(weight, up, down) if ctx.needs_input_grad[0] else None
+        # Laid out so that the long side is the one that is summed over.
+        of_up = ((x @ down.T).T @ grad).T
+        of_down = (grad @ up).T @ x
+        return back, None, of_down, of_up
+
+
+def _normed(norm: Any, x: Tensor) -> Tensor:
+    return _applied(_Norm, x, norm.weight, norm.variance_epsilon)
+
+
+class _Norm(Function):
+    """RMS norm over the last axis, with a fixed weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        inverse = (length.square_().div_(x.shape[-1]).add_(eps)).rsqrt_()
+        ctx.save_for_backward(x, weight, inverse)
+        return torch.mul(x, inverse).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        x, weight, inverse = ctx.saved_tensors
+        grad = grad * weight
+        along = (grad * x).sum(-1, keepdim=True).mul_(inverse.pow(3)).div_(-x.shape[-1])
+        return grad.mul_(inverse).addcmul_(x, along), None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return _applied(_Turned, x, cos, sin)
+
+
+class _Turned(Function):
+    """Rotary positions: pairs from the two halves of a head, turned by their place's angles."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotated(grad, cos, -sin), None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    made = torch.empty(x.shape, dtype=x.dtype)
+    one, two = made.chunk(2, dim=-1)
+    torch.mul(first, cos, out=one).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=two).addcmul_(first, sin)
+    return made
+
+
+def _gated(gate: Tensor, up: Tensor) -> Tensor:
+    return _applied(_Gated, gate, up)
+
+
+class _Gated(Function):
+    """silu(gate) * up; nothing is kept but the two."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        of_gate = torch.ops.aten.silu_backward(grad * up, gate)
+        return of_gate, functional.silu(gate).mul_(grad)
