@@ -25,7 +25,7 @@ _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 """Also the name of a Python file and, in capitals, of a class."""
 
 _MOST_SEED: Final = 10**17
-"""Of a check's first task: an id holds 18 digits (envs/environment.py), and later tasks have more."""
+"""Of a check's first task: an id has 18 digits (envs/environment.py), and later tasks need more."""
 
 group = noun("env", "Environments: tasks that can be executed.")
 
