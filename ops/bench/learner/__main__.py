@@ -13,7 +13,8 @@ checkpointing, without its own rollouts, with the fastest of `--rows` per micro-
 before those that count chooses (`rows`, per number of threads). Ours runs as a job does.
 
 `tokens_per_second` counts tokens that the model wrote, medians. `ratio` is the median of the ratios
-of neighbouring steps. Memory is the most that was resident: `peak_mb` of the whole process,
+of neighbouring steps; `cpu_ratio` the same of processor time, which other programs on the machine
+disturb less. Memory is the most that was resident: `peak_mb` of the whole process,
 `step_mb` of it beyond what was resident when model and optimizer had been loaded. Linux only.
 """
 
@@ -30,9 +31,12 @@ from typing import Any, Final
 
 from safetensors.torch import load_file
 
+from ops import isolated
 from ops.bench.learner.batch import SHAPES, make
-from ops.bench.learner.environment import TRL, python
 
+TRL: Final = "trl==1.16.0"
+SHARED: Final = ("torch", "transformers", "peft", "safetensors", "tokenizers", "numpy")
+"""Of the same versions on both sides, so that trainers are compared and not libraries."""
 ROOT: Final = Path(__file__).parents[3]
 
 
@@ -63,7 +67,7 @@ class Side:
 def main() -> None:
     """Print one JSON document."""
     options = _parser().parse_args()
-    peer = python()
+    peer = isolated.interpreter(TRL, *isolated.ours(*SHARED))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(options.shape, folder)
@@ -90,9 +94,15 @@ def _measured(
         "rows": rows,
         "ours": _figures([pair[0] for pair in pairs], tokens),
         "trl": _figures([pair[1] for pair in pairs], tokens),
-        "ratio": round(statistics.median(b["seconds"] / a["seconds"] for a, b in pairs), 2),
+        "ratio": _ratio(pairs, "seconds"),
+        "cpu_ratio": _ratio(pairs, "cpu"),
         "agreement": agreement,
     }
+
+
+def _ratio(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], what: str) -> float:
+    ratios: list[float] = [trl[what] / own[what] for own, trl in pairs]
+    return round(statistics.median(ratios), 2)
 
 
 def _fastest(folder: Path, peer: Path, threads: int, candidates: Sequence[int]) -> int:
@@ -101,8 +111,11 @@ def _fastest(folder: Path, peer: Path, threads: int, candidates: Sequence[int]) 
     for rows in candidates if len(candidates) > 1 else ():
         with _side(folder, peer, "peer", threads, rows) as trl:
             trl.ask("step")
-            seconds[rows] = min(trl.ask("step")["seconds"] for _ in range(2))
-        print(f"trl, {rows} rows, {threads} threads: {seconds[rows]:.3f} s", file=sys.stderr)
+            seconds[rows] = min(trl.ask("step")["cpu"] for _ in range(2))
+        print(
+            f"trl, {rows} rows, {threads} threads: {seconds[rows]:.3f} s of processor",
+            file=sys.stderr,
+        )
     return min(seconds, key=seconds.__getitem__) if seconds else candidates[0]
 
 
@@ -132,6 +145,7 @@ def _figures(steps: Sequence[dict[str, Any]], tokens: int) -> dict[str, float]:
     return {
         "tokens_per_second": round(tokens / seconds),
         "step_seconds": round(seconds, 4),
+        "cpu_seconds": round(statistics.median(step["cpu"] for step in steps), 4),
         "peak_mb": round(last["peak"] / 1e6),
         "step_mb": round((last["peak"] - last["before"]) / 1e6),
     }

@@ -59,9 +59,10 @@ class Ours:
 
     def step(self) -> dict[str, Any]:
         """One step: filter, advantages, padding, forward, backward, clipping, AdamW, figures."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         found = self.learner.step(self.rollouts)
-        return {"seconds": time.perf_counter() - start, "norm": found.gradient_norm}
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        return {"seconds": seconds, "cpu": cpu, "norm": found.gradient_norm}
 
     def save(self, file: str) -> dict[str, Any]:
         """The adapter as it is now."""

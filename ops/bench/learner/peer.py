@@ -2,7 +2,7 @@
 
     python -m ops.bench.learner.peer FOLDER THREADS MICRO
 
-Runs in an environment of its own (environment.py) and speaks as ours.py does. The trainer's
+Runs in an environment of its own (ops/isolated.py) and speaks as ours.py does. The trainer's
 `training_step` is its own, loss, metrics and accumulation included; only `_prepare_inputs`, which
 would sample rollouts, hands over the micro-batch that it is given. Prompts are padded on the left
 and completions on the right, as TRL pads them; tool results are masked by `tool_mask`. MICRO rows
@@ -69,9 +69,10 @@ class Peer:
 
     def step(self) -> dict[str, Any]:
         """One step: forward, backward, metrics, clipping, AdamW. The batch was padded before."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         _, norm = self._step(self.parts)
-        return {"seconds": time.perf_counter() - start, "norm": norm}
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        return {"seconds": seconds, "cpu": cpu, "norm": norm}
 
     def save(self, file: str) -> dict[str, Any]:
         """The adapter as it is now."""
