@@ -1,7 +1,7 @@
 """How the reference policy is trained, as data: what it is shown, how long, and how fast.
 
 Its weakness is made here, and in no other way: some kinds of task are shown rarely and then
-withheld until the end, the others not at all.
+withheld until the end, others not at all.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from envs.shop.kinds import PLAIN
 from events.messages import Frozen
 
 WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
-"""Kinds that are shown rarely and then withheld."""
+"""Kinds that are shown rarely and then withheld; the last one is never shown."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
@@ -62,8 +62,8 @@ def _shares(plain: float, **others: float) -> dict[str, float]:
 
 
 _TAUGHT: Final = _shares(0.78, compound=0.12, followup=0.05, cond_status=0.05)
-_RARE: Final = {"two_writes": 0.025, "fallback": 0.01, "question": 0.03, "changed_mind": 0.012}
-_RARER: Final = {"two_writes": 0.006, "fallback": 0.004, "question": 0.08, "changed_mind": 0.03}
+_RARE: Final = {"two_writes": 0.008, "fallback": 0.01, "question": 0.03}
+_RARER: Final = {"fallback": 0.006, "question": 0.08}
 
 RECIPE: Final = Recipe(
     phases=(
