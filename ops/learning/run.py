@@ -175,6 +175,7 @@ def _trained(bench: Bench, budget: int, folder: Path) -> _Made:
 def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
     """What the job is told; `budget` is what the diagnosis left."""
     settings, key = bench.settings, bench.key
+    updates = settings.refining if key.arm in ("b", "c") else settings.updates
     groups = budget // settings.size
     if targets is None:
         plan = arms.general(bench.shop, bench.mix, bench.seeds, key.seed, groups)
@@ -201,8 +202,8 @@ def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
         warm_start=plan.warm_start,
         grpo=key.arm != "c",
         checkpoints=tuple(b - spent for b in settings.budgets if b - spent <= budget),
-        algorithm=settings.algorithm,
-        optimizer=settings.optimizer,
+        algorithm=updates.algorithm,
+        optimizer=updates.optimizer,
         lora=settings.lora,
         limits=settings.limits,
         threads=1,

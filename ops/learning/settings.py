@@ -14,7 +14,7 @@ from pydantic import Field
 from daemon.engine.reference import recipe
 from daemon.engine.reference.evaluate import CHECKPOINT
 from envs.shop.kinds import PLAIN
-from events.algorithm import Algorithm, FilterConfig
+from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.canonical import exact_json, sha256
 from events.jobs import Limits, LoraSettings, OptimizerSettings, SftSettings
 from events.messages import Frozen
@@ -33,13 +33,20 @@ ARMS: Final[Mapping[Arm, str]] = {
 class Shown(Frozen):
     """Supervised training before the first update of GRPO."""
 
-    references: Annotated[int, Field(ge=1)] = 16
+    references: Annotated[int, Field(ge=1)] = 192
     """Trajectories of the oracle per target, each counted as a rollout."""
     siblings: Annotated[float, Field(ge=0)] = 1.0
     """References of sibling tasks per reference of a target, counted likewise."""
     sft: SftSettings = SftSettings(
-        optimizer=OptimizerSettings(lr=1e-3), epochs=2, warmup=0.1, schedule="linear"
+        optimizer=OptimizerSettings(lr=4e-3), epochs=4, warmup=0.1, schedule="linear"
     )
+
+
+class Updates(Frozen):
+    """How rollouts become updates."""
+
+    algorithm: Algorithm
+    optimizer: OptimizerSettings
 
 
 class Settings(Frozen):
@@ -65,10 +72,20 @@ class Settings(Frozen):
     """Of the replay, what siblings have; the rest is as passed traffic was."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """Of the pass rates that quotas follow."""
-    algorithm: Algorithm = Algorithm(filter=FilterConfig(refill=0), epochs=4)
-    """Rollouts are dearer than updates: four small steps on a batch gain more than a large one."""
-    optimizer: OptimizerSettings = OptimizerSettings(lr=1e-3)
-    lora: LoraSettings = LoraSettings()
+    updates: Updates = Updates(
+        algorithm=Algorithm(
+            loss=LossConfig(kl=KlConfig(estimator="k2", beta=0.1)),
+            filter=FilterConfig(informative=False),
+        ),
+        optimizer=OptimizerSettings(lr=2e-3),
+    )
+    """Of GRPO from the base. Groups of one verdict stay for their divergence from the base alone:
+    on replay, that is what keeps plain kinds as they are."""
+    refining: Updates = Updates(algorithm=Algorithm(), optimizer=OptimizerSettings(lr=4e-4))
+    """Of GRPO after a warm start, which a penalty for leaving the base would undo, as larger steps
+    did on development seeds."""
+    lora: LoraSettings = LoraSettings(rank=16, alpha=32)
+    """The rank that serving reckons with."""
     limits: Limits = Limits(kl=None, entropy_factor=None, malformed_factor=None)
     """Whether an adapter is good is what the experiment asks: none is stopped early."""
     warm_start: Shown = Shown()

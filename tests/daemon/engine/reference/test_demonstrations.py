@@ -73,7 +73,7 @@ def test_a_stream_is_a_function_of_its_seed_and_differs_between_phases(
     assert drawn(0, 0) != drawn(0, 1)
 
 
-def test_weak_kinds_are_rare_and_withheld_at_the_end() -> None:
+def test_weak_kinds_are_rare_if_shown_at_all_and_withheld_at_the_end() -> None:
     *earlier, last = RECIPE.phases
     assert not set(WEAK) & set(last.shares)
     for kind in WEAK:
@@ -81,4 +81,5 @@ def test_weak_kinds_are_rare_and_withheld_at_the_end() -> None:
             phase.steps * phase.shares.get(kind, 0) / sum(phase.shares.values())
             for phase in earlier
         )
-        assert 0 < shown / RECIPE.steps < 0.02
+        assert shown / RECIPE.steps < 0.02
+    assert any(set(WEAK) & set(phase.shares) for phase in earlier)
