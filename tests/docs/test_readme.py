@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def run(script: str, folder: Path) -> str:
         env=clean | {"KINTSUGI_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,6 +68,27 @@ def test_an_environment_is_written_and_proven(folder: Path) -> None:
     shown = run(block("environment"), folder)
     assert "no problems" in shown
     assert all(name in shown for name in ("shop", "retail", "airline"))
+
+
+@pytest.mark.learning
+@pytest.mark.processes
+def test_an_adapter_is_trained_and_is_better(folder: Path) -> None:
+    checkpoint = "daemon/engine/reference/checkpoint"
+    here = {checkpoint: str(ROOT / checkpoint), "8001": str(free_port())}
+    for name in ("train", "serve"):
+        script = block(name)
+        for shown_there, used in here.items():
+            script = script.replace(shown_there, used)
+        shown = run(script, folder)
+    base, better = re.findall(r"^two_writes +60 +([\d.]+)", shown, re.MULTILINE)
+    assert float(better) > float(base) + 0.3
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
 
 
 @pytest.mark.kafka
