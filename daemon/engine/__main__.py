@@ -74,6 +74,7 @@ def serve(given: Namespace) -> int:
 
 def _server(given: Namespace) -> "Server":
     import torch
+    import transformers
 
     from daemon.engine.adapters import Adapters
     from daemon.engine.chat import Chat
@@ -81,6 +82,8 @@ def _server(given: Namespace) -> "Server":
     from daemon.engine.policy import Policy
     from daemon.engine.server import Server
 
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if given.threads:
         torch.set_num_threads(given.threads)
     if not (given.model / "config.json").is_file():
