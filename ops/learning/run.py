@@ -253,7 +253,8 @@ def _evaluations(
     for count in spec.checkpoints:
         place = folder / job.CHECKPOINTS / str(count)
         policy = bench.policy.adapted(place, f"{spec.job}-{count}")
-        used = max(total for total in totals if total <= count)
+        # A warm start is one batch: a budget that ends before it is that of an untrained policy.
+        used = max((total for total in totals if total <= count), default=0)
         yield bench.evaluated(policy, diagnosis + count, diagnosis + used)
 
 
