@@ -28,9 +28,9 @@ SETTINGS = Settings(
 )
 
 
-def made(folder: Path, arm: Arm) -> Run:
+def made(folder: Path, arm: Arm, settings: Settings = SETTINGS) -> Run:
     key = Key(arm=arm, capabilities="main", share=0.5, seed=7, development=True)
-    return run(key, SETTINGS, BUDGET, folder)
+    return run(key, settings, BUDGET, folder)
 
 
 @pytest.mark.parametrize("arm", ["a", "b", "d"])
@@ -54,6 +54,12 @@ def test_a_warm_start_alone_leaves_the_rest_of_the_budget(tmp_path: Path) -> Non
     assert found.spent.total == 96 + found.spent.references
     assert [e.spent for e in found.evaluations] == [found.spent.total]
     assert "left unused" in found.ended
+
+
+def test_a_budget_within_the_warm_start_has_the_untrained_policy(tmp_path: Path) -> None:
+    found = made(tmp_path, "b", SETTINGS.model_copy(update={"budgets": (100, BUDGET)}))
+    assert [e.budget for e in found.evaluations] == [100, BUDGET]
+    assert found.evaluations[0].spent == 96 < found.spent.total
 
 
 def test_the_same_run_is_the_same_again_and_trains_on_no_held_out_task(tmp_path: Path) -> None:
