@@ -120,11 +120,17 @@ class History:
 
     pools: dict[str, Count] = field(default_factory=dict)
     capabilities: dict[str, Count] = field(default_factory=dict)
+    rollouts: int = 0
+    cut_off: int = 0
+    """Those of them that end in the middle of an answer."""
 
     def add(
         self, batch: Iterable[Trajectory], pool: Callable[[str], str], kind: Callable[[str], str]
     ) -> None:
         """Count a batch; `pool` and `kind` tell those of a task."""
+        batch = list(batch)
+        self.rollouts += len(batch)
+        self.cut_off += sum(any(turn.truncated for turn in one.turns) for one in batch)
         for task, verdicts in by_group(batch):
             self.pools.setdefault(pool(task), Count()).add(verdicts)
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)
@@ -188,4 +194,13 @@ def gap(history: History) -> str:
         f"{count.informative} of {count.groups} groups informative"
         for name, count in sorted(history.capabilities.items())
     )
-    return f"nothing to learn from ({kinds}): it needs supervised data or a larger model"
+    return f"nothing to learn from ({kinds}): {_remedy(history)}"
+
+
+def _remedy(history: History) -> str:
+    if 2 * history.cut_off > history.rollouts:
+        return (
+            f"{history.cut_off} of {history.rollouts} rollouts end in the middle of an answer; "
+            "raise sampler.max_tokens, or the length of the source"
+        )
+    return "it needs supervised data or a larger model"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from daemon.solver.progress import History, compared, complete, gap, probed
-from daemon.solver.trajectory import Trajectory
+from daemon.solver.trajectory import Trajectory, Turn
 from events.jobs import JobSpec
 from tests.daemon.solver.tiny import trajectory
 
@@ -101,3 +101,17 @@ def test_a_gap_names_every_kind_with_its_figures() -> None:
     said = gap(history(a=[FAILS, FAILS], kept=[PASSES]))
     assert "A/0: 0 of 8 passed, 0 of 2 groups informative" in said
     assert "KEPT/0: 4 of 4 passed" in said
+    assert said.endswith("it needs supervised data or a larger model")
+
+
+def test_a_gap_of_answers_that_were_cut_off_says_what_to_raise() -> None:
+    found = History()
+    found.add(
+        [
+            trajectory(Turn((2,), (3,), (-0.1,), truncated=True), rollout=str(n), success=False)
+            for n in range(4)
+        ],
+        pool_of,
+        str.upper,
+    )
+    assert "4 of 4 rollouts end in the middle of an answer; raise sampler.max_tokens" in gap(found)
