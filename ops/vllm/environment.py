@@ -38,9 +38,14 @@ def cache() -> Path:
     return Path(configured) if configured else Path(__file__).parents[2] / ".local" / "vllm"
 
 
+def place() -> Path:
+    """The folder of the environment, made or not."""
+    return cache() / f"{VLLM}-{TORCH}".replace("==", "-")
+
+
 def environment() -> Path:
     """The folder of the environment, made now if it is not there yet. Raises VllmMissing."""
-    folder = cache() / f"{VLLM}-{TORCH}".replace("==", "-")
+    folder = place()
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,206 @@
+"""A vLLM server as a child process: over one checkpoint, ready when it answers, gone with us.
+
+    with Vllm(python, checkpoint, "small", log) as server:
+        server.url                       http://127.0.0.1:PORT/v1
+
+`python` is the interpreter of an environment that has vLLM; nothing of it is imported here. It
+loads adapters at run time, reports log-probabilities as they were sampled from (temperature
+included), and ignores what the checkpoint says about sampling. The first requests may compile and
+be slow.
+
+Guarantee: its processes end when this one does, also after SIGKILL. A shell between the two waits
+for the end of a pipe that only this process holds; then it asks them to stop, and kills what is
+left after STOP_SECONDS. Not covered: the shell itself being killed, and a port that another process
+takes between the choice and the start (it fails and may be started again).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+import httpx2
+
+from events.errors import KintsugiError
+
+READY_SECONDS: Final = 600.0
+"""A busy machine compiles for minutes."""
+STOP_SECONDS: Final = 30
+
+FLAGS: Final = (
+    "--enable-lora",
+    "--logprobs-mode=processed_logprobs",
+    "--generation-config=vllm",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser=hermes",
+    "--host=127.0.0.1",
+)
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+_OF_OURS: Final = frozenset(
+    {
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+)
+"""What is about this process and would mislead another: its packages, its place under torchrun."""
+
+# Background commands read nothing, hence descriptor 3. The group is the shell's own.
+_GUARD: Final = """
+grace=$1
+shift
+exec 3<&0
+"$@" </dev/null 3<&- &
+server=$!
+(
+    trap '' TERM
+    cat <&3 >/dev/null
+    kill -TERM 0
+    while kill -0 $server 2>/dev/null && [ $grace -gt 0 ]; do
+        sleep 1
+        grace=$((grace - 1))
+    done
+    kill -KILL 0
+) &
+trap : TERM
+while wait $server; code=$?; kill -0 $server 2>/dev/null; do :; done
+exit $code
+"""
+
+
+class VllmFailed(KintsugiError):
+    """The server did not start; the text holds the end of its log."""
+
+
+class Vllm:
+    """One server over one checkpoint."""
+
+    def __init__(
+        self,
+        python: str | Path,
+        checkpoint: Path,
+        name: str,
+        log: Path,
+        *,
+        port: int | None = None,
+        flags: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`, and `settings` after
+        the environment of this process."""
+        self.checkpoint = checkpoint
+        self.name = name
+        self.log = log
+        self.port = port or _free_port()
+        self._python = str(python)
+        self._flags = flags
+        self._settings = settings or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What an OpenAI client takes as its base URL."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
+        """Return when it answers; `waiting` is called again and again, and may raise.
+
+        Raises VllmFailed, OSError.
+        """
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", _GUARD, "sh", str(STOP_SECONDS), *self._command()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self.log.parent,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        try:
+            self._wait_ready(waiting)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ask it to stop, and kill what is left of its processes."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None, "it was started with a pipe"
+        self._process.stdin.close()
+        # The guard gives it STOP_SECONDS, and kills the whole group, itself included.
+        self._process.wait()
+        _kill_group(self._process.pid)
+        self._process = None
+
+    def end_of_log(self) -> str:
+        """What it said last."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "(no log)"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _command(self) -> list[str]:
+        command = [self._python, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(self.checkpoint.resolve()), "--served-model-name", self.name]
+        return [*command, f"--port={self.port}", *FLAGS, *self._flags]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _OF_OURS and not name.startswith("TORCHELASTIC_")
+        }
+        return {**kept, **_SETTINGS, **self._settings}
+
+    def _wait_ready(self, waiting: Callable[[], None]) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            waiting()
+            if self._process is None or self._process.poll() is not None:
+                raise VllmFailed(f"vLLM exited while starting:\n{self.end_of_log()}")
+            try:
+                if httpx2.get(f"http://127.0.0.1:{self.port}/health", timeout=2).is_success:
+                    return
+            except httpx2.TransportError:
+                pass  # Not yet: it listens when the model is loaded.
+            time.sleep(0.5)
+        raise VllmFailed(f"vLLM did not answer in {READY_SECONDS:g} s:\n{self.end_of_log()}")
+
+
+def _kill_group(leader: int) -> None:
+    """Whatever outlived it."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
