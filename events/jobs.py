@@ -109,8 +109,8 @@ class InProcessSource(Frozen):
 
 
 class EndpointSource(Frozen):
-    """Rollouts come from an OpenAI-compatible server that loads adapters (vLLM, our engine): one
-    started for the job alone, or a replica that also serves, at a capped rate."""
+    """Rollouts come from an OpenAI-compatible server that loads adapters (vLLM, our engine), which
+    somebody else started: a replica that also serves, at a capped rate."""
 
     kind: Literal["endpoint"]
     url: str
@@ -126,6 +126,20 @@ class EndpointSource(Frozen):
     """Environment variable that holds the key."""
     adapters: str | None = None
     """Folder for policy versions, where the server can read it; None: `versions` in the job's."""
+
+
+class VllmSource(Frozen):
+    """Rollouts come from a vLLM that the job starts over its checkpoint, and that ends with it."""
+
+    kind: Literal["vllm"]
+    python: str | None = None
+    """Interpreter of an environment that has vLLM; None: KINTSUGI_VLLM_PYTHON names it."""
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Episodes at once."""
+    timeout: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds for one answer."""
+    arguments: tuple[str, ...] = ()
+    """More for `vllm serve`, after the job's own: `--gpu-memory-utilization=0.5`."""
 
 
 class Sampler(Frozen):
@@ -145,9 +159,9 @@ class Sampler(Frozen):
     among the pools that are no replay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of that average, per group."""
-    source: Annotated[InProcessSource | EndpointSource, Field(discriminator="kind")] = (
-        InProcessSource()
-    )
+    source: Annotated[
+        InProcessSource | EndpointSource | VllmSource, Field(discriminator="kind")
+    ] = InProcessSource()
 
 
 class Probe(Frozen):
@@ -211,6 +225,8 @@ class JobSpec(Frozen):
     threads: Annotated[int, Field(ge=1)] | None = None
     """Of the processor; None: as the process was started with. The sha256 of an adapter is
     reproducible for one number of them."""
+    tracker: str | None = Field(default=None, pattern="^(trackio|wandb):.+$")
+    """Where the figures are also written, as LIBRARY:PROJECT; changes no result."""
 
     @property
     def targeted(self) -> tuple[TaskPool, ...]:

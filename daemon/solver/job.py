@@ -13,7 +13,8 @@ trained, `checkpoints/N/` where the spec asks for them, and `outcome.json` after
 Guarantees: a batch is on disk before the update that uses it; a killed job takes its batches from
 the journal, makes the same updates and goes on, and a finished one repeats its outcome and does
 nothing. On a CPU with a fixed number of threads and rollouts of this process the adapter has the
-same sha256. One process per directory. Not covered: several processes with one job.
+same sha256. One process per directory; it may lead others (parallel.py), which take its updates
+with it and do nothing else.
 """
 
 import fcntl
@@ -29,27 +30,23 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
 
 from daemon.engine.chat import Chat
-from daemon.solver import journal, sft
+from daemon.solver import journal, parallel, sft
+from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
 from daemon.solver.choice import Choice
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import (
     PROVENANCE,
     UNFINISHED,
     WEIGHTS,
-    Base,
     Provenance,
-    WrongBase,
-    attach,
-    continue_from,
     save,
     verify,
-    weights_sha256,
 )
 from daemon.solver.metrics import Guard, StepMetrics
+from daemon.solver.own_vllm import OwnVllm
+from daemon.solver.parallel import Anew, Update
 from daemon.solver.progress import (
     History,
     Outcome,
@@ -64,6 +61,7 @@ from daemon.solver.progress import (
 from daemon.solver.remote import RemoteSource
 from daemon.solver.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import digest
+from daemon.solver.tracker import Tracker, tracked
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
@@ -76,10 +74,6 @@ ADAPTER: Final = "adapter"
 CHECKPOINTS: Final = "checkpoints"
 OUTCOME: Final = "outcome.json"
 _LOCK: Final = "lock"
-
-
-class CannotBegin(KintsugiError):
-    """What the spec names is not there, or not as it says."""
 
 
 class NothingLearnt(KintsugiError):
@@ -175,7 +169,7 @@ class Job:
         """Load everything and lock the directory. Nothing is played yet.
 
         Raises CannotBegin, BadAdapter, WrongBase, BadJournal, UnknownTask, UnknownEnvironment,
-        NoTemplate, OSError.
+        NoTemplate, TrackerMissing, TrackerRefused, OSError.
         """
         self.spec = spec
         self.out = out
@@ -197,13 +191,14 @@ class Job:
         self.environment = open_environment(spec.environment, benchmarks=benchmarks)
         self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
-        self.chat = Chat(_checkpoint(spec))
-        self.model, self._base, self._parent = _model(spec)
+        self.chat = Chat(checkpoint(spec))
+        self.model, self._base, self._parent = adapted_model(spec)
         self._learner = self._new_learner()
         self._guard = Guard(limits=spec.limits)
         self._choice = Choice(spec)
         self.history = History()
         """What the policy sampled since the job began, or since its warm start."""
+        self._tracker = self._opened_tracker(held)
         self._source = held.enter_context(closing(self._new_source()))
         self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, digest(spec))))
         self._batches = 0
@@ -229,8 +224,14 @@ class Job:
         """Work, one update (or the warm start) per item; nothing happens that is not asked for.
 
         Raises Stopped, TrainingAborted, UnstableUpdate, NothingLearnt, JournalRefused,
-        AdapterNotWritten, EnvironmentFailed and what the source raises.
+        AdapterNotWritten, EnvironmentFailed and what source and tracker raise.
         """
+        for progress in self._updates():
+            if self._tracker is not None:
+                self._tracker.log(progress.batch, progress.model_dump())
+            yield progress
+
+    def _updates(self) -> Iterator[Progress]:
         warm = self.spec.warm_start
         if warm is not None and warm.mode == "always":
             yield self._warm_start([pool.name for pool in self.spec.targeted])
@@ -326,6 +327,7 @@ class Job:
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
         self.activity.phase = "update"
         self._learner.steps = self.steps
+        parallel.tell(Update(tuple(batch)))
         metrics = self._learner.step(batch)
         chosen = self._learner.choose(batch)
         self._refused += [one.reason for one in chosen.refused]
@@ -496,50 +498,22 @@ class Job:
             self._task(task)
 
     def _new_learner(self) -> Learner:
-        spec = self.spec
-        return Learner(
-            self.model,
-            spec.algorithm,
-            self.chat.ends,
-            spec.optimizer,
-            temperature=spec.sampler.temperature,
-            micro_tokens=spec.micro_tokens,
-            watch_reference=spec.watch_reference,
-        )
+        # Others have to make theirs at the same moment: each begins with the weights of this one.
+        parallel.tell(Anew(self.spec))
+        return new_learner(self.spec, self.model, self.chat.ends)
+
+    def _opened_tracker(self, held: ExitStack) -> Tracker | None:
+        if self.spec.tracker is None:
+            return None
+        return held.enter_context(tracked(self.spec.tracker, self.spec.job, self.out))
 
     def _new_source(self) -> Source:
-        if self.spec.sampler.source.kind == "endpoint":
-            return RemoteSource(self.spec, self.environment, self.out)
-        return HereSource(self.spec, self.environment, self.chat)
-
-
-def _checkpoint(spec: JobSpec) -> Path:
-    folder = Path(spec.checkpoint)
-    if not (folder / "config.json").is_file():
-        raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
-    return folder
-
-
-def _model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
-    """The base with the adapter to train, what the base is, and the parent's sha256."""
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        _checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
-    )
-    base = Base(name=spec.base, sha256=weights_sha256(loaded))
-    if spec.base_sha256 not in (None, base.sha256):
-        raise WrongBase(
-            f"{spec.checkpoint} has weights {base.sha256[:12]}, and the spec is for "
-            f"{str(spec.base_sha256)[:12]}; name the base that it was written for"
-        )
-    loaded.to(spec.device)
-    if spec.parent is None:
-        return attach(loaded, spec.lora, spec.seed), base, None
-    adapted, provenance = continue_from(loaded, Path(spec.parent))
-    if provenance.lora != spec.lora:
-        raise CannotBegin(
-            f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"
-        )
-    return adapted, base, provenance.files[WEIGHTS]
+        place = self.spec.sampler.source
+        if place.kind == "endpoint":
+            return RemoteSource(self.spec, place, self.environment, self.out)
+        if place.kind == "vllm":
+            return OwnVllm(self.spec, place, self.environment, self.out, self._check_stop)
+        return HereSource(self.spec, place, self.environment, self.chat)
 
 
 def _locked(path: Path) -> IO[bytes]:

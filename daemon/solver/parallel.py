@@ -13,13 +13,21 @@ the layers, embedding and head, stays whole too.
     parallel.shard(model)           after `attach` or `continue_from`
     Learner(model, ...)             as ever
 
+In a job the first process leads: it tells the others (follow.py) of each new learner and each
+update, and `joined` is how all of them begin. One that loses another leaves, so that the loss
+reaches all of them and none waits for ever.
+
 Not covered: `weights_sha256`, `save` of the base and the in-process sampler read whole weights, so
 they come before `shard` or not at all. Tested with two processes on a CPU (gloo); it has never run
 on a GPU, nor over more than one machine.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as group
@@ -28,8 +36,100 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from daemon.solver.policy import parts
+from daemon.solver.trajectory import Trajectory
+from events.errors import KintsugiError
+from events.jobs import JobSpec
 
 T = TypeVar("T")
+
+_PATIENCE: Final = timedelta(days=30)
+"""How long the others wait for a word: the first may play for hours."""
+
+
+class ProcessLost(KintsugiError):
+    """Another process of the job is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """Make a learner; its weights come from the first process."""
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Take a step on these."""
+
+    batch: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing more is coming."""
+
+    code: int
+
+
+Word = Anew | Update | End
+
+
+class _Words:
+    """The group in which the first process speaks; None outside `joined`."""
+
+    channel: group.ProcessGroup | None = None
+
+
+@contextmanager
+def joined() -> Iterator[int]:
+    """Inside, the processes that torchrun started are one group; yields this one's number.
+
+    Raises ProcessLost.
+    """
+    with _exchange():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        group.init_process_group()
+        _Words.channel = group.new_group(backend="gloo", timeout=_PATIENCE)
+    try:
+        yield group.get_rank()
+    finally:
+        _leave()
+
+
+def tell(word: Word) -> None:
+    """Say it to the other processes, where there are some. Raises ProcessLost."""
+    if _Words.channel is not None:
+        with _exchange():
+            group.broadcast_object_list([word], src=0, group=_Words.channel)
+
+
+def told() -> Word:
+    """What the first process says next. Raises ProcessLost."""
+    heard: list[Any] = [None]
+    with _exchange():
+        group.broadcast_object_list(heard, src=0, group=_Words.channel)
+    word: Word = heard[0]
+    return word
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        _leave()
+        raise ProcessLost(
+            f"another process of this job ended before its time ({str(error)[:200]}); its own "
+            "stderr says why; the same command goes on"
+        ) from error
+
+
+def _leave() -> None:
+    """Close the connections, so that whoever waits for this process learns of it."""
+    _Words.channel = None
+    if _together():
+        group.destroy_process_group()
 
 
 def count() -> int:
@@ -80,18 +180,20 @@ def share(items: Sequence[T]) -> Sequence[T]:
 def begin_alike(parameters: Iterable[Tensor]) -> None:
     """Give every process the weights of the first."""
     if _together():
-        for parameter in parameters:
-            group.broadcast(parameter.data, src=0)
+        with _exchange():
+            for parameter in parameters:
+                group.broadcast(parameter.data, src=0)
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     """Sum each gradient over the processes; one that had no row has added 0."""
     if not _together():
         return
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        group.all_reduce(parameter.grad)
+    with _exchange():
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            group.all_reduce(parameter.grad)
 
 
 def gathered(value: T) -> list[T]:
@@ -99,7 +201,8 @@ def gathered(value: T) -> list[T]:
     if not _together():
         return [value]
     found: list[T | None] = [None] * count()
-    group.all_gather_object(found, value)
+    with _exchange():
+        group.all_gather_object(found, value)
     return [item for item in found if item is not None]
 
 

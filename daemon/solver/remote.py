@@ -6,8 +6,8 @@ that it shares with the job.
 
 Guarantee: ids and log-probabilities are the server's own. A turn for which it does not report all
 of them makes its rollout untrainable; nothing is encoded again. Not covered: the same rollouts
-twice (a server batches as it likes), and starting the server (vLLM at another temperature than 1
-needs `--logprobs-mode processed_logprobs`).
+twice (a server batches as it likes), and starting the server (own_vllm.py starts one; any other
+vLLM at another temperature than 1 needs `--logprobs-mode processed_logprobs`).
 """
 
 import asyncio
@@ -118,10 +118,10 @@ def _turn(tokens: Tokens | None, *, cut: bool = False) -> Turn:
 class RemoteSource:
     """Samples on a server."""
 
-    def __init__(self, spec: JobSpec, environment: Environment, out: Path) -> None:
+    def __init__(
+        self, spec: JobSpec, place: EndpointSource, environment: Environment, out: Path
+    ) -> None:
         """Raises EndpointRefused for what is no URL, or a key that is not there."""
-        place = spec.sampler.source
-        assert isinstance(place, EndpointSource), "the job chose this source by its kind"
         self._spec = spec
         self._place = place
         self._environment = environment

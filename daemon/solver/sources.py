@@ -1,4 +1,5 @@
-"""Where a job's rollouts come from: this process (here), or an endpoint (remote.py).
+"""Where a job's rollouts come from: this process (here), an endpoint (remote.py), or a vLLM of the
+job's own (own_vllm.py).
 
 A source is given the policy by `adopt` and plays whole batches with it. Guarantee: the trajectories
 of a batch are a function of policy and batch (in this process: bit for bit, on one machine with one
@@ -21,7 +22,7 @@ from daemon.solver.rollouts import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.environment import Environment
 from envs.evaluation import episode_seed
-from events.jobs import JobSpec
+from events.jobs import InProcessSource, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,11 @@ class Source(Protocol):
 class HereSource:
     """Samples in this process."""
 
-    def __init__(self, spec: JobSpec, environment: Environment, chat: Chat) -> None:
+    def __init__(
+        self, spec: JobSpec, place: InProcessSource, environment: Environment, chat: Chat
+    ) -> None:
         self._spec = spec
+        self._place = place
         self._environment = environment
         self._chat = chat
         self._policy: Policy | None = None
@@ -96,8 +100,7 @@ class HereSource:
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """In the order in which they end. Raises EnvironmentFailed."""
         assert self._policy is not None, "a source adopts a policy before it plays"
-        sampler, place = self._spec.sampler, self._spec.sampler.source
-        assert place.kind == "in_process", "the job chose this source by its kind"
+        sampler, place = self._spec.sampler, self._place
         # A cache that has seen other conversations may round otherwise.
         engine = Engine(self._policy, place.slots, place.length)
         player = InProcess(

@@ -1,12 +1,14 @@
 """A job's figures in an experiment tracker, for people who like to watch curves.
 
     with tracked("trackio:shop", run="job-1", folder=out) as tracker:
-        tracker.log(progress.steps, progress.model_dump())
+        tracker.log(progress.batch, progress.model_dump())
 
 The setting is LIBRARY:PROJECT, the library `trackio` (local files where `trackio show` looks, or in
 TRACKIO_DIR) or `wandb` (offline, in `folder`: `wandb sync` sends it when somebody wants that).
-Neither is a requirement of ours; the one that is named is imported when it is asked for. A run that
-is opened again by its name goes on.
+Neither is a requirement of ours; the one that is named is imported when it is asked for.
+
+A resumed job repeats its steps. In trackio its run goes on, and no step is there twice; wandb
+begins a folder at each start, and the newest one has the whole run.
 
 The log of events is the record of a job; this is a copy for the eye, and nothing reads it back. Not
 covered: what a library does when its disk is full.
@@ -29,15 +31,30 @@ class TrackerMissing(KintsugiError):
     """The library is not installed."""
 
 
+class TrackerRefused(KintsugiError):
+    """The library did not open the run."""
+
+
 class Tracker:
     """An open run."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, finish: Callable[[], None], last: int | None = None) -> None:
         self._run = run
+        self._finish = finish
+        self._last = last
+        """The newest step that the run had when it was opened."""
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Every number in a document, at this step; texts, lists and what is None are left out."""
-        self._run.log(flat(figures), step=step)
+        """Every number in a document, at this step; texts, lists and what is None are left out.
+
+        Does nothing for a step that the run already has.
+        """
+        if self._last is None or step > self._last:
+            self._run.log(flat(figures), step=step)
+
+    def finish(self) -> None:
+        """Write what the library still holds."""
+        self._finish()
 
 
 def flat(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -57,7 +74,7 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 def tracked(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
     """A run of this name, finished at the end, come what may.
 
-    Raises UnknownTracker, TrackerMissing and what the library raises.
+    Raises UnknownTracker, TrackerMissing, TrackerRefused, and what the library raises later.
     """
     library, _, project = setting.partition(":")
     if library not in _OPENING or not project:
@@ -65,35 +82,46 @@ def tracked(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
             f"{setting!r} names no tracker; write LIBRARY:PROJECT with one of "
             f"{', '.join(_OPENING)}, or leave the tracker out"
         )
+    tracker = _opened(library, project, run, folder)
     try:
-        module = importlib.import_module(library)
+        yield tracker
+    finally:
+        tracker.finish()
+
+
+def _opened(library: str, project: str, run: str, folder: Path) -> Tracker:
+    try:
+        return _OPENING[library](project, run, folder)
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
         raise TrackerMissing(
             f"{library} is not installed: pip install {library}, or leave the tracker out"
         ) from None
-    opened = _OPENING[library](module, project, run, folder)
-    try:
-        yield Tracker(opened)
-    finally:
-        opened.finish()
+    except Exception as error:
+        raise TrackerRefused(
+            f"{library} did not open {project}: {error}; see to it, or leave the tracker out"
+        ) from error
 
 
-def _trackio(module: Any, project: str, run: str, _: Path) -> Any:
-    return module.init(
-        project=project, name=run, resume="allow", auto_log_gpu=False, auto_log_cpu=False
-    )
+def _trackio(project: str, run: str, _: Path) -> Tracker:
+    library = importlib.import_module("trackio")
+    stored = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
+    last = stored.get_max_step_for_run(project, run)
+    settings = {"resume": "allow", "auto_log_gpu": False, "auto_log_cpu": False}
+    opened = library.init(project=project, name=run, **settings)
+    # Not the run's own: the library would finish it again, and say so, when the process ends.
+    return Tracker(opened, library.finish, last)
 
 
-def _wandb(module: Any, project: str, run: str, folder: Path) -> Any:
+def _wandb(project: str, run: str, folder: Path) -> Tracker:
+    library = importlib.import_module("wandb")
     folder.mkdir(parents=True, exist_ok=True)
-    return module.init(
-        project=project, name=run, id=run, resume="allow", mode="offline", dir=str(folder)
-    )
+    opened = library.init(project=project, name=run, id=run, mode="offline", dir=str(folder))
+    return Tracker(opened, opened.finish)
 
 
-_OPENING: Final[Mapping[str, Callable[[Any, str, str, Path], Any]]] = {
+_OPENING: Final[Mapping[str, Callable[[str, str, Path], Tracker]]] = {
     "trackio": _trackio,
     "wandb": _wandb,
 }

@@ -356,6 +356,7 @@ def test_an_adapter_of_another_base_is_refused(base: Path, tmp_path: Path) -> No
         ({"environment": "shoppe"}, "no environment 'shoppe'; did you mean shop"),
         ({"pools": [{"name": "a", "tasks": ["letters/hlaf/1"]}]}, "no task 'letters/hlaf/1'"),
         ({"lora": {"targets": ["w_proj"]}}, "'w_proj'"),
+        ({"device": "cuda:99"}, "cuda:99 cannot be used"),
     ],
 )
 def test_what_is_not_there_is_named_before_anything_is_played(
@@ -388,3 +389,13 @@ def test_a_trained_adapter_changed_the_weights(base: Path, tmp_path: Path) -> No
 def test_a_spec_is_told_apart_by_every_field(base: Path) -> None:
     assert digest(spec(base)) == digest(spec(base))
     assert digest(spec(base)) != digest(spec(base, seed=4))
+
+
+def test_a_tracker_that_is_not_installed_is_named_before_anything_is_played(
+    base: Path, tmp_path: Path
+) -> None:
+    outcome, said = done(spec(base, tracker="wandb:letters"), tmp_path / "out")
+    assert outcome.outcome == "failed"
+    assert "wandb is not installed: pip install wandb" in str(outcome.reason)
+    assert not said
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["lock"]

@@ -86,7 +86,10 @@ def test_a_spec_cannot_be_changed(tmp_path: Path) -> None:
         ({"checkpoints": [64, 9999]}, "checkpoint 9999 is beyond the budget of 3072"),
         ({"sampler": {"source": {"kind": "elsewhere"}}}, r"sampler\.source"),
         ({"sampler": {"source": {"kind": "endpoint", "url": "u"}}}, r"sampler\.source.*model"),
+        ({"sampler": {"source": {"kind": "vllm", "flags": []}}}, r"source.*flags: Extra inputs"),
         ({"device": "tpu"}, "device"),
+        ({"tracker": "mlflow:shop"}, "tracker.*mlflow:shop"),
+        ({"tracker": "trackio"}, "tracker.*trackio"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_sentence(

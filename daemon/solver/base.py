@@ -1,0 +1,75 @@
+"""What a job trains, as its spec says: base, adapter and learner.
+
+Every process of a job (follow.py) makes them alike.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from daemon.solver.lora import WEIGHTS, Base, WrongBase, attach, continue_from, weights_sha256
+from daemon.solver.update import Learner
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+
+
+class CannotBegin(KintsugiError):
+    """What the spec names is not there, or not as it says."""
+
+
+def checkpoint(spec: JobSpec) -> Path:
+    """The folder of the base. Raises CannotBegin."""
+    folder = Path(spec.checkpoint)
+    if not (folder / "config.json").is_file():
+        raise CannotBegin(f"{folder} holds no checkpoint (no config.json); correct `checkpoint`")
+    return folder
+
+
+def adapted_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
+    """The base with the adapter to train, what the base is, and the parent's sha256.
+
+    Raises CannotBegin, BadAdapter, WrongBase, OSError.
+    """
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        checkpoint(spec), dtype=getattr(torch, spec.dtype), local_files_only=True
+    )
+    base = Base(name=spec.base, sha256=weights_sha256(loaded))
+    if spec.base_sha256 not in (None, base.sha256):
+        raise WrongBase(
+            f"{spec.checkpoint} has weights {base.sha256[:12]}, and the spec is for "
+            f"{str(spec.base_sha256)[:12]}; name the base that it was written for"
+        )
+    _place(loaded, spec.device)
+    if spec.parent is None:
+        return attach(loaded, spec.lora, spec.seed), base, None
+    adapted, provenance = continue_from(loaded, Path(spec.parent))
+    if provenance.lora != spec.lora:
+        raise CannotBegin(
+            f"{spec.parent} was trained with {provenance.lora!r}; give the spec the same `lora`"
+        )
+    return adapted, base, provenance.files[WEIGHTS]
+
+
+def _place(model: Any, device: str) -> None:
+    try:
+        model.to(device)
+    # torch says in many ways that there is no such device.
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise CannotBegin(f"{device} cannot be used: {said}; correct `device`") from error
+
+
+def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:
+    """A learner with a fresh optimizer. Raises UnsupportedModel."""
+    return Learner(
+        model,
+        spec.algorithm,
+        ends,
+        spec.optimizer,
+        temperature=spec.sampler.temperature,
+        micro_tokens=spec.micro_tokens,
+        watch_reference=spec.watch_reference,
+    )

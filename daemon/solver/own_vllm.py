@@ -1,0 +1,121 @@
+"""Rollouts from a vLLM of the job's own, started when the first batch has to be played.
+
+What daemon/engine/vllm.py starts, remote.py plays on: the same guarantees. A job that finds all its
+batches in the journal starts none. Its log is `vllm.log` in the job's directory.
+
+Not covered: sharing the job's GPU. vLLM takes nine tenths of its memory unless `arguments` of the
+source say less (`--gpu-memory-utilization=0.5`).
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from daemon.engine.vllm import Vllm, VllmFailed
+from daemon.solver.remote import RemoteSource
+from daemon.solver.sources import Batch, Version
+from daemon.solver.trajectory import Trajectory
+from envs.endpoint import EndpointUnavailable
+from envs.environment import Environment
+from events.errors import KintsugiError
+from events.jobs import EndpointSource, JobSpec, VllmSource
+
+PYTHON_VARIABLE: Final = "KINTSUGI_VLLM_PYTHON"
+LOG: Final = "vllm.log"
+
+_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Bounds of an adapter's rank that vLLM knows."""
+
+
+class NoVllm(KintsugiError):
+    """There is no interpreter that could start it."""
+
+
+class OwnVllm:
+    """Samples on a server that lives as long as the job."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        place: VllmSource,
+        environment: Environment,
+        out: Path,
+        waiting: Callable[[], None],
+    ) -> None:
+        """Starts nothing yet; `waiting` is called while it starts, and may raise. Raises NoVllm."""
+        self._spec = spec
+        self._place = place
+        self._environment = environment
+        self._out = out
+        self._waiting = waiting
+        self._server = Vllm(
+            _python(place),
+            Path(spec.checkpoint),
+            spec.base,
+            out.absolute() / LOG,
+            flags=(*_flags(spec), *place.arguments),
+        )
+        self._remote: RemoteSource | None = None
+
+    def adopt(self, version: Version) -> None:
+        """Start the server if there is none, and load the adapter.
+
+        Raises VllmFailed and what RemoteSource does.
+        """
+        if self._remote is None:
+            self._server.start(self._waiting)
+            self._remote = RemoteSource(self._spec, self._endpoint(), self._environment, self._out)
+        self._remote.adopt(version)
+
+    def play(self, batch: Batch) -> Iterator[Trajectory]:
+        """As they finish. Raises EnvironmentFailed, EndpointRefused, VllmFailed."""
+        assert self._remote is not None, "a source adopts a policy before it plays"
+        try:
+            yield from self._remote.play(batch)
+        except EndpointUnavailable as error:
+            raise VllmFailed(f"{error}; {LOG} ends so:\n{self._server.end_of_log()}") from error
+
+    def close(self) -> None:
+        """End the server."""
+        try:
+            if self._remote is not None:
+                self._remote.close()
+        finally:
+            self._server.stop()
+
+    def _endpoint(self) -> EndpointSource:
+        return EndpointSource(
+            kind="endpoint",
+            url=self._server.url,
+            model=self._spec.base,
+            concurrency=self._place.concurrency,
+            timeout=self._place.timeout,
+        )
+
+
+def _python(place: VllmSource) -> str:
+    """The interpreter, as a path that holds in any working directory."""
+    named = place.python or os.environ.get(PYTHON_VARIABLE)
+    if named is None:
+        raise NoVllm(
+            f"the job's source is a vLLM of its own, and neither its `python` nor "
+            f"{PYTHON_VARIABLE} names an interpreter that has it; set one of them"
+        )
+    found = shutil.which(named)
+    if found is None:
+        raise NoVllm(
+            f"{named} is no program; name the interpreter of an environment that has vLLM, in the "
+            f"source's `python` or in {PYTHON_VARIABLE}"
+        )
+    return os.path.abspath(found)
+
+
+def _flags(spec: JobSpec) -> tuple[str, ...]:
+    rank = next(bound for bound in _RANKS if bound >= spec.lora.rank)
+    # The next version is loaded before the one before it goes.
+    loras = ("--max-loras=2", "--max-cpu-loras=2", f"--max-lora-rank={rank}")
+    # The CPU build ends when a request that brings its seed has its prompt read in two parts.
+    whole = ("--no-enable-chunked-prefill",) if spec.device == "cpu" else ()
+    return (*loras, f"--dtype={spec.dtype}", *whole)

@@ -1,0 +1,152 @@
+"""A job with a vLLM of its own: the reference policy on shop, killed after its first update."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.solver.job import run
+from daemon.solver.own_vllm import LOG, PYTHON_VARIABLE
+from daemon.solver.progress import Outcome
+from events.jobs import JobSpec
+from ops.vllm.environment import VllmMissing, environment
+from tests.conftest import missing
+from tests.daemon.solver import letters
+
+KINDS = ("two_writes", "fallback", "question", "changed_mind")
+"""Passed now and then by the reference policy, so that a batch teaches something."""
+
+WHOLE_PROMPTS = "--no-enable-chunked-prefill"
+"""The CPU build (0.32) dies of a request with a seed whose prompt it reads in parts."""
+
+
+def shop(folder: Path) -> dict[str, Any]:
+    tasks = [f"shop/{kind}/{seed}" for kind in KINDS for seed in range(3)]
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "job": "j",
+        "base": "reference",
+        "checkpoint": str(CHECKPOINT),
+        "environment": "shop",
+        "pools": [{"name": "weak", "tasks": tasks}],
+        "threads": 1,
+        "sampler": {
+            "groups": 6,
+            "size": 6,
+            "rollouts": 108,
+            "max_tokens": 64,
+            "source": {"kind": "vllm", "arguments": ["--max-model-len=512", WHOLE_PROMPTS]},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def settings() -> dict[str, str]:
+    try:
+        python = environment() / "bin" / "python"
+    except VllmMissing as error:
+        missing(str(error))
+    return os.environ | {PYTHON_VARIABLE: str(python), "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def servers(folder: Path) -> list[int]:
+    """Processes of a vLLM that was started in this folder."""
+    return [int(path.parent.name) for path in _working_directories() if _is(path, folder)]
+
+
+def _working_directories() -> Iterator[Path]:
+    return Path("/proc").glob("[0-9]*/cwd")
+
+
+def _is(link: Path, folder: Path) -> bool:
+    try:
+        return link.readlink() == folder
+    except OSError:
+        return False  # It ended, or is somebody else's.
+
+
+def entries(folder: Path) -> list[bytes]:
+    """Of the journal, its head left out."""
+    return (folder / "rollouts.jsonl").read_bytes().splitlines()[1:]
+
+
+@pytest.mark.vllm
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_a_job_that_is_killed_goes_on_with_the_rollouts_it_had(
+    settings: dict[str, str], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    spec, out = tmp_path / "job.json", tmp_path / "out"
+    spec.write_text(json.dumps(shop(tmp_path)))
+    command = [sys.executable, "-m", "daemon.solver", str(spec), "--out", str(out)]
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        while "metrics" not in (line := killed.stdout.readline()):
+            assert line, (out / LOG).read_text()[-3000:]
+        assert servers(out)
+        killed.kill()
+    while servers(out):
+        os.sched_yield()
+    before = entries(out)
+    resumed = subprocess.run(
+        command, env=settings, capture_output=True, text=True, check=False, timeout=1200
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert not servers(out)
+    last = Outcome.model_validate_json(resumed.stdout.splitlines()[-1])
+    assert entries(out)[: len(before)] == before
+    assert len(entries(out)) == 3
+    assert last.steps > 0
+
+    again, whole = tmp_path / "again", JobSpec.model_validate_json(spec.read_bytes())
+    again.mkdir()
+    (again / "rollouts.jsonl").write_bytes((out / "rollouts.jsonl").read_bytes())
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv(PYTHON_VARIABLE, settings[PYTHON_VARIABLE])
+        through = run(whole, again)
+    assert (through.steps, through.rollouts) == (last.steps, last.rollouts)
+    assert not (again / LOG).exists(), "with all rollouts in the journal no server is started"
+    difference = largest_difference(out, again)
+    record_property("largest_weight_difference", difference)
+    print(f"largest weight difference: {difference:g}")
+    assert difference == 0.0, "one machine, one number of threads, the same rollouts"
+
+
+def largest_difference(one: Path, other: Path) -> float:
+    """Between the weights of two jobs' adapters."""
+    first, second = (
+        load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other)
+    )
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"), [(None, PYTHON_VARIABLE), ("no-such-python", "no-such-python is no")]
+)
+def test_a_job_without_an_interpreter_for_it_is_told_so(
+    named: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    base = letters.checkpoint(tmp_path / "base")
+    sampler = {**letters.spec(base)["sampler"], "source": {"kind": "vllm", "python": named}}
+    outcome = run(JobSpec.model_validate(letters.spec(base, sampler=sampler)), tmp_path / "out")
+    assert outcome.outcome == "failed"
+    assert reason in str(outcome.reason)
+
+
+def test_a_server_that_does_not_start_ends_the_job_with_the_end_of_its_log(tmp_path: Path) -> None:
+    base = letters.checkpoint(tmp_path / "base")
+    source = {"kind": "vllm", "python": sys.executable}
+    sampler = {**letters.spec(base)["sampler"], "source": source}
+    outcome = run(JobSpec.model_validate(letters.spec(base, sampler=sampler)), tmp_path / "out")
+    assert outcome.outcome == "failed"
+    assert "vLLM exited while starting" in str(outcome.reason)
+    assert "No module named" in str(outcome.reason)
