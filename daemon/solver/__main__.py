@@ -1,6 +1,7 @@
 """The learner as a program of its own.
 
     python -m daemon.solver JOB.json --out DIR      one job (job.py)
+    torchrun --nproc-per-node N -m daemon.solver JOB.json --out DIR     in N processes (follow.py)
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
 
 Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
@@ -11,13 +12,14 @@ on), 2 wrong usage or a bad spec, 3 competence gap. Errors are one sentence on s
 
 import json
 import math
+import os
 import signal
 import sys
 import threading
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -42,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["parity"]:
         return _said(lambda: parity(_parity_parser().parse_args(given[1:])))
-    return _said(lambda: job(_job_parser().parse_args(given)))
+    parsed = _job_parser().parse_args(given)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return _said(lambda: spread(parsed))
+    return _said(lambda: job(parsed))
 
 
 def _said(command: Callable[[], int]) -> int:
@@ -62,6 +67,21 @@ def _said(command: Callable[[], int]) -> int:
 
 def _complain(what: object) -> None:
     print(f"daemon.solver: {what}", file=sys.stderr)
+
+
+def spread(given: Namespace) -> int:
+    """Run a job in the processes that torchrun started; the exit code is the first one's."""
+    from daemon.solver import follow, parallel
+
+    with parallel.joined() as number:
+        if number:
+            # They stop when the first one does, which may have rollouts to finish.
+            with redirect_stdout(sys.stderr), _stop_signals():
+                return follow.follow()
+        code = _said(lambda: job(given))
+        with suppress(parallel.ProcessLost):
+            parallel.tell(parallel.End(code))
+        return code
 
 
 def job(given: Namespace) -> int:

@@ -3,21 +3,27 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from daemon.solver.__main__ import main
-from daemon.solver.lora import verify
+from daemon.solver.lora import WEIGHTS, verify
+from ops.isolated import interpreter, ours
 from tests.daemon.solver import letters
 
 pytestmark = pytest.mark.processes
 
 COMMAND = [sys.executable, "-m", "daemon.solver"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +183,34 @@ def test_a_killed_job_ends_with_the_same_adapter(
 
 
 @pytest.mark.faults
+def test_every_update_of_a_killed_job_is_in_its_tracker_once(
+    whole: Done, base: Path, tmp_path: Path
+) -> None:
+    library = interpreter("trackio==0.43.0", *ours("pydantic")).parents[1] / "lib"
+    (packages,) = library.glob("python*/site-packages")
+    program = f"import sys; sys.path.append({str(packages)!r})\n{DEADLY}"
+    arguments = job(base, tmp_path, tracker="trackio:letters")
+    for number in ("3", "1000"):
+        at = ["daemon.solver.journal:Journal.append", number, "after"]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *at, *arguments],
+            env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("{") for line in done.stdout.splitlines())
+    (file,) = (tmp_path / "trackio").glob("letters*.db")
+    with closing(sqlite3.connect(file)) as database:
+        rows = database.execute("select step, metrics from metrics order by step").fetchall()
+    assert [step for step, _ in rows] == list(range(1, 9))
+    losses = [json.loads(metrics).get("metrics/loss") for _, metrics in rows]
+    assert losses == [line["metrics"].get("loss") for line in whole.updates]
+
+
+@pytest.mark.faults
 def test_sigterm_ends_a_job_that_the_same_command_finishes(
     whole: Done, base: Path, tmp_path: Path
 ) -> None:
@@ -258,3 +292,94 @@ def test_heartbeats_come_while_rollouts_are_played(
     playing = [beat["rollouts"] for beat in beats if beat["phase"] == "rollouts"]
     assert any(0 < count < 1024 for count in playing)
     assert playing == sorted(playing)
+
+
+def spread(arguments: list[str], before: str = "") -> list[str]:
+    """The command in two processes; `before`: what each of them does first."""
+    if not before:
+        return [*TORCHRUN, "-m", "daemon.solver", *arguments]
+    folder = Path(arguments[0]).parent
+    program = folder / "program.py"
+    program.write_text(
+        f"import os, sys\n{before}\nfrom daemon.solver.__main__ import main\nsys.exit(main())\n"
+    )
+    return [*TORCHRUN, str(program), *arguments]
+
+
+def test_two_processes_make_the_job_of_one(whole: Done, base: Path, tmp_path: Path) -> None:
+    done = ended(spread(job(base, tmp_path)))
+    assert done.code == 0, done.complaint
+    assert (done.last["steps"], done.last["rollouts"]) == (whole.last["steps"], 128)
+    assert len(done.updates) == len(whole.updates), "one of them speaks"
+    for found, wanted in zip(done.updates, whole.updates, strict=True):
+        # Sums of other parts round otherwise, and the rollouts after them see that.
+        assert found["metrics"] == pytest.approx(wanted["metrics"], abs=1e-4)
+    adapters = [load_file(Path(one.last["adapter"]) / WEIGHTS) for one in (done, whole)]
+    for name, weight in adapters[1].items():
+        torch.testing.assert_close(adapters[0][name], weight, atol=1e-4, rtol=0)
+
+
+def test_a_warm_start_is_every_processs(base: Path, tmp_path: Path) -> None:
+    pools = [
+        {
+            "name": "word",
+            "tasks": letters.ids("spell", 0, 20),
+            "references": letters.ids("spell", 50, 8),
+        }
+    ]
+    warm = {"mode": "always", "sft": {"epochs": 4, "optimizer": {"lr": 0.02}}}
+    arguments = job(base, tmp_path / "two", pools=pools, warm_start=warm)
+    two = ended(spread(arguments))
+    assert two.code == 0, two.complaint
+    one = ended([*COMMAND, *job(base, tmp_path / "one", pools=pools, warm_start=warm)])
+    assert (two.last["steps"], two.last["rollouts"]) == (one.last["steps"], one.last["rollouts"])
+    assert [line["metrics"]["loss"] for line in two.updates] == pytest.approx(
+        [line["metrics"]["loss"] for line in one.updates], abs=1e-4
+    )
+
+
+def test_a_job_that_cannot_begin_ends_all_processes(base: Path, tmp_path: Path) -> None:
+    done = ended(spread(job(base, tmp_path, checkpoint="nowhere")))
+    assert done.code == 1
+    assert "nowhere holds no checkpoint" in done.last["reason"]
+    assert done.complaint.count("daemon.solver: nowhere holds no checkpoint") == 1
+
+
+@pytest.mark.faults
+def test_sigterm_ends_all_processes_and_the_same_command_goes_on(
+    whole: Done, base: Path, tmp_path: Path
+) -> None:
+    arguments = job(base, tmp_path)
+    with subprocess.Popen(
+        spread(arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        after_an_update(running)
+        running.send_signal(signal.SIGTERM)
+        rest, _ = running.communicate(timeout=240)
+    assert running.returncode != 0
+    assert "run the same command to go on" in json.loads(rest.splitlines()[-1])["reason"]
+    resumed = ended([*COMMAND, *arguments])
+    assert (resumed.code, resumed.last["steps"]) == (0, whole.last["steps"])
+
+
+@pytest.mark.faults
+def test_a_process_that_dies_in_an_update_ends_the_job_with_a_reason(
+    whole: Done, base: Path, tmp_path: Path
+) -> None:
+    dying = (
+        "from daemon.solver import parallel\n"
+        "summed, calls = parallel.add_gradients, []\n"
+        "def dying(parameters):\n"
+        "    calls.append(None)\n"
+        "    if len(calls) == 3 and os.environ['RANK'] == '1':\n"
+        "        os._exit(9)\n"
+        "    summed(parameters)\n"
+        "parallel.add_gradients = dying\n"
+    )
+    arguments = job(base, tmp_path)
+    done = ended(spread(arguments, dying))
+    assert done.code == 1
+    assert done.last["outcome"] == "failed"
+    assert "another process of this job ended before its time" in done.last["reason"]
+    resumed = ended([*COMMAND, *arguments])
+    assert (resumed.code, resumed.last["steps"]) == (0, whole.last["steps"])

@@ -1,0 +1,43 @@
+"""The processes of a job but the first: they take its updates with it, and do nothing else.
+
+    torchrun --nproc-per-node 4 -m daemon.solver JOB.json --out DIR
+
+The first process draws, plays, writes and speaks; the others hear (parallel.py) of each new learner
+and of each batch, hold the same model and add their share of the gradient. What they print goes to
+stderr.
+"""
+
+import torch
+from peft import PeftModel
+
+from daemon.engine.chat import Chat
+from daemon.solver.base import adapted_model, checkpoint, new_learner
+from daemon.solver.parallel import Anew, End, Update, told
+from daemon.solver.update import Learner
+from events.jobs import JobSpec
+
+
+def follow() -> int:
+    """Until the first process ends; returns its exit code.
+
+    Raises ProcessLost, and what loading and updating raise: the first process then ends too.
+    """
+    model: PeftModel | None = None
+    learner: Learner | None = None
+    while True:
+        word = told()
+        match word:
+            case End():
+                return word.code
+            case Anew():
+                model = model or _loaded(word.spec)
+                learner = new_learner(word.spec, model, Chat(checkpoint(word.spec)).ends)
+            case Update():
+                assert learner is not None, "a learner is made before it is asked to learn"
+                learner.step(word.batch)
+
+
+def _loaded(spec: JobSpec) -> PeftModel:
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    return adapted_model(spec)[0]
