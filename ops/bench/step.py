@@ -20,7 +20,7 @@ from daemon.engine.reference.recipe import WEAK
 from daemon.solver.job import Job
 from daemon.solver.progress import Progress
 from events.algorithm import Algorithm, FilterConfig
-from events.jobs import JobSpec, Sampler, TaskPool
+from events.jobs import JobSpec, Limits, Sampler, TaskPool
 
 FIRST: Final = 1_000
 """Seed of the first task."""
@@ -52,6 +52,7 @@ def _spec(checkpoint: Path, steps: int, threads: int) -> JobSpec:
             groups=groups, size=size, rollouts=steps * groups * size, max_tokens=ANSWER
         ),
         algorithm=Algorithm(filter=FilterConfig(informative=False)),
+        limits=Limits(kl=None, entropy_factor=None, malformed_factor=None),
         threads=threads,
     )
 
