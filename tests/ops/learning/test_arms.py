@@ -1,3 +1,5 @@
+"""What each arm trains on."""
+
 from collections import Counter
 from itertools import islice
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Intervals over seeds and tasks."""
+
 from random import Random
 
 import numpy as np

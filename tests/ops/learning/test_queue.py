@@ -1,3 +1,5 @@
+"""Runs in the order of their worth, and only those that are missing."""
+
 from pathlib import Path
 
 import pytest

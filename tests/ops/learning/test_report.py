@@ -1,3 +1,5 @@
+"""Tables and curves of finished runs."""
+
 from pathlib import Path
 from random import Random
 

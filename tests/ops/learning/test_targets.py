@@ -1,3 +1,5 @@
+"""From recorded failures to generators of tasks."""
+
 from itertools import pairwise
 from pathlib import Path
 from random import Random
