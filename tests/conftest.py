@@ -6,6 +6,7 @@ green run there means that everything ran.
 """
 
 import os
+import signal
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
@@ -29,6 +30,10 @@ with warnings.catch_warnings():
     from ops.kafka.jars import BrokerMissing
 
 BENCHMARKS = "KINTSUGI_BENCHMARKS"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and every process of a test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def missing(reason: str) -> None:
