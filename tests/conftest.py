@@ -118,11 +118,6 @@ def benchmarks() -> Path:
     return Path(folder)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # kafka-python leaves the sockets of refused connections to the garbage collector.
-    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
-
-
 DESELECTED = pytest.StashKey[int]()
 
 
