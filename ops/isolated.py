@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -39,33 +40,46 @@ def interpreter(*requirements: str) -> Path:
     """
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()
     folder = _cache() / f"{requirements[0].replace('==', '-')}-{digest[:12]}"
+    made(folder, lambda python: install(python, *requirements))
+    return folder / "bin" / "python"
+
+
+def made(folder: Path, fill: Callable[[str], None]) -> None:
+    """An environment at this place, unless one is there: an empty one, then `fill` on its Python.
+
+    It is made beside its place and renamed when whole, by one process at a time. Its scripts name
+    the interpreter by a path that the rename breaks: start modules (`python -m`) alone.
+    Raises NotInstalled, OSError.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _install(folder, requirements)
-    return folder / "bin" / "python"
+        if folder.is_dir():
+            return
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        checked(
+            [sys.executable, "-m", "uv", "venv", "-q", "--python", sys.executable, str(unfinished)]
+        )
+        fill(str(unfinished / "bin" / "python"))
+        unfinished.rename(folder)
+
+
+def install(python: str, *arguments: str) -> None:
+    """Let uv install these into the environment of this Python. Raises NotInstalled."""
+    checked([sys.executable, "-m", "uv", "pip", "install", "-q", "--python", python, *arguments])
+
+
+def checked(command: list[str]) -> str:
+    """What the command prints. Raises NotInstalled with the end of its complaint."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+    )
+    if done.returncode:
+        raise NotInstalled(f"{' '.join(command[:6])} ... failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout
 
 
 def _cache() -> Path:
     configured = os.environ.get(CACHE_VARIABLE)
     return Path(configured) if configured else Path(__file__).parents[1] / ".local" / "isolated"
-
-
-def _install(folder: Path, requirements: tuple[str, ...]) -> None:
-    # Its scripts name the interpreter by a path that the rename breaks; nothing here runs them.
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    _uv("venv", "--quiet", "--python", sys.executable, str(unfinished))
-    python = str(unfinished / "bin" / "python")
-    _uv("pip", "install", "--quiet", "--python", python, *requirements)
-    unfinished.rename(folder)
-
-
-def _uv(*arguments: str) -> None:
-    command = [sys.executable, "-m", "uv", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
-    )
-    if done.returncode:
-        raise NotInstalled(f"{' '.join(command[:5])} ... failed: {done.stderr.strip()[-2000:]}")

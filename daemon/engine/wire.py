@@ -6,6 +6,7 @@ no answer (who asks, what for) are taken and dropped. Not covered: images, sound
 output, penalties, beams.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -281,14 +282,14 @@ class Sampled(Wire):
         return room if asked is None else min(asked, room)
 
     @property
+    @abstractmethod
     def asked_tokens(self) -> int | None:
         """The most tokens that the client wants; None: as many as fit."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def likeliest(self) -> int:
         """How many of the likeliest tokens to report with each."""
-        raise NotImplementedError
 
 
 class ChatRequest(Sampled):

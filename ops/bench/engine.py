@@ -29,7 +29,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import torch
 
 from daemon.engine.chat import Chat
@@ -115,7 +114,7 @@ def _in_process(checkpoint: Path, concurrency: int) -> Side:
 
 @contextmanager
 def _embedded(checkpoint: Path, concurrency: int) -> Iterator[str]:
-    """The server's base URL."""
+    """The server's base URL; it listens before it says so."""
     command = [sys.executable, "-m", "daemon.engine", "--model", str(checkpoint), "--name", NAME]
     command += ["--port", "0", "--slots", str(concurrency), "--length", str(LENGTH)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -123,26 +122,10 @@ def _embedded(checkpoint: Path, concurrency: int) -> Iterator[str]:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "http://" in line)
         url = next(word for word in line.replace(",", " ").split() if word.startswith("http://"))
-        _wait_for(url)
         yield url
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while not _answers(url):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no answer from {url} in 60 s")
-        time.sleep(0.1)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/models", timeout=5).is_success
-    except httpx2.TransportError:
-        return False
 
 
 def _over_http(url: str, concurrency: int) -> Side:

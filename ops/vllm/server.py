@@ -52,7 +52,7 @@ class Vllm(vllm.Vllm):
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
         """Install it if it is not there yet, and return when it answers.
 
-        Raises VllmMissing, VllmFailed, OSError.
+        Raises NotInstalled, VllmFailed, OSError.
         """
         environment()
         return super().start(waiting)
