@@ -133,7 +133,7 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     )
     rows = connection.execute(query.order_by(calls.started, calls.call)).all()
     history = History(app, connection)
-    line, forks = main_line([_Node(row.call, row.parent, history.length(row)) for row in rows])
+    line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
     leaf = next(row for row in rows if row.call == line[-1])
     person = history.person(leaf)
     messages = history.whole(leaf)
@@ -159,14 +159,16 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
+    """A call in its session."""
+
     call: str
     parent: str | None
     length: int
     """Messages of its conversation."""
 
 
-def main_line(nodes: Sequence[_Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The calls of the longest chain, first to last, and all the others in order of time.
 
     The longest is the one that ends with the most messages, of equal ones the latest: a title that
@@ -176,7 +178,7 @@ def main_line(nodes: Sequence[_Node]) -> tuple[tuple[str, ...], tuple[str, ...]]
     by_call = {node.call: node for node in nodes}
     leaf = max(enumerate(nodes), key=lambda item: (item[1].length, item[0]))[1]
     line: list[str] = []
-    at: _Node | None = leaf
+    at: Node | None = leaf
     while at is not None:
         line.append(at.call)
         at = by_call.get(at.parent) if at.parent is not None else None
