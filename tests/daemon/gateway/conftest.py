@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -137,6 +138,6 @@ def front_over(tmp_path: Path) -> Iterator[Front]:
         yield make
 
 
-def post(url: str, path: str = "/v1/chat/completions", **body: object) -> httpx2.Response:
+def post(url: str, path: str = "/v1/chat/completions", /, **body: Any) -> httpx2.Response:
     """A request as plain HTTP."""
     return httpx2.post(f"{url}{path}", json=body, timeout=60)

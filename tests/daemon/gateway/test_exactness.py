@@ -87,7 +87,7 @@ def test_a_stream_is_the_engines_chunk_by_chunk(
 def test_tool_calls_are_the_engines(recite: Recite, front_over: Front, stream: bool) -> None:
     live = recite(CALL)
     front = front_over(live.url)
-    asked = {"messages": HELLO, "tools": TOOLS, "stream": stream}
+    asked: Json = {"messages": HELLO, "tools": TOOLS, "stream": stream}
     if stream:
         direct, through = (pieces(url, CHAT, asked) for url in (live.url, front.url))
     else:
@@ -107,7 +107,7 @@ def test_tool_calls_are_the_engines(recite: Recite, front_over: Front, stream: b
 def test_the_recorded_tokens_are_those_that_the_engine_tells(
     front: Fronted, live: Live, stream: bool
 ) -> None:
-    asked = {"messages": HELLO, "seed": 7, "max_tokens": 12, "n": 2, "logprobs": True}
+    asked: Json = {"messages": HELLO, "seed": 7, "max_tokens": 12, "n": 2, "logprobs": True}
     told = post(live.url, **asked, return_token_ids=True).json()
     through = post(front.url, **asked, stream=stream)
     arrays = front.arrays(through.headers["x-kintsugi-call"])

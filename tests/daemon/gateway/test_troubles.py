@@ -18,7 +18,7 @@ from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 
 HELLO = [{"role": "user", "content": "Hello"}]
-LONG = {"messages": HELLO, "max_tokens": 8000, "ignore_eos": True, "stream": True}
+LONG: dict[str, Any] = {"messages": HELLO, "max_tokens": 8000, "ignore_eos": True, "stream": True}
 CHAT = "/v1/chat/completions"
 
 
@@ -172,7 +172,7 @@ def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
         ],
     )
 
-    def ask(key: str | None, path: str = CHAT, **given: Any) -> httpx2.Response:
+    def ask(key: str | None, path: str = CHAT, /, **given: Any) -> httpx2.Response:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         headers |= given.pop("headers", {})
         return httpx2.post(f"{front.url}{path}", json=given, headers=headers, timeout=60)
@@ -184,7 +184,7 @@ def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
     said = {"call": answer.headers["x-kintsugi-call"], "success": True}
     assert ask(call, "/v1/feedback", **said).status_code == 403
     assert ask(judge, "/v1/feedback", **said).status_code == 200
-    named = {"headers": {"x-kintsugi-task": "shop/lend/1"}, "messages": HELLO, "max_tokens": 2}
+    named: dict[str, Any] = {"headers": {"x-kintsugi-task": "shop/lend/1"}, "messages": HELLO, "max_tokens": 2}
     assert ask(call, **named).status_code == 403
     assert ask(judge, **named).status_code == 200
     feedback = [e.data for e in front.events() if isinstance(e.data, FeedbackReceived)]
