@@ -130,6 +130,7 @@ class Call(Response):
         self._answer = Capture(asked, self._added, None)
         self._status: int | None = None
         self._headers_sent = False
+        self._complete = False
         self._start: asyncio.Task[bool] | None = None
         self._end_task: asyncio.Task[bool] | None = None
         self._started_event: str | None = None
@@ -146,9 +147,9 @@ class Call(Response):
             # Also where the server itself gives up on us: what was begun is recorded first.
             for task in (work, gone):
                 task.cancel()
+            self._desk.counters.in_flight -= 1
             await asyncio.gather(gone, return_exceptions=True)
             await asyncio.shield(self._closed(work))
-            self._desk.counters.in_flight -= 1
 
     async def _closed(self, work: "asyncio.Task[None]") -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
@@ -220,7 +221,7 @@ class Call(Response):
             return
         headers = [*_passed_on(response), ("content-length", str(len(body)))]
         await self._begin(send, response.status_code, headers, recorded)
-        await send({"type": "http.response.body", "body": body})
+        await self._last(send, body)
 
     async def _stream(self, response: httpx2.Response, send: Send) -> None:
         recorded = await self._started()
@@ -230,7 +231,7 @@ class Call(Response):
             return
         await self._begin(send, 200, _passed_on(response), recorded)
         splitter = sse.Splitter()
-        async for data in response.aiter_raw():
+        async for data in response.aiter_bytes():
             for event in splitter.feed(data):
                 if sse.data(event) == sse.DONE:
                     await self._finish(send, event, recorded)
@@ -239,7 +240,7 @@ class Call(Response):
         # No [DONE]: the engine's last word was an error, or it was cut off.
         failure = self._answer.error or "the engine's stream ended without [DONE]"
         await self._end("failed", failure)
-        await send({"type": "http.response.body", "body": splitter.rest()})
+        await self._last(send, splitter.rest())
 
     async def _pass_on(self, send: Send, event: bytes) -> None:
         document = _object(sse.data(event) or b"")
@@ -249,7 +250,7 @@ class Call(Response):
                 return
             if restored is not document:
                 event = sse.event(encoded(restored))
-        await _send_part(send, event)
+        await send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def _finish(self, send: Send, event: bytes, promised: bool) -> None:
         """The end of a whole stream: recorded, then said."""
@@ -257,20 +258,22 @@ class Call(Response):
         recorded = await self._end("failed" if error else "completed", error)
         if not recorded and self._desk.capture == "required":
             # Without [DONE] the client knows that the call is not acknowledged.
-            await send({"type": "http.response.body", "body": b""})
+            await self._last(send, b"")
             return
         notice = _NOT_RECORDED if promised and not recorded else b""
-        await send({"type": "http.response.body", "body": notice + event})
+        await self._last(send, notice + event)
 
     async def _failed(self, send: Send, refused: Refused, outcome: Outcome) -> None:
         """An error of ours, as an answer or, after the first byte, as the last event."""
+        if self._complete:
+            return
         began = self._headers_sent
         if not began:
             self._status = refused.status
         recorded = await self._end(outcome, str(refused))
         if began:
             body = sse.event(encoded(refused.body))
-            await send({"type": "http.response.body", "body": body})
+            await self._last(send, body)
         else:
             await self._refuse(send, refused, recorded)
 
@@ -280,7 +283,7 @@ class Call(Response):
         if refused.retry_after is not None:
             headers.append(("retry-after", str(refused.retry_after)))
         await self._begin(send, refused.status, headers, recorded)
-        await send({"type": "http.response.body", "body": body})
+        await self._last(send, body)
 
     async def _begin(
         self, send: Send, status: int, headers: list[tuple[str, str]], recorded: bool
@@ -294,6 +297,10 @@ class Call(Response):
         raw = [(n.encode(), v.encode("latin-1", "replace")) for n, v in [*headers, *ours]]
         self._headers_sent = True
         await send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def _last(self, send: Send, body: bytes) -> None:
+        self._complete = True
+        await send({"type": "http.response.body", "body": body})
 
     async def _started(self) -> bool:
         """Whether the start of the call is in the log."""
@@ -343,8 +350,10 @@ class Call(Response):
         """Record how it ended; whether the whole call is in the log."""
         if self._start is None:
             return False
-        # What was begun is finished, whoever stops waiting for it.
-        self._end_task = asyncio.create_task(self._record_end(outcome, error))
+        # Once: a deadline may pass while the end is being recorded. And what was begun is finished,
+        # whoever stops waiting for it.
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._record_end(outcome, error))
         return await asyncio.shield(self._end_task)
 
     async def _record_end(self, outcome: Outcome, error: str | None) -> bool:
@@ -417,10 +426,6 @@ def _header_value(text: str) -> str:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send_part(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

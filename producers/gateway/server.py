@@ -14,6 +14,7 @@ here never reached a model and is no event; every call that did is (call.py).
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
@@ -46,6 +47,8 @@ from producers.gateway.wire import (
 )
 
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
+_MAX_HEARD: Final = 10_000
+"""Pieces of feedback that are remembered: sent again, they are not even appended."""
 _PATH_FIELDS: Final = ("session", "task", "user")
 _GONE: Final = 499
 """Status of what nobody reads any more."""
@@ -76,6 +79,7 @@ class Gateway:
         self._upstreams = upstreams
         self._keyring = keyring
         self._rate = Rate(options.feedback_per_minute)
+        self._heard: OrderedDict[str, None] = OrderedDict()
         # As many connections as there are calls: a limit here would queue calls unseen.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
         self.counters = Counters()
@@ -164,17 +168,21 @@ class Gateway:
         session = said.session or await self._session_of(said)
         event_id = said.event_id(client.name)
         about = About(_header(request, "x-kintsugi-user"), _traceparent(request))
-        data = said.event(session, verified="trusted" in client.scopes)
-        await self._append(data, about, event_id)
-        self.counters.feedback += 1
-        if said.call is None:
-            # An outcome of the whole conversation: it is over.
-            await self._append(
-                SessionEnded(session=session, because="feedback"),
-                about,
-                derived_id(event_id, "session ended"),
-            )
+        if event_id not in self._heard:
+            data = said.event(session, verified="trusted" in client.scopes)
+            await self._append(data, about, event_id)
+            if said.call is None:
+                # An outcome of the whole conversation: it is over.
+                end = SessionEnded(session=session, because="feedback")
+                await self._append(end, about, derived_id(event_id, "session ended"))
+            self._hear(event_id)
         return _json({"feedback": event_id, "session": session, "call": said.call})
+
+    def _hear(self, event_id: str) -> None:
+        self.counters.feedback += 1
+        self._heard[event_id] = None
+        while len(self._heard) > _MAX_HEARD:
+            self._heard.popitem(last=False)
 
     async def _session_of(self, said: Posted) -> str:
         call = said.call or ""

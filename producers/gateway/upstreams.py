@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpx2
 
 from events.errors import KintsugiError
-from producers.gateway.wire import DIALECTS, Dialect, Json
+from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
@@ -177,7 +177,7 @@ class Upstream:
         body: Json = {"prompt": list(_PROBES), "max_tokens": 1, "seed": 1, "return_token_ids": True}
         if self._default.policy != UNKNOWN:
             body["model"] = self._default.policy
-        sent = httpx2.Request("POST", self.url, json=body | fields).content
+        sent = encoded(body | fields)
         async with self.request(client, "POST", "/completions", sent, _PROOF_SECONDS) as response:
             await response.aread()
         document = _json(response)
@@ -221,6 +221,11 @@ async def _checked(upstream: Upstream, client: httpx2.AsyncClient) -> None:
         upstream.well = False
         if was:
             _logger.warning("%s", error, extra={"action": "upstream_lost"})
+        return
+    except Exception:
+        # Whatever an engine answers, the others are watched on.
+        upstream.well = False
+        _logger.exception("%s answers nonsense", upstream.url, extra={"action": "upstream_odd"})
         return
     if not was:
         _logger.info("%s answers", upstream.url, extra={"action": "upstream_well"})

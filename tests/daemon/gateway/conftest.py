@@ -41,6 +41,7 @@ class Fronted:
     """A gateway that answers on a port of its own."""
 
     gateway: Gateway
+    upstreams: Upstreams
     log: SqliteLog
     url: str
 
@@ -72,9 +73,13 @@ class Fronted:
                 return {name: list(values) for name, values in arrays_of(record.value).items()}
         raise AssertionError(f"call {call} has no end")
 
-    def wait_for(self, true: Callable[[], bool]) -> bool:
+    def unproven(self) -> str:
+        """Why calls cannot be trained on."""
+        return " ".join(filter(None, (one.unproven for one in self.upstreams.all)))
+
+    def wait_for(self, true: Callable[[], bool], patience: float = 20) -> bool:
         """Whether it becomes true within some seconds."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience
         while not true() and time.monotonic() < deadline:
             time.sleep(0.01)
         return true()
@@ -87,6 +92,7 @@ def fronting(
     keys: Sequence[ClientKey] = (),
     proven: bool = True,
     log: SqliteLog | None = None,
+    patience: float = 20,
     **options: object,
 ) -> Iterator[Fronted]:
     """A gateway over engines, in a thread of this process."""
@@ -105,9 +111,9 @@ def fronting(
         while not http.started:
             time.sleep(0.005)
         port = http.servers[0].sockets[0].getsockname()[1]
-        fronted = Fronted(made, opened, f"http://127.0.0.1:{port}")
-        ready = lambda: all(one.unproven is None for one in upstreams.all)  # noqa: E731
-        assert not proven or fronted.wait_for(ready), [one.unproven for one in upstreams.all]
+        fronted = Fronted(made, upstreams, opened, f"http://127.0.0.1:{port}")
+        ready = lambda: not fronted.unproven()  # noqa: E731
+        assert not proven or fronted.wait_for(ready, patience), fronted.unproven()
         yield fronted
     finally:
         http.should_exit = True

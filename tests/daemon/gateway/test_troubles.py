@@ -184,7 +184,11 @@ def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
     said = {"call": answer.headers["x-kintsugi-call"], "success": True}
     assert ask(call, "/v1/feedback", **said).status_code == 403
     assert ask(judge, "/v1/feedback", **said).status_code == 200
-    named: dict[str, Any] = {"headers": {"x-kintsugi-task": "shop/lend/1"}, "messages": HELLO, "max_tokens": 2}
+    named: dict[str, Any] = {
+        "headers": {"x-kintsugi-task": "shop/lend/1"},
+        "messages": HELLO,
+        "max_tokens": 2,
+    }
     assert ask(call, **named).status_code == 403
     assert ask(judge, **named).status_code == 200
     feedback = [e.data for e in front.events() if isinstance(e.data, FeedbackReceived)]
@@ -213,7 +217,7 @@ def test_feedback_is_late_once_and_joined(live: Live, tmp_path: Path) -> None:
         assert post(front.url, "/v1/feedback", call="none", score=1).status_code == 404
         assert post(front.url, "/v1/feedback", score=1).status_code == 400
         found = [e for e in front.events() if isinstance(e.data, FeedbackReceived)]
-        assert len({event.envelope.id for event in found}) == len(calls)
+        assert len(found) == len(calls)
 
 
 def test_a_session_is_ended_by_its_outcome_or_by_asking(front: Fronted) -> None:
