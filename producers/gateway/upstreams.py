@@ -144,27 +144,22 @@ class Upstream:
     async def _prove(self, client: httpx2.AsyncClient) -> str | None:
         """Why its answers cannot be trained on; None when they can.
 
-        With top_k=1 one token has all the probability: a log-probability that is not 0 there was
-        taken before the sampling parameters. Without parameters, the likeliest tokens must have
-        the log-probabilities that they have with those of the protocol, or defaults were applied.
+        With top_k=1 the likeliest token has all the probability: a log-probability that is not 0
+        there was taken before the sampling parameters, unless others are as likely. Without
+        parameters, the likeliest tokens must have the log-probabilities that they have with those
+        of the protocol, or defaults were applied.
         """
         certain = await self._probe(client, {"top_k": 1, "temperature": 1.0, "logprobs": 0})
-        if isinstance(certain, str):
-            return certain
-        for choice in certain:
-            if not isinstance(choice.get("token_ids"), list):
-                return "the engine gives no token ids; it needs return_token_ids"
-            drawn = (choice.get("logprobs") or {}).get("token_logprobs") or [None]
-            if drawn[0] is None or abs(drawn[0]) > _EXACT:
-                return (
-                    "the engine's log-probabilities are not of the distribution that it draws "
-                    "from; start vLLM with --logprobs-mode processed_logprobs"
-                )
         plain = await self._probe(client, {"logprobs": 5})
-        neutral = {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        named = await self._probe(client, neutral)
-        if isinstance(plain, str) or isinstance(named, str):
-            return plain if isinstance(plain, str) else str(named)
+        named = await self._probe(
+            client, {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        )
+        if isinstance(certain, str) or isinstance(plain, str) or isinstance(named, str):
+            return next(one for one in (certain, plain, named) if isinstance(one, str))
+        if not all(isinstance(choice.get("token_ids"), list) for choice in certain):
+            return "the engine gives no token ids; it needs return_token_ids"
+        if (why := not_processed(certain, plain)) is not None:
+            return why
         if not all(_alike(one, other) for one, other in zip(plain, named, strict=True)):
             return (
                 "the engine samples with defaults of its own; start vLLM with "
@@ -256,6 +251,31 @@ def _alike(one: Json, other: Json) -> bool:
     return bool(shared) and all(
         math.isclose(first[token], second[token], abs_tol=_CLOSE) for token in shared
     )
+
+
+def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
+    """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
+
+    Takes the probes' answers with top_k=1 and without parameters.
+    """
+    shown = False
+    for one, other in zip(certain, plain, strict=True):
+        (drawn, *_) = (one.get("logprobs") or {}).get("token_logprobs") or [None]
+        first, second, *_ = [
+            *sorted(_likeliest(other).values(), reverse=True),
+            -math.inf,
+            -math.inf,
+        ]
+        if drawn is None or first == -math.inf:
+            return "the engine gives no log-probabilities"
+        if abs(drawn) <= _EXACT:
+            shown = shown or first < -10 * _EXACT
+        elif first - second > _CLOSE:
+            return (
+                "the engine's log-probabilities are not of the distribution that it draws from; "
+                "start vLLM with --logprobs-mode processed_logprobs"
+            )
+    return None if shown else "the probes show nothing: this model is certain, or wavers, of each"
 
 
 def _likeliest(choice: Json) -> dict[str, float]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from producers.gateway import sse
 from producers.gateway.capture import Capture
+from producers.gateway.upstreams import not_processed
 from producers.gateway.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 
 Json = dict[str, Any]
@@ -153,3 +154,31 @@ def test_events_come_out_whole_however_the_network_cuts_them(
     ]
     assert b"".join(found) + splitter.rest() == sent
     assert [sse.data(event) for event in found] == [None, *clean]
+
+
+def first_token(drawn: float | None, *likeliest: float) -> tuple[Json, Json]:
+    """A probe's answers with top_k=1 and without parameters."""
+    top = {str(number): value for number, value in enumerate(likeliest)}
+    return (
+        {"logprobs": {"token_logprobs": [drawn]}},
+        {"logprobs": {"token_logprobs": [likeliest[0]], "top_logprobs": [top]}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("probes", "why"),
+    [
+        ([first_token(0.0, -1.0, -2.0)], None),
+        ([first_token(0.0, -1.0, -2.0), first_token(-6.76, -6.76, -6.76)], None),
+        ([first_token(-1.0, -1.0, -2.0)], "processed_logprobs"),
+        ([first_token(0.0, -1.0, -2.0), first_token(-0.3, -0.3, -4.0)], "processed_logprobs"),
+        ([first_token(0.0, 0.0, -30.0)], "show nothing"),
+        ([first_token(-6.76, -6.76, -6.76)], "show nothing"),
+        ([first_token(None, -1.0, -2.0)], "no log-probabilities"),
+    ],
+)
+def test_an_engine_is_believed_by_what_top_k_makes_of_its_numbers(
+    probes: list[tuple[Json, Json]], why: str | None
+) -> None:
+    found = not_processed([one for one, _ in probes], [other for _, other in probes])
+    assert (found is None) if why is None else why in (found or "")
