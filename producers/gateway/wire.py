@@ -158,7 +158,9 @@ class Asked:
 
     def added(self, dialect: Dialect | None) -> Added:
         """What to ask an engine of this dialect for; nothing where the dialect is unknown."""
-        if dialect is None:
+        # Without what it needs, a request is refused, and engines quote it then: as it was sent.
+        needed = "messages" if self.endpoint == "chat" else "prompt"
+        if dialect is None or needed not in self.given:
             return Added()
         ids = self.given.get("return_token_ids") in (None, False)
         return Added(token_ids=ids, logprobs=self._may_score())

@@ -115,6 +115,7 @@ def test_text_without_words_is_sent_where_the_engine_sends_it() -> None:
 
 def test_an_engine_of_another_kind_is_asked_for_nothing() -> None:
     given = chat(temperature=0.5)
+    assert Asked("chat", {"n": 1}).added(EMBEDDED) == Added()
     assert given.added(None) == Added()
     assert json.loads(given.forwarded(given.added(None))) == given.given
 
