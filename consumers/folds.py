@@ -13,15 +13,21 @@ from typing import Any, Final
 from consumers.batch import Batch, Row
 from consumers.detectors import dedup_key, diagnose
 from consumers.rounds import close_round
-from consumers.tables import Call, Feedback, Rollout, Task, TaskPattern
+from consumers.tables import Call, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from envs.catalog import catalog
 from events.canonical import exact_json
 from events.codec import Event
-from events.envelope import timestamp
+from events.envelope import derived_id, timestamp
 from events.learning import PatternsDiagnosed, TaskProposed
 from events.log import Record
 from events.messages import executed_calls
-from events.rollouts import CallEnded, CallStarted, FeedbackReceived, RolloutEnded
+from events.rollouts import (
+    CallEnded,
+    CallStarted,
+    FeedbackReceived,
+    RolloutEnded,
+    SessionEnded,
+)
 from events.rollouts import Task as TaskData
 
 
@@ -110,6 +116,11 @@ def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
             "parent_messages": data.parent_messages,
             "stream": data.stream,
             "sampling": exact_json(data.sampling),
+            "endpoint": data.endpoint,
+            "attribution": data.attribution,
+            "client": data.client,
+            "purpose": data.purpose,
+            "upstream": data.upstream,
             "started": folding.time,
             **folding.pointer("started_"),
         },
@@ -132,8 +143,25 @@ def call_ended(folding: Folding, data: CallEnded, batch: Batch) -> None:
             "untrainable_because": data.untrainable_because,
             "invalid_tool_calls": data.invalid_tool_calls,
             "error": data.error,
+            "status": data.status,
             "ended": folding.time,
             **folding.pointer("ended_"),
+        },
+    )
+
+
+def session_ended(folding: Folding, data: SessionEnded, batch: Batch) -> None:
+    """An end of a session, and the id of the rollout that it will be."""
+    ended = folding.event.envelope.id
+    batch.stage(
+        SessionEnd,
+        {
+            "session_end": ended,
+            "session": data.session,
+            "because": data.because,
+            "rollout": derived_id(ended, "rollout"),
+            "time": folding.time,
+            **folding.pointer(),
         },
     )
 
@@ -207,6 +235,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     RolloutEnded.TYPE: rollout_ended,
     CallStarted.TYPE: call_started,
     CallEnded.TYPE: call_ended,
+    SessionEnded.TYPE: session_ended,
     FeedbackReceived.TYPE: feedback_received,
     TaskProposed.TYPE: task_proposed,
     PatternsDiagnosed.TYPE: patterns_diagnosed,

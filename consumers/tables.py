@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0001"
+REVISION: Final = "0002"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -157,6 +157,11 @@ class Call(Projected, table=True):
     stream: bool | None = None
     sampling: str | None = _string()
     """JSON: effective sampling parameters."""
+    endpoint: str | None = _string()
+    attribution: str | None = _string()
+    client: str | None = _string()
+    purpose: str | None = _string()
+    upstream: str | None = _string()
     started: str | None = _string()
     outcome: str | None = _string()
     finish_reason: str | None = _string()
@@ -167,6 +172,7 @@ class Call(Projected, table=True):
     untrainable_because: str | None = _string()
     invalid_tool_calls: int | None = _integer()
     error: str | None = _string()
+    status: int | None = _integer()
     ended: str | None = _string()
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
@@ -174,6 +180,26 @@ class Call(Projected, table=True):
     ended_sequence: int | None = _pointer()
     started_offset: int | None = _offset()
     ended_offset: int | None = _offset()
+
+
+class SessionEnd(Projected, table=True):
+    """One end of a session: each becomes a rollout."""
+
+    __tablename__ = "session_ends"
+    __table_args__ = (Index("ix_session_ends_session", "session"),)
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    session_end: str = _key()
+    """The event's id."""
+    session: str = _string()
+    because: str = _string()
+    rollout: str = _string()
+    """The id of the rollout that its calls become: it follows from the event's."""
+    time: str | None = _string()
+    partition: int = _pointer()
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
 
 
 class Feedback(Projected, table=True):
@@ -360,7 +386,8 @@ class Projection(Projected, table=True):
 METADATA: Final[MetaData] = SQLModel.metadata
 
 PROJECTED: Final[tuple[type[Projected], ...]] = (
-    Rollout, Call, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle, DeadLetter,
+    Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle,
+    DeadLetter,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -97,6 +97,48 @@ class Environments(Section):
         return tuple(path.expanduser().absolute() for path in paths)
 
 
+class Key(Section):
+    """A client of the gateway; `kintsugi key NAME` mints one and prints this."""
+
+    name: str = Field(min_length=1, max_length=64)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    """Of the key itself, which is stored nowhere."""
+    scopes: frozenset[Literal["call", "feedback", "trusted"]] = frozenset({"call", "feedback"})
+
+
+class Upstream(Section):
+    """An engine behind the gateway."""
+
+    url: str = Field(pattern="^https?://.+/v1/?$")
+    api_key: SecretStr | None = None
+    api_key_file: Path | None = None
+    """A file that holds the key, for secrets that are mounted."""
+
+
+class Gateway(Section):
+    """The gateway beside the agent."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, lt=65536)
+    alias: str = Field(default="agent", min_length=1, max_length=128)
+    """Under which its calls count."""
+    capture: Literal["best_effort", "required"] = "best_effort"
+    """What happens to a call that the disk refuses: answered and said so, or not answered."""
+    keys: tuple[Key, ...] = ()
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    grace_seconds: int = Field(default=30, ge=1)
+    """For calls that are being answered when it is told to stop."""
+    max_body_bytes: int = Field(default=32 << 20, ge=1024)
+    feedback_per_minute: int = Field(default=600, ge=1)
+
+
+class Sessions(Section):
+    """Conversations."""
+
+    idle_seconds: int = Field(default=1800, ge=1)
+    """Without a call for so long, a session is over."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -113,6 +155,9 @@ class Settings(BaseSettings):
     benchmarks: Path | None = None
     """Folder of real benchmark data."""
     environments: Environments = Environments()
+    upstreams: tuple[Upstream, ...] = ()
+    gateway: Gateway = Gateway()
+    sessions: Sessions = Sessions()
     kafka: Kafka = Kafka()
     log: Log = Log()
 

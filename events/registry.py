@@ -15,7 +15,14 @@ from pydantic import ValidationError
 
 from events.errors import BadRecord, SchemaAhead
 from events.learning import PatternsDiagnosed, TaskProposed
-from events.rollouts import CallEnded, CallStarted, EventData, FeedbackReceived, RolloutEnded
+from events.rollouts import (
+    CallEnded,
+    CallStarted,
+    EventData,
+    FeedbackReceived,
+    RolloutEnded,
+    SessionEnded,
+)
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -86,5 +93,13 @@ def first_problem(error: ValidationError) -> str:
 
 
 REGISTRY: Final = Registry.of(
-    (CallStarted, CallEnded, RolloutEnded, FeedbackReceived, PatternsDiagnosed, TaskProposed)
+    (
+        CallStarted,
+        CallEnded,
+        SessionEnded,
+        RolloutEnded,
+        FeedbackReceived,
+        PatternsDiagnosed,
+        TaskProposed,
+    )
 )

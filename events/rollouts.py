@@ -24,6 +24,13 @@ Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 
 Outcome = Literal["completed", "aborted", "failed", "timeout"]
 
+Attribution = Literal["header", "key", "path", "prefix", "none"]
+"""How a call's session was found: named by the client in one of three ways; by its beginning, which
+is an earlier call with its answer; or not at all, so that the call begins a session of its own."""
+
+EndCause = Literal["asked", "feedback", "idle"]
+"""Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
+
 
 class EventData(Frozen):
     """Base of the heads: what an event says, without what was said."""
@@ -114,6 +121,8 @@ class CallStartedContent(Frozen):
 
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    """Of an endpoint without messages: each prompt as text or token ids."""
 
 
 class CallStarted(EventData):
@@ -135,6 +144,15 @@ class CallStarted(EventData):
     stream: bool = False
     sampling: dict[str, Any] = {}
     """Effective sampling parameters."""
+    endpoint: Literal["chat", "completions"] = "chat"
+    parent_tools: bool = False
+    """The tools are the parent's and not repeated in the content."""
+    attribution: Attribution | None = None
+    client: Name | None = None
+    """Name of the key that asked; None where no keys are configured."""
+    purpose: Purpose = "live"
+    upstream: str | None = None
+    """Which server was asked."""
 
     content: CallStartedContent | None = Field(default=None, exclude=True)
 
@@ -152,7 +170,8 @@ class CallEnded(EventData):
     """A request was answered, or came to nothing.
 
     Arrays: `prompt_token_ids`, `token_ids` (int32) and `logprobs` (float32), the last two of equal
-    length; absent when the call is untrainable.
+    length; absent when the call is untrainable. They are of the first choice; those of choice 1 are
+    `token_ids.1` and `logprobs.1`, and a second prompt's `prompt_token_ids.1`.
     """
 
     TYPE: ClassVar[str] = "CallEnded"
@@ -169,8 +188,27 @@ class CallEnded(EventData):
     untrainable_because: str | None = None
     invalid_tool_calls: Count = 0
     error: str | None = None
+    status: Count | None = None
+    """HTTP status that the client got; None when it got none."""
 
     content: CallEndedContent | None = Field(default=None, exclude=True)
+
+    def key(self) -> str:
+        return self.session
+
+
+class SessionEnded(EventData):
+    """A conversation is over: what was said in it can become a rollout.
+
+    Says nothing of its calls, which are known by their own events. A session that goes on
+    afterwards may end again; each end closes what came since the one before.
+    """
+
+    TYPE: ClassVar[str] = "SessionEnded"
+    STREAM: ClassVar[str] = "rollouts"
+
+    session: Id
+    because: EndCause
 
     def key(self) -> str:
         return self.session

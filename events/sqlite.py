@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -91,13 +92,20 @@ class SqliteLog:
         return self._writer.commits if self._writer else 0
 
     def append(self, entries: Sequence[Entry]) -> list[Place]:
+        return self.begin_append(entries).result()
+
+    def begin_append(self, entries: Sequence[Entry]) -> Future[list[Place]]:
+        """As `append`, without waiting: the future is done when it is safe, and fails as `append`
+        does. For who has many appends under way and one thread."""
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch
         # before the batch can share a transaction with others.
         rows = [_row(entry) for entry in entries]
         if not rows:
-            return []
-        return writer.submit(lambda c: _insert(c, rows), sum(len(row[-1]) for row in rows))
+            nothing: Future[list[Place]] = Future()
+            nothing.set_result([])
+            return nothing
+        return writer.begin(lambda c: _insert(c, rows), sum(len(row[-1]) for row in rows))
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20

@@ -88,14 +88,19 @@ class GroupWriter:
 
     def submit(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> T:
         """The result of `job`, once it is committed; `size` is what it writes, in bytes."""
+        return self.begin(job, size).result()
+
+    def begin(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> "Future[T]":
+        """As `submit`, without waiting."""
         item = _Waiting(job, size)
+        # Whoever stops waiting for it cannot take it back: the writer may be at it already.
+        item.done.set_running_or_notify_cancel()
         with self._arrived:
             if self._closed:
                 raise LogError(f"{self._path} was closed; open it again to append")
             self._waiting.append(item)
             self._arrived.notify()
-        result: T = item.done.result()
-        return result
+        return item.done
 
     def close(self) -> None:
         """Finish what was submitted, then release the file."""

@@ -1,4 +1,4 @@
-"""`kintsugi consume` and `kintsugi ship`: processes that run until they are told to stop.
+"""`kintsugi consume`, `ship` and `work`: processes that run until they are told to stop.
 
 SIGTERM and SIGINT let the batch in hand finish; the exit code is 0 then.
 """
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
+_WORK_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app)(consume)
     command(app)(ship)
+    command(app)(work)
 
 
 def consume(cli: Cli) -> None:
@@ -65,6 +67,32 @@ def ship(cli: Cli) -> None:
         shipper = Shipper(app.spool, kafka.sender)
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
+
+
+def work(
+    cli: Cli,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due, then end.")] = False,
+) -> None:
+    """End idle sessions and make ended ones into rollouts until stopped."""
+    from daemon.sessions import close_sessions
+    from events.envelope import utc_now
+    from events.errors import LogUnavailable
+
+    if once:
+        with cli.app() as app:
+            done = close_sessions(app, utc_now())
+        cli.out.document({"ended": done.ended, "rollouts": done.rollouts})
+        return
+    with _until_stopped(cli) as stop, cli.app() as app:
+        while not stop.is_set():
+            try:
+                done = close_sessions(app, utc_now())
+            except LogUnavailable as error:
+                log.warning("%s", error)
+            else:
+                if done.ended or done.rollouts:
+                    log.info("%s sessions ended, %s rollouts", done.ended, done.rollouts)
+            stop.wait(_WORK_SECONDS)
 
 
 @contextmanager

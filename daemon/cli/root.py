@@ -16,6 +16,7 @@ from daemon.cli import (
     doctor,
     environments,
     evaluation,
+    gateway,
     importing,
     log,
     patterns,
@@ -56,7 +57,7 @@ def root(
     return None
 
 
-for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, roles):
+for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles):
     module.register(app)
 for module in (rollouts, environments, log, dlq, db, config):
     app.add_typer(module.group)

@@ -18,6 +18,7 @@ from events.rollouts import (
     FeedbackReceived,
     RolloutContent,
     RolloutEnded,
+    SessionEnded,
     Task,
 )
 
@@ -65,16 +66,20 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     CallStarted(
         call="call-2", session="session-1", alias="shop-agent", base="base-1", policy="adapter-3",
         task="shop/17", parent="call-1", parent_messages=3, stream=True,
-        sampling={"temperature": 0.7, "stop": ["</s>"]},
+        sampling={"temperature": 0.7, "stop": ["</s>"]}, endpoint="completions",
+        parent_tools=True, attribution="path", client="shop", purpose="probe",
+        upstream="http://127.0.0.1:8000/v1",
         content=CallStartedContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),
+            prompts=("Cancel", (1, 2)),
         ),
     ),
     CallEnded(
         call="call-2", session="session-1", outcome="aborted", finish_reason="tool_calls",
         prompt_tokens=5, completion_tokens=3, duration_ms=1234, trainable=True,
         untrainable_because="none", invalid_tool_calls=1, error="client went away",
+        status=200,
         content=CallEndedContent(messages=(_CALLED,)),
     ),
     FeedbackReceived(
@@ -89,6 +94,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",
         source_rollout="rollout-1",
     ),
+    SessionEnded(session="session-1", because="feedback"),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

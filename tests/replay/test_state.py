@@ -16,10 +16,16 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {2: "48ccc1f6108e7a837d752c16c0cecd48ffeefd477b0b86c6800e452d5ba8ea39"}
+STATE: Final = {3: "7b72c62c42758d6df726f0fa06e78b7c073dbe52d60bb146f0be85a2d2dfa450"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
-FACTS: Final = ("RolloutEnded.v1", "CallStarted.v1", "CallEnded.v1", "FeedbackReceived.v1")
+FACTS: Final = (
+    "RolloutEnded.v1",
+    "CallStarted.v1",
+    "CallEnded.v1",
+    "FeedbackReceived.v1",
+    "SessionEnded.v1",
+)
 DECISIONS: Final = ("TaskProposed.v1", "PatternsDiagnosed.v1")
 
 PLACES: Final = ((0, "log-1", 4), (0, "log-2", 1), (7, "log-1", 10))

@@ -1,0 +1,131 @@
+"""The gateway as a process: settings in, a server that drains on SIGTERM.
+
+Refuses to listen beyond this machine without keys: whoever reaches it spends its engines and reads
+what they say. On SIGTERM or SIGINT nothing new is taken, calls that are being answered are
+finished within `gateway.grace_seconds`, and the rest is recorded as aborted.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+
+from daemon.settings import ConfigurationError, Settings
+from events.errors import LogUnavailable
+from producers.gateway.keys import ClientKey, Keyring
+from producers.gateway.recorder import Recorder
+from producers.gateway.server import Gateway, Options
+from producers.gateway.upstreams import Upstream, Upstreams
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_MAX_HEAD_BYTES: Final = 64 << 10
+"""Of request line and headers."""
+
+_logger = logging.getLogger(__name__)
+
+
+def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
+    """The gateway of a home; `urls` in the place of the configured upstreams."""
+    settings = app.settings
+    options = Options(
+        alias=settings.gateway.alias,
+        capture=settings.gateway.capture,
+        timeout_seconds=settings.gateway.timeout_seconds,
+        max_body_bytes=settings.gateway.max_body_bytes,
+        feedback_per_minute=settings.gateway.feedback_per_minute,
+    )
+    recorder = Recorder(app.spool, app.blobs)
+    return Gateway(recorder, Upstreams(upstreams(settings, urls)), keyring(settings), options)
+
+
+def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -> None:
+    """Answer until told to stop. Raises ConfigurationError, LogError."""
+    settings = app.settings.gateway
+    host = settings.host if host is None else host
+    check_reach(host, bool(settings.keys))
+    made = gateway(app, urls)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    with _bound(host, settings.port if port is None else port) as bound:
+        config = uvicorn.Config(
+            made.app,
+            http="h11",
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=settings.grace_seconds,
+        )
+        # uvicorn stops on these, then raises them again for whoever listened before.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        address = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
+        print(f"kintsugi gateway at {address}", file=sys.stderr, flush=True)
+        asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))
+
+
+def check_reach(host: str, keys: bool) -> None:
+    """Refuse to listen beyond this machine without keys."""
+    if keys or _is_loopback(host):
+        return
+    raise ConfigurationError(
+        f"gateway.host is {host}, which others can reach, and gateway.keys is empty; mint a key "
+        "with kintsugi key NAME, or listen on 127.0.0.1"
+    )
+
+
+def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
+    """The engines: those named, with the configured keys of those that are configured too."""
+    known = {one.url.rstrip("/"): one for one in settings.upstreams}
+    named = [url.rstrip("/") for url in urls] or list(known)
+    if not named:
+        raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
+    for url in named:
+        if not url.startswith(("http://", "https://")) or not url.endswith("/v1"):
+            raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
+    return [Upstream(url, _key(settings, url)) for url in dict.fromkeys(named)]
+
+
+def keyring(settings: Settings) -> Keyring:
+    """The clients' keys."""
+    keys = [ClientKey(one.name, one.sha256, frozenset(one.scopes)) for one in settings.gateway.keys]
+    return Keyring(keys)
+
+
+def _key(settings: Settings, url: str) -> str | None:
+    for one in settings.upstreams:
+        if one.url.rstrip("/") != url:
+            continue
+        if one.api_key is not None:
+            return one.api_key.get_secret_value()
+        if one.api_key_file is not None:
+            return one.api_key_file.expanduser().read_text().strip()
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _printed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise LogUnavailable(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another"
+        ) from error

@@ -1,0 +1,448 @@
+"""One call from its request to its last byte, recorded on the way (request -> two events).
+
+    started    CallStarted is appended while the engine works
+    answered   pieces go to the client as they come, without what it did not ask for
+    ended      CallEnded is safe before the last byte, or before `[DONE]`
+
+Guarantee: whatever happens to a call that was started (an answer, an error, a timeout, a client
+that hangs up, an engine that dies) becomes its CallEnded; only a gateway that is killed leaves a
+CallStarted alone. A client that hangs up cancels the engine. Where the disk refuses, the client is
+told: with `best_effort` the call is answered and says it was not recorded, with `required` it is
+not answered.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import httpx2
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from events.codec import Arrays
+from events.errors import KintsugiError
+from events.rollouts import (
+    CallEnded,
+    CallEndedContent,
+    CallStarted,
+    CallStartedContent,
+    EventData,
+    Outcome,
+    Purpose,
+)
+from producers.gateway import sse
+from producers.gateway.capture import Capture
+from producers.gateway.recorder import About, Recorder
+from producers.gateway.sessions import Attributed, Conversation, Sessions
+from producers.gateway.sessions import Scope as SessionScope
+from producers.gateway.upstreams import Upstream, UpstreamLost
+from producers.gateway.wire import (
+    PATHS,
+    Added,
+    Asked,
+    Refused,
+    encoded,
+    storable_tools,
+)
+
+CaptureMode = Literal["best_effort", "required"]
+
+_NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
+_PASSED_ON: Final = ("content-type", "retry-after", "x-request-id")
+"""Headers of an engine that the client gets."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and what for."""
+
+    client: str | None
+    person: str | None = None
+    task: str | None = None
+    purpose: Purpose = "live"
+    traceparent: str | None = None
+
+    @property
+    def scope(self) -> SessionScope:
+        return self.client, self.person
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this gateway did since it was started."""
+
+    calls: int = 0
+    unattributed: int = 0
+    unrecorded: int = 0
+    in_flight: int = 0
+    feedback: int = 0
+    completed: int = 0
+    aborted: int = 0
+    failed: int = 0
+    timeout: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What every call of a gateway uses."""
+
+    recorder: Recorder
+    sessions: Sessions
+    client: httpx2.AsyncClient
+    counters: Counters
+    alias: str
+    capture: CaptureMode
+    timeout_seconds: float
+
+
+class Call(Response):
+    """A call; as a response, it answers itself."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        upstreams: Sequence[Upstream],
+        asked: Asked,
+        conversation: Conversation,
+        caller: Caller,
+        attributed: Attributed,
+        call: str,
+    ) -> None:
+        # Not super().__init__: status, headers and body are the engine's.
+        self.background = None
+        self._desk = desk
+        self._upstreams = upstreams
+        self._upstream = upstreams[0]
+        self._asked = asked
+        self._conversation = conversation
+        self._caller = caller
+        self._attributed = attributed
+        self._call = call
+        self._about = About(caller.person, caller.traceparent)
+        self._began = time.monotonic()
+        self._added = Added()
+        self._answer = Capture(asked, self._added, None)
+        self._status: int | None = None
+        self._headers_sent = False
+        self._complete = False
+        self._start: asyncio.Task[bool] | None = None
+        self._end_task: asyncio.Task[bool] | None = None
+        self._started_event: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, unless the client goes away first."""
+        self._desk.counters.calls += 1
+        self._desk.counters.in_flight += 1
+        work = asyncio.create_task(self._answered(send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Also where the server itself gives up on us: what was begun is recorded first.
+            for task in (work, gone):
+                task.cancel()
+            self._desk.counters.in_flight -= 1
+            await asyncio.gather(gone, return_exceptions=True)
+            await asyncio.shield(self._closed(work))
+
+    async def _closed(self, work: "asyncio.Task[None]") -> None:
+        (failure,) = await asyncio.gather(work, return_exceptions=True)
+        bug = failure if isinstance(failure, Exception) else None
+        if self._end_task is not None:
+            await self._end_task
+        elif bug is not None:
+            await self._end("failed", f"the gateway failed: {type(bug).__name__}")
+        else:
+            await self._end("aborted", "the client went away before the answer was whole")
+        if bug is not None:
+            raise bug
+
+    async def _answered(self, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._desk.timeout_seconds):
+                await self._exchange(send)
+        except TimeoutError:
+            seconds = self._desk.timeout_seconds
+            refused = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
+            await self._failed(send, refused, "timeout")
+        except (UpstreamLost, sse.EventTooLong) as error:
+            refused = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
+            await self._failed(send, refused, "failed")
+
+    async def _exchange(self, send: Send) -> None:
+        """Ask one engine after the other until one can be reached."""
+        for place, upstream in enumerate(self._upstreams, start=1):
+            self._choose(upstream)
+            body = self._asked.forwarded(self._added)
+            path = PATHS[self._asked.endpoint]
+            try:
+                async with upstream.request(
+                    self._desk.client, "POST", path, body, self._desk.timeout_seconds
+                ) as response:
+                    await self._relay(response, send)
+                break
+            except UpstreamLost:
+                # Another may be asked as long as this one has said nothing.
+                if place == len(self._upstreams) or self._status is not None:
+                    raise
+
+    def _choose(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._added = self._asked.added(upstream.dialect)
+        self._answer = Capture(self._asked, self._added, upstream.dialect)
+        if self._start is None:
+            self._start = asyncio.create_task(self._record_start())
+
+    async def _relay(self, response: httpx2.Response, send: Send) -> None:
+        self._status = response.status_code
+        kind = response.headers.get("content-type", "")
+        if response.status_code == 200 and kind.startswith("text/event-stream"):
+            await self._stream(response, send)
+        else:
+            await self._whole(response, send)
+
+    async def _whole(self, response: httpx2.Response, send: Send) -> None:
+        body = await response.aread()
+        document = _object(body)
+        if response.status_code == 200 and document is not None:
+            restored = self._answer.whole(document)
+            body = body if restored is document else encoded(restored)
+            recorded = await self._end("completed")
+        else:
+            recorded = await self._end("failed", _said(document, response))
+        if not recorded and self._desk.capture == "required":
+            await self._refuse(send, _UNRECORDED, recorded=False)
+            return
+        headers = [*_passed_on(response), ("content-length", str(len(body)))]
+        await self._begin(send, response.status_code, headers, recorded)
+        await self._last(send, body)
+
+    async def _stream(self, response: httpx2.Response, send: Send) -> None:
+        recorded = await self._started()
+        if not recorded and self._desk.capture == "required":
+            await self._end("failed", str(_UNRECORDED))
+            await self._refuse(send, _UNRECORDED, recorded=False)
+            return
+        await self._begin(send, 200, _passed_on(response), recorded)
+        splitter = sse.Splitter()
+        async for data in response.aiter_bytes():
+            for event in splitter.feed(data):
+                if sse.data(event) == sse.DONE:
+                    await self._finish(send, event, recorded)
+                    return
+                await self._pass_on(send, event)
+        # No [DONE]: the engine's last word was an error, or it was cut off.
+        failure = self._answer.error or "the engine's stream ended without [DONE]"
+        await self._end("failed", failure)
+        await self._last(send, splitter.rest())
+
+    async def _pass_on(self, send: Send, event: bytes) -> None:
+        document = _object(sse.data(event) or b"")
+        if document is not None:
+            restored = self._answer.chunk(document)
+            if restored is None:
+                return
+            if restored is not document:
+                event = sse.event(encoded(restored))
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def _finish(self, send: Send, event: bytes, promised: bool) -> None:
+        """The end of a whole stream: recorded, then said."""
+        error = self._answer.error
+        recorded = await self._end("failed" if error else "completed", error)
+        if not recorded and self._desk.capture == "required":
+            # Without [DONE] the client knows that the call is not acknowledged.
+            await self._last(send, b"")
+            return
+        notice = _NOT_RECORDED if promised and not recorded else b""
+        await self._last(send, notice + event)
+
+    async def _failed(self, send: Send, refused: Refused, outcome: Outcome) -> None:
+        """An error of ours, as an answer or, after the first byte, as the last event."""
+        if self._complete:
+            return
+        began = self._headers_sent
+        if not began:
+            self._status = refused.status
+        recorded = await self._end(outcome, str(refused))
+        if began:
+            body = sse.event(encoded(refused.body))
+            await self._last(send, body)
+        else:
+            await self._refuse(send, refused, recorded)
+
+    async def _refuse(self, send: Send, refused: Refused, recorded: bool) -> None:
+        body = encoded(refused.body)
+        headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+        if refused.retry_after is not None:
+            headers.append(("retry-after", str(refused.retry_after)))
+        await self._begin(send, refused.status, headers, recorded)
+        await self._last(send, body)
+
+    async def _begin(
+        self, send: Send, status: int, headers: list[tuple[str, str]], recorded: bool
+    ) -> None:
+        ours = [
+            ("x-kintsugi-call", self._call),
+            ("x-kintsugi-session", self._attributed.session),
+            ("x-kintsugi-adapter", _header_value(self._upstream.model(self._asked.model).policy)),
+            ("x-kintsugi-recorded", "yes" if recorded else "no"),
+        ]
+        raw = [(n.encode(), v.encode("latin-1", "replace")) for n, v in [*headers, *ours]]
+        self._headers_sent = True
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def _last(self, send: Send, body: bytes) -> None:
+        self._complete = True
+        await send({"type": "http.response.body", "body": body})
+
+    async def _started(self) -> bool:
+        """Whether the start of the call is in the log."""
+        assert self._start is not None, "a call is started before anything is said"
+        return await asyncio.shield(self._start)
+
+    async def _record_start(self) -> bool:
+        messages, parent = self._asked.messages(), self._attributed.parent
+        tools = storable_tools(self._asked.tools)
+        if messages is None or tools is None:
+            messages, tools, parent = (), (), None
+        known = 0 if parent is None else parent.messages
+        same_tools = parent is not None and parent.same_tools and bool(tools)
+        served = self._upstream.model(self._asked.model)
+        data = CallStarted(
+            call=self._call,
+            session=self._attributed.session,
+            alias=self._desk.alias,
+            base=served.base,
+            policy=served.policy,
+            task=self._caller.task,
+            parent=None if parent is None else parent.call,
+            parent_messages=known,
+            stream=self._asked.stream,
+            sampling=self._asked.sampling,
+            endpoint=self._asked.endpoint,
+            parent_tools=same_tools,
+            attribution=self._attributed.by,
+            client=self._caller.client,
+            purpose=self._caller.purpose,
+            upstream=self._upstream.url,
+            content=CallStartedContent(
+                messages=messages[known:],
+                tools=() if same_tools else tools,
+                prompts=self._asked.prompts,
+            ),
+        )
+        self._started_event = await self._append(data)
+        if self._started_event is None:
+            return False
+        self._desk.sessions.placed(self._call, data.session)
+        if messages:
+            self._desk.sessions.started(data.session, self._call, self._conversation)
+        return True
+
+    async def _end(self, outcome: Outcome, error: str | None = None) -> bool:
+        """Record how it ended; whether the whole call is in the log."""
+        if self._start is None:
+            return False
+        # Once: a deadline may pass while the end is being recorded. And what was begun is finished,
+        # whoever stops waiting for it.
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._record_end(outcome, error))
+        return await asyncio.shield(self._end_task)
+
+    async def _record_end(self, outcome: Outcome, error: str | None) -> bool:
+        started = await self._started()
+        found = self._answer.captured()
+        why = found.untrainable_because or self._upstream.unproven
+        if outcome != "completed":
+            why = error or outcome
+        elif self._asked.messages() is None:
+            why = "the messages are in a form that the log does not hold"
+        data = CallEnded(
+            call=self._call,
+            session=self._attributed.session,
+            outcome=outcome,
+            finish_reason=found.finish_reason,
+            prompt_tokens=found.prompt_tokens,
+            completion_tokens=found.completion_tokens,
+            duration_ms=int((time.monotonic() - self._began) * 1000),
+            trainable=why is None,
+            untrainable_because=why,
+            invalid_tool_calls=found.invalid_tool_calls,
+            error=error,
+            status=self._status,
+            content=CallEndedContent(messages=found.messages) if found.messages else None,
+        )
+        self._count(outcome)
+        if await self._append(data, found.arrays if why is None else None) is None:
+            self._desk.counters.unrecorded += 1
+            return False
+        if started and outcome == "completed" and found.messages:
+            self._remember_answer(found.messages[0].model_dump(mode="json"))
+        return started
+
+    def _count(self, outcome: Outcome) -> None:
+        counters = self._desk.counters
+        setattr(counters, outcome, getattr(counters, outcome) + 1)
+
+    def _remember_answer(self, answer: dict[str, Any]) -> None:
+        calls = [
+            {"id": call["id"], "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in answer["tool_calls"]
+        ]
+        said = {"role": "assistant", "content": answer["content"], "tool_calls": calls}
+        scope, session = self._caller.scope, self._attributed.session
+        self._desk.sessions.answered(session, self._call, scope, self._conversation, said)
+
+    async def _append(self, data: EventData, arrays: Arrays | None = None) -> str | None:
+        """The id of the event, which is in the log now; None when it is not."""
+        try:
+            return await self._desk.recorder.append(
+                data, self._about, cause=self._started_event, arrays=arrays
+            )
+        except KintsugiError as error:
+            # The client is told, and with `required` refused: see _whole, _stream and _finish.
+            said = {"action": "call_not_recorded", "call": self._call}
+            _logger.warning("%s of call %s: %s", data.TYPE, self._call, error, extra=said)
+            return None
+
+
+_UNRECORDED: Final = Refused(
+    503, "the call cannot be recorded and capture is required; free space on the gateway's disk"
+)
+
+
+def _header_value(text: str) -> str:
+    """A client may ask for a model of any name."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _said(document: dict[str, Any] | None, response: httpx2.Response) -> str:
+    """What an engine that refused says went wrong."""
+    error = (document or {}).get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    text = message if isinstance(message, str) else f"the engine answers {response.status_code}"
+    return text.encode("utf-8", "replace").decode()[:1000]
+
+
+def _passed_on(response: httpx2.Response) -> list[tuple[str, str]]:
+    return [(name, response.headers[name]) for name in _PASSED_ON if name in response.headers]

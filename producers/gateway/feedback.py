@@ -1,0 +1,158 @@
+"""What somebody says of a call or a session afterwards (POST /v1/feedback -> event).
+
+Late feedback is taken: a call that is remembered no more is looked up in the spool by the time in
+its id. Sent twice with one idempotency key it is one row, for the key makes the event's id.
+"""
+
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from events.codec import decode
+from events.envelope import derived_id, minted_id
+from events.errors import BadRecord
+from events.log import Record
+from events.registry import first_problem
+from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
+from events.streams import ROLLOUTS
+from producers.gateway.recorder import Spool
+from producers.gateway.wire import bad_request
+from producers.records import readable
+
+_Text = Annotated[str, Field(max_length=256)]
+
+CLOCK_MS: Final = 60_000
+"""How far the clock that minted an id and the one that recorded its call may be apart."""
+
+_PORTION: Final = 200
+"""Records that are read at once while a call is looked for."""
+
+
+class Posted(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    call: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    score: float | None = None
+    success: bool | None = None
+    comment: Annotated[str, Field(max_length=100_000)] | None = None
+    tags: Annotated[list[_Text], Field(max_length=100)] = []
+    idempotency_key: _Text | None = None
+
+    @model_validator(mode="after")
+    def _about_something(self) -> "Posted":
+        if self.call is None and self.session is None:
+            raise ValueError("neither `call` nor `session` is given; name what the feedback is of")
+        if self.score is None and self.success is None and not self.comment and not self.tags:
+            raise ValueError("nothing is said: give `score`, `success`, `comment` or `tags`")
+        return self
+
+    def event(self, session: str, verified: bool) -> FeedbackReceived:
+        """The event's data."""
+        comment = None if self.comment is None else readable(self.comment)
+        return FeedbackReceived(
+            session=session,
+            call=self.call,
+            score=self.score,
+            success=self.success,
+            tags=tuple(readable(tag) for tag in self.tags),
+            verified=verified,
+            content=FeedbackContent(comment=comment) if comment else None,
+        )
+
+    def event_id(self, client: str | None) -> str:
+        """The same for the same idempotency key of the same client."""
+        if self.idempotency_key is None:
+            return minted_id()
+        return derived_id("feedback", client or "", self.idempotency_key)
+
+
+def posted(body: bytes) -> Posted:
+    """A request's body. Raises Refused that names the first thing wrong with it."""
+    try:
+        return Posted.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = str(first["loc"][0]) if first["loc"] else None
+        if first["type"] == "value_error":
+            raise bad_request(first["msg"].removeprefix("Value error, "), param) from error
+        raise bad_request(first_problem(error), param) from error
+
+
+def session_of(spool: Spool, call: str) -> str | None:
+    """The session of a call that is in the spool; None when it is not, or its id has no time.
+
+    Blocking. Reads a few records of each partition. Raises LogError.
+    """
+    moment = _minted_ms(call)
+    if moment is None:
+        return None
+    starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        offset = _first_at(spool, partition, start, end, moment - CLOCK_MS)
+        found = _search(spool, partition, offset, moment + CLOCK_MS, call)
+        if found is not None:
+            return found
+    return None
+
+
+def _minted_ms(call: str) -> int | None:
+    """The time in an id of ours, Unix milliseconds."""
+    try:
+        number = UUID(call)
+    except ValueError:
+        return None
+    return number.int >> 80 if number.version == 7 else None
+
+
+def _first_at(spool: Spool, partition: int, low: int, high: int, moment: int) -> int:
+    """The first offset recorded at `moment` or later; times grow along a partition."""
+    while low < high:
+        middle = (low + high) // 2
+        (record, *_) = spool.read(ROLLOUTS.name, partition, middle, limit=1)
+        if record.recorded_ms < moment:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _search(spool: Spool, partition: int, offset: int, until: int, call: str) -> str | None:
+    while records := spool.read(ROLLOUTS.name, partition, offset, limit=_PORTION):
+        for record in records:
+            if record.recorded_ms > until:
+                return None
+            if (session := _started(record, call)) is not None:
+                return session
+        offset = records[-1].offset + 1
+    return None
+
+
+def _started(record: Record, call: str) -> str | None:
+    """The session of a record, if it is the start of `call`."""
+    if not any(name == "ce_type" and raw == b"CallStarted" for name, raw in record.headers):
+        return None
+    try:
+        data: Any = decode(record, content=False).data
+    except BadRecord:
+        return None  # a dead letter of the fold, and none of ours
+    return data.session if isinstance(data, CallStarted) and data.call == call else None
+
+
+class Rate:
+    """A bucket per client: so many at once, refilled evenly over a minute."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._buckets: dict[str | None, tuple[float, float]] = {}
+
+    def wait(self, client: str | None, now: float) -> float:
+        """Seconds until this client may; 0 when it may now, which is counted. `now` in seconds."""
+        left, then = self._buckets.get(client, (float(self._per_minute), now))
+        left = min(float(self._per_minute), left + (now - then) * self._per_minute / 60)
+        allowed = left >= 1
+        self._buckets[client] = (left - 1 if allowed else left, now)
+        return 0.0 if allowed else (1 - left) * 60 / self._per_minute

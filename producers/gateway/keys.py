@@ -1,0 +1,80 @@
+"""Who may ask: keys of clients, known by their hash alone.
+
+A key is 256 random bits that `kintsugi key` mints and shows once, so a plain SHA-256 of it can be
+stored: there is nothing to guess. A token is a key, or a key, `~` and the name of a session, for
+agents that can set an API key and nothing else.
+
+Pure. Every stored hash is compared in constant time, and always all of them.
+"""
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Literal
+
+Scope = Literal["call", "feedback", "trusted"]
+"""`call` the model, post `feedback`; what `trusted` says of a task or an outcome is believed."""
+
+_MARK: Final = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """One key."""
+
+    name: str
+    sha256: str
+    """Of the key's UTF-8 bytes, in hex."""
+    scopes: frozenset[Scope]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks."""
+
+    name: str | None
+    """Of its key; None where no keys are configured."""
+    scopes: frozenset[Scope]
+    session: str | None = None
+    """That its token names."""
+
+
+class Keyring:
+    """The keys of a gateway. With none of them everybody is let in, and nobody is trusted."""
+
+    def __init__(self, keys: Sequence[ClientKey]) -> None:
+        self._keys = tuple(keys)
+
+    @property
+    def open(self) -> bool:
+        """Whether no key is needed."""
+        return not self._keys
+
+    def client(self, authorization: str | None) -> Client | None:
+        """Who sent this header; None for an unknown key or none."""
+        token = _token(authorization)
+        secret, mark, session = token.rpartition(_MARK)
+        if not mark:
+            secret, session = token, ""
+        if self.open:
+            return Client(None, frozenset(("call", "feedback")), session or None)
+        digest = sha256(secret.encode()).hexdigest()
+        found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
+        return Client(found[0].name, found[0].scopes, session or None) if found else None
+
+
+def minted_key() -> str:
+    """A new key."""
+    return f"kg-{secrets.token_urlsafe(32)}"
+
+
+def hashed(key: str) -> str:
+    """What is stored of a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+def _token(authorization: str | None) -> str:
+    kind, _, token = (authorization or "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""

@@ -1,0 +1,81 @@
+"""From what happened to the log: events of the gateway, appended and made safe (call -> spool).
+
+Guarantee: `append` returns when the event is in the spool for good (one fsync for all that wait
+for it at the same time), and raises when it is not. It never blocks the loop it runs on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from events.blobs import BlobStore
+from events.codec import Arrays, encode
+from events.envelope import Envelope, minted_id, utc_now
+from events.log import Entry, Place, Record, now_ms
+from events.rollouts import EventData
+
+
+class Spool(Protocol):
+    """What the gateway needs of a log of its own."""
+
+    def begin_append(self, entries: Sequence[Entry]) -> "Future[list[Place]]":
+        """Append durably without waiting for it."""
+        ...
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        """Records from `offset` on."""
+        ...
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        """First offset per partition."""
+        ...
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        """Next offset per partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the envelopes of one call have in common."""
+
+    person: str | None = None
+    traceparent: str | None = None
+
+
+class Recorder:
+    """Appends events of the gateway."""
+
+    def __init__(self, spool: Spool, blobs: BlobStore) -> None:
+        self.spool = spool
+        self._blobs = blobs
+
+    async def append(
+        self,
+        data: EventData,
+        about: About,
+        *,
+        id: str | None = None,
+        cause: str | None = None,
+        arrays: Arrays | None = None,
+    ) -> str:
+        """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
+        envelope = Envelope(
+            id=id or minted_id(),
+            type=data.TYPE,
+            version=data.VERSION,
+            subject=data.key(),
+            time=utc_now(),
+            cause=cause,
+            person=about.person,
+            traceparent=about.traceparent,
+        )
+        encoded = encode(envelope, data, now_ms(), arrays)
+        if encoded.blob is not None:
+            await asyncio.to_thread(self._blobs.put, encoded.blob)
+        await asyncio.wrap_future(self.spool.begin_append([encoded.entry]))
+        return envelope.id

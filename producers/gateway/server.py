@@ -1,0 +1,368 @@
+"""The gateway behind HTTP: OpenAI's endpoints, feedback, and the ends of sessions.
+
+    POST /v1/chat/completions   POST /v1/feedback                    GET /livez
+    POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
+    GET  /v1/models                                                  GET /metrics
+
+Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, one or more
+of them in any order, for agents that can set a base URL and nothing else.
+
+Nothing else is forwarded: an engine's own commands cannot be reached through here. What is refused
+here never reached a model and is no event; every call that did is (call.py).
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Final, get_args
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from events.envelope import derived_id, minted_id
+from events.errors import KintsugiError
+from events.rollouts import EndCause, Purpose, SessionEnded
+from producers.gateway.call import Call, Caller, CaptureMode, Counters, Desk
+from producers.gateway.feedback import Posted, Rate, posted, session_of
+from producers.gateway.keys import Client, Keyring
+from producers.gateway.keys import Scope as KeyScope
+from producers.gateway.recorder import About, Recorder
+from producers.gateway.sessions import Conversation, Named, Sessions
+from producers.gateway.upstreams import UpstreamLost, Upstreams
+from producers.gateway.wire import (
+    Endpoint,
+    Refused,
+    asked,
+    bad_request,
+    encoded,
+    identifier,
+)
+
+_MAX_FEEDBACK_BYTES: Final = 1 << 20
+_MAX_HEARD: Final = 10_000
+"""Pieces of feedback that are remembered: sent again, they are not even appended."""
+_PATH_FIELDS: Final = ("session", "task", "user")
+_GONE: Final = 499
+"""Status of what nobody reads any more."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a gateway behaves."""
+
+    alias: str = "agent"
+    capture: CaptureMode = "best_effort"
+    timeout_seconds: float = 600.0
+    """For a whole call."""
+    max_body_bytes: int = 32 << 20
+    feedback_per_minute: int = 600
+    """Per key."""
+
+
+class Gateway:
+    """The application, and all that its calls share."""
+
+    def __init__(
+        self, recorder: Recorder, upstreams: Upstreams, keyring: Keyring, options: Options
+    ) -> None:
+        self._options = options
+        self._upstreams = upstreams
+        self._keyring = keyring
+        self._rate = Rate(options.feedback_per_minute)
+        self._heard: OrderedDict[str, None] = OrderedDict()
+        # As many connections as there are calls: a limit here would queue calls unseen.
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+        self.counters = Counters()
+        self.desk = Desk(
+            recorder=recorder,
+            sessions=Sessions(),
+            client=httpx2.AsyncClient(limits=limits, trust_env=False),
+            counters=self.counters,
+            alias=options.alias,
+            capture=options.capture,
+            timeout_seconds=options.timeout_seconds,
+        )
+        routes: Sequence[tuple[str, Any, str]] = (
+            ("/v1/chat/completions", self._chat, "POST"),
+            ("/v1/completions", self._complete, "POST"),
+            ("/v1/models", self._models, "GET"),
+            ("/v1/feedback", self._feedback, "POST"),
+            ("/v1/sessions/{ended}/end", self._end_session, "POST"),
+        )
+        self.app = Starlette(
+            routes=[
+                Route(prefix + path, endpoint, methods=[method])
+                for path, endpoint, method in routes
+                for prefix in ("", "/r/{given:path}")
+            ]
+            + [
+                Route("/livez", _livez),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers=_HANDLERS,
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        watch = asyncio.create_task(self._upstreams.watch(self.desk.client))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await self.desk.client.aclose()
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._call(request, "chat")
+
+    async def _complete(self, request: Request) -> Response:
+        return await self._call(request, "completions")
+
+    async def _call(self, request: Request, endpoint: Endpoint) -> Response:
+        client = self._client(request, "call")
+        given = _path_fields(request)
+        caller = _caller(request, client, given)
+        named = _named(request, client, given)
+        wanted = asked(endpoint, await _body(request, self._options.max_body_bytes))
+        conversation = Conversation.of(wanted.raw_messages, wanted.tools)
+        sessions = self.desk.sessions
+        attributed = sessions.attribute(named, caller.scope, conversation, minted_id())
+        self.counters.unattributed += attributed.by == "none"
+        call = _call_id(request, caller)
+        upstreams = self._upstreams.for_session(attributed.session)
+        return Call(self.desk, upstreams, wanted, conversation, caller, attributed, call)
+
+    async def _models(self, request: Request) -> Response:
+        self._client(request, "call")
+        upstream = self._upstreams.for_session("")[0]
+        try:
+            async with upstream.request(self.desk.client, "GET", "/models", None, 10) as response:
+                body = await response.aread()
+        except (UpstreamLost, TimeoutError) as error:
+            raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
+        return Response(body, response.status_code, media_type="application/json")
+
+    async def _feedback(self, request: Request) -> Response:
+        client = self._client(request, "feedback")
+        wait = self._rate.wait(client.name, time.monotonic())
+        if wait > 0:
+            limit = self._options.feedback_per_minute
+            raise Refused(
+                429,
+                f"more than {limit} feedback requests in a minute; wait {wait:.1f} seconds",
+                retry_after=int(wait) + 1,
+            )
+        said = posted(await _body(request, _MAX_FEEDBACK_BYTES))
+        session = said.session or await self._session_of(said)
+        event_id = said.event_id(client.name)
+        about = About(_header(request, "x-kintsugi-user"), _traceparent(request))
+        if event_id not in self._heard:
+            data = said.event(session, verified="trusted" in client.scopes)
+            await self._append(data, about, event_id)
+            if said.call is None:
+                # An outcome of the whole conversation: it is over.
+                end = SessionEnded(session=session, because="feedback")
+                await self._append(end, about, derived_id(event_id, "session ended"))
+            self._hear(event_id)
+        return _json({"feedback": event_id, "session": session, "call": said.call})
+
+    def _hear(self, event_id: str) -> None:
+        self.counters.feedback += 1
+        self._heard[event_id] = None
+        while len(self._heard) > _MAX_HEARD:
+            self._heard.popitem(last=False)
+
+    async def _session_of(self, said: Posted) -> str:
+        call = said.call or ""
+        found = self.desk.sessions.session_of(call)
+        if found is None:
+            found = await asyncio.to_thread(session_of, self.desk.recorder.spool, call)
+        if found is None:
+            raise Refused(
+                404,
+                f"call {call[:80]!r} is not in this gateway's log; name its session",
+                param="call",
+            )
+        return found
+
+    async def _end_session(self, request: Request) -> Response:
+        self._client(request, "call")
+        session = identifier(request.path_params["ended"], "the session")
+        assert session is not None, "a path parameter is never empty"
+        because: EndCause = "asked"
+        await self._append(SessionEnded(session=session, because=because), About(), minted_id())
+        return _json({"session": session, "ended": True})
+
+    async def _append(self, data: Any, about: About, event_id: str) -> None:
+        try:
+            await self.desk.recorder.append(data, about, id=event_id)
+        except KintsugiError as error:
+            raise Refused(
+                503, f"it cannot be recorded: {error}; send it again later", retry_after=5
+            ) from error
+
+    def _client(self, request: Request, scope: KeyScope) -> Client:
+        client = self._keyring.client(request.headers.get("authorization"))
+        if client is None:
+            raise Refused(
+                401,
+                "no key, or one that this gateway does not know; send Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )
+        if scope not in client.scopes:
+            raise Refused(
+                403, f"key {client.name!r} lacks the scope {scope!r}; use one that has it"
+            )
+        return client
+
+    async def _readyz(self, _: Request) -> Response:
+        if not self._upstreams.well:
+            return PlainTextResponse("no engine answers\n", 503)
+        return PlainTextResponse("ready\n")
+
+    async def _metrics(self, _: Request) -> Response:
+        return PlainTextResponse(_exposition(self.counters), media_type=_METRICS_TYPE)
+
+
+def _path_fields(request: Request) -> Mapping[str, str]:
+    """What the path names: `/r/session/s1/user/u1/v1/...`. Raises Refused."""
+    given = request.path_params.get("given")
+    if given is None:
+        return {}
+    parts = given.split("/")
+    found = dict(zip(parts[::2], parts[1::2], strict=False))
+    if len(parts) % 2 or len(found) * 2 != len(parts) or not found.keys() <= set(_PATH_FIELDS):
+        raise Refused(
+            404,
+            f"the path /r/{given[:80]} is not /r/NAME/VALUE/v1/... with the names session, task "
+            "and user",
+        )
+    return found
+
+
+def _named(request: Request, client: Client, given: Mapping[str, str]) -> Named | None:
+    if header := _header(request, "x-kintsugi-session"):
+        return Named(header, "header")
+    if session := identifier(client.session, "the session in the key"):
+        return Named(session, "key")
+    if session := identifier(given.get("session"), "the session in the path"):
+        return Named(session, "path")
+    return None
+
+
+def _caller(request: Request, client: Client, given: Mapping[str, str]) -> Caller:
+    task = _header(request, "x-kintsugi-task") or identifier(given.get("task"), "the task")
+    if task is not None and "trusted" not in client.scopes:
+        raise Refused(
+            403, "a task was named, and only a key with the scope 'trusted' may; leave it out"
+        )
+    return Caller(
+        client=client.name,
+        person=_header(request, "x-kintsugi-user") or identifier(given.get("user"), "the user"),
+        task=task,
+        purpose=_purpose(request),
+        traceparent=_traceparent(request),
+    )
+
+
+def _purpose(request: Request) -> Purpose:
+    header = "x-kintsugi-purpose"
+    named = request.headers.get(header, "live")
+    for purpose in get_args(Purpose):
+        if named == purpose:
+            found: Purpose = purpose
+            return found
+    raise bad_request(f"{header} is {named[:40]!r}; use one of {', '.join(get_args(Purpose))}")
+
+
+def _call_id(request: Request, caller: Caller) -> str:
+    """A new one; with an idempotency key the same for the same client, person and key."""
+    key = _header(request, "idempotency-key")
+    if key is None:
+        return minted_id()
+    return derived_id("call", caller.client or "", caller.person or "", key)
+
+
+def _header(request: Request, name: str) -> str | None:
+    return identifier(request.headers.get(name), name)
+
+
+def _traceparent(request: Request) -> str | None:
+    """The trace that a call is part of; what a proxy malformed is left out."""
+    value = request.headers.get("traceparent", "")
+    return value if len(value) == 55 and value.isascii() and value.isprintable() else None
+
+
+async def _body(request: Request, most: int) -> bytes:
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > most:
+            raise Refused(413, f"the body is larger than {most:,} bytes; send less")
+    return bytes(read)
+
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4"
+
+
+def _exposition(counters: Counters) -> str:
+    """Prometheus' text format."""
+    lines: list[str] = []
+    values = {field.name: getattr(counters, field.name) for field in fields(counters)}
+    outcomes = {name: values.pop(name) for name in ("completed", "aborted", "failed", "timeout")}
+    in_flight = values.pop("in_flight")
+    for name, value in values.items():
+        full = f"kintsugi_gateway_{'' if name == 'calls' else name + '_'}"
+        full += "total" if name == "feedback" else "calls_total"
+        lines += [f"# TYPE {full} counter", f"{full} {value}"]
+    lines += ["# TYPE kintsugi_gateway_ended_calls_total counter"]
+    lines += [
+        f'kintsugi_gateway_ended_calls_total{{outcome="{name}"}} {value}'
+        for name, value in outcomes.items()
+    ]
+    lines += ["# TYPE kintsugi_gateway_calls_in_flight gauge"]
+    lines += [f"kintsugi_gateway_calls_in_flight {in_flight}"]
+    return "\n".join(lines) + "\n"
+
+
+async def _livez(_: Request) -> Response:
+    return PlainTextResponse("alive\n")
+
+
+def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encoded(document), status, headers, media_type="application/json")
+
+
+def _refuse(_: Request, error: Exception) -> Response:
+    """An error as OpenAI's clients read it."""
+    if isinstance(error, HTTPException):
+        error = Refused(error.status_code, error.detail)
+    if not isinstance(error, Refused):
+        _logger.error("a request failed", exc_info=error, extra={"action": "gateway_bug"})
+        error = Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    return _json(error.body, error.status, headers)
+
+
+def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=_GONE)
+
+
+_HANDLERS: Final[dict[Any, Any]] = {
+    Refused: _refuse,
+    HTTPException: _refuse,
+    Exception: _refuse,
+    ClientDisconnect: _left,
+}

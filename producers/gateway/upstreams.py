@@ -1,0 +1,283 @@
+"""The engines that answer: which are well, what they serve, and which one a session is sent to.
+
+A level-triggered loop asks each for its models. An engine that came back is asked for proof first
+that what it says of its tokens can be trained on (`_prove`): the log-probabilities are those of the
+distribution that was drawn from, and nobody's defaults bend it. Until then, and where it fails, its
+calls are recorded and marked untrainable, with the reason.
+
+Guarantee: a session stays with one engine as long as that one is well; keys of clients are never
+sent. Not covered: load; sessions are spread by their names alone.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import httpx2
+
+from events.errors import KintsugiError
+from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
+
+_POLL_SECONDS: Final = 2.0
+_CHECK_SECONDS: Final = 5.0
+"""For an answer to the question what an engine serves."""
+_CONNECT_SECONDS: Final = 5.0
+_PROOF_SECONDS: Final = 120.0
+"""For an answer while an engine is proven: its first one may take long."""
+
+_PROBES: Final = ("a", "The", "1 + 1")
+_EXACT: Final = 1e-4
+"""Nats by which the log-probability of a certain token may miss 0."""
+_CLOSE: Final = 0.05
+"""Nats by which the same distribution may differ between two requests."""
+
+UNKNOWN: Final = "unknown"
+
+_NOT_YET: Final = "the engine was not asked for proof yet"
+
+_logger = logging.getLogger(__name__)
+
+
+class NoUpstream(KintsugiError):
+    """No engine is well."""
+
+
+class UpstreamLost(KintsugiError):
+    """An engine could not be reached, or the connection to it broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of an engine."""
+
+    policy: str
+    """Its name: an adapter's, or the base model's."""
+    base: str
+
+
+class Upstream:
+    """One engine."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        """Ends in `/v1`."""
+        self._headers = {"accept-encoding": "identity"}
+        if api_key is not None:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self.well = False
+        self.served: Mapping[str, Served] = {}
+        self.dialect: Dialect | None = None
+        self.unproven: str | None = _NOT_YET
+        """Why its calls cannot be trained on; None when they can."""
+        self._default = Served(UNKNOWN, UNKNOWN)
+
+    def model(self, name: str | None) -> Served:
+        """What answers a request for `name`."""
+        if name is None:
+            return self._default
+        return self.served.get(name) or Served(name[:128], UNKNOWN)
+
+    @asynccontextmanager
+    async def request(
+        self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None, timeout: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """An answer that is still coming. Raises UpstreamLost, and TimeoutError."""
+        headers = self._headers | ({"content-type": "application/json"} if body else {})
+        try:
+            limits = httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
+            async with client.stream(
+                method, self.url + path, content=body, headers=headers, timeout=limits
+            ) as response:
+                yield response
+        except httpx2.ConnectTimeout as error:
+            self.well = False
+            raise UpstreamLost(f"{self.url} cannot be reached") from error
+        except httpx2.TimeoutException as error:
+            raise TimeoutError(f"{self.url} gave no answer in time") from error
+        except httpx2.TransportError as error:
+            self.well = False
+            raise UpstreamLost(f"{self.url}: {error or type(error).__name__}") from error
+
+    async def check(self, client: httpx2.AsyncClient) -> None:
+        """Ask what it serves, and for proof where due. Raises UpstreamLost, TimeoutError."""
+        path = "/models"
+        async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
+            await response.aread()
+        if response.status_code != 200:
+            self.well = False
+            raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
+        self._take(_cards(response))
+        if not self.well or self.unproven == _NOT_YET:
+            self.well = True
+            await self._decide(client)
+
+    def _take(self, cards: Sequence[Json]) -> None:
+        names = [card for card in cards if isinstance(card.get("id"), str)]
+        self.served = {
+            card["id"]: Served(card["id"][:128], str(card.get("parent") or card["id"])[:128])
+            for card in names
+        }
+        bases = [served for served in self.served.values() if served.policy == served.base]
+        self._default = bases[0] if bases else Served(UNKNOWN, UNKNOWN)
+        owners = {card.get("owned_by") for card in names}
+        self.dialect = DIALECTS.get(str(owners.pop())) if len(owners) == 1 else None
+
+    async def _decide(self, client: httpx2.AsyncClient) -> None:
+        if self.dialect is None:
+            self.unproven = "the engine is neither vLLM nor the embedded one, so it is not asked"
+            return
+        try:
+            self.unproven = await self._prove(client)
+        except (UpstreamLost, TimeoutError) as error:
+            self.unproven = _NOT_YET
+            _logger.warning("%s", error, extra={"action": "upstream_not_proven"})
+            return
+        if self.unproven is not None:
+            said = {"action": "upstream_unproven"}
+            _logger.warning("calls of %s train nothing: %s", self.url, self.unproven, extra=said)
+
+    async def _prove(self, client: httpx2.AsyncClient) -> str | None:
+        """Why its answers cannot be trained on; None when they can.
+
+        With top_k=1 the likeliest token has all the probability: a log-probability that is not 0
+        there was taken before the sampling parameters, unless others are as likely. Without
+        parameters, the likeliest tokens must have the log-probabilities that they have with those
+        of the protocol, or defaults were applied.
+        """
+        certain = await self._probe(client, {"top_k": 1, "temperature": 1.0, "logprobs": 0})
+        plain = await self._probe(client, {"logprobs": 5})
+        named = await self._probe(
+            client, {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        )
+        if isinstance(certain, str) or isinstance(plain, str) or isinstance(named, str):
+            return next(one for one in (certain, plain, named) if isinstance(one, str))
+        if not all(isinstance(choice.get("token_ids"), list) for choice in certain):
+            return "the engine gives no token ids; it needs return_token_ids"
+        if (why := not_processed(certain, plain)) is not None:
+            return why
+        if not all(_alike(one, other) for one, other in zip(plain, named, strict=True)):
+            return (
+                "the engine samples with defaults of its own; start vLLM with "
+                "--generation-config vllm"
+            )
+        return None
+
+    async def _probe(self, client: httpx2.AsyncClient, fields: Json) -> list[Json] | str:
+        """The choices of a tiny completion; a sentence where it is refused."""
+        body: Json = {"prompt": list(_PROBES), "max_tokens": 1, "seed": 1, "return_token_ids": True}
+        if self._default.policy != UNKNOWN:
+            body["model"] = self._default.policy
+        sent = encoded(body | fields)
+        async with self.request(client, "POST", "/completions", sent, _PROOF_SECONDS) as response:
+            await response.aread()
+        document = _json(response)
+        choices = document.get("choices") if isinstance(document, dict) else None
+        if response.status_code != 200 or not isinstance(choices, list):
+            return f"the engine refuses a probe with status {response.status_code}"
+        return choices if len(choices) == len(_PROBES) else "the engine answers some probes only"
+
+
+class Upstreams:
+    """All engines of a gateway."""
+
+    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+        self.all = tuple(upstreams)
+
+    @property
+    def well(self) -> bool:
+        """Whether any can be asked."""
+        return any(upstream.well for upstream in self.all)
+
+    def for_session(self, session: str) -> list[Upstream]:
+        """The engines to try, best first: the one the session belongs to, then others.
+
+        Those that are well come first; the others are tried all the same, for what is known of
+        them may be seconds old.
+        """
+        return sorted(self.all, key=lambda one: (not one.well, _weight(one.url, session)))
+
+    async def watch(self, client: httpx2.AsyncClient) -> None:
+        """Check all of them, again and again, until cancelled."""
+        while True:
+            await asyncio.gather(*(_checked(upstream, client) for upstream in self.all))
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _checked(upstream: Upstream, client: httpx2.AsyncClient) -> None:
+    was = upstream.well
+    try:
+        await upstream.check(client)
+    except (UpstreamLost, TimeoutError) as error:
+        upstream.well = False
+        if was:
+            _logger.warning("%s", error, extra={"action": "upstream_lost"})
+        return
+    except Exception:
+        # Whatever an engine answers, the others are watched on.
+        upstream.well = False
+        _logger.exception("%s answers nonsense", upstream.url, extra={"action": "upstream_odd"})
+        return
+    if not was:
+        _logger.info("%s answers", upstream.url, extra={"action": "upstream_well"})
+
+
+def _weight(url: str, session: str) -> bytes:
+    """Rendezvous hashing: who leaves or joins moves only its own sessions."""
+    return blake2b(f"{url}\x1f{session}".encode(), digest_size=8).digest()
+
+
+def _cards(response: httpx2.Response) -> list[Json]:
+    document = _json(response)
+    cards = document.get("data") if isinstance(document, dict) else None
+    return [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+
+
+def _json(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _alike(one: Json, other: Json) -> bool:
+    """Whether two first tokens were drawn from one distribution."""
+    first, second = (_likeliest(choice) for choice in (one, other))
+    shared = first.keys() & second.keys()
+    return bool(shared) and all(
+        math.isclose(first[token], second[token], abs_tol=_CLOSE) for token in shared
+    )
+
+
+def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
+    """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
+
+    Takes the probes' answers with top_k=1 and without parameters.
+    """
+    shown = False
+    for one, other in zip(certain, plain, strict=True):
+        (drawn, *_) = (one.get("logprobs") or {}).get("token_logprobs") or [None]
+        first, second, *_ = [
+            *sorted(_likeliest(other).values(), reverse=True),
+            -math.inf,
+            -math.inf,
+        ]
+        if drawn is None or first == -math.inf:
+            return "the engine gives no log-probabilities"
+        if abs(drawn) <= _EXACT:
+            shown = shown or first < -10 * _EXACT
+        elif first - second > _CLOSE:
+            return (
+                "the engine's log-probabilities are not of the distribution that it draws from; "
+                "start vLLM with --logprobs-mode processed_logprobs"
+            )
+    return None if shown else "the probes show nothing: this model is certain, or wavers, of each"
+
+
+def _likeliest(choice: Json) -> dict[str, float]:
+    top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
+    return top[0] or {}

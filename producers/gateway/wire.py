@@ -1,0 +1,264 @@
+"""What clients ask and what they are told: OpenAI's protocol, with two fields of ours added.
+
+A request is read just far enough to record it; whatever the gateway does not know goes to the
+engine as it came. `Asked.forwarded` adds the fields that make an engine tell its token ids and
+their log-probabilities, where the client did not ask for them itself and where adding them cannot
+turn a request that the engine would refuse into one that it answers.
+
+Pure: bytes and headers in, values out.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NoReturn
+
+from pydantic import ValidationError
+
+from events.canonical import exact_json, sha256
+from events.errors import KintsugiError
+from events.messages import Message
+from producers.conversation import parse_messages
+from producers.records import Unusable, check_storable, readable
+
+Json = dict[str, Any]
+Endpoint = Literal["chat", "completions"]
+
+PATHS: Final[Mapping[Endpoint, str]] = {"chat": "/chat/completions", "completions": "/completions"}
+"""Below the `/v1` of an upstream."""
+
+_SAMPLING: Final = (
+    "best_of", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias",
+    "max_completion_tokens", "max_tokens", "min_p", "min_tokens", "n", "presence_penalty",
+    "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "temperature",
+    "tool_choice", "top_k", "top_p",
+)  # fmt: skip
+"""Fields that say how an answer is drawn."""
+
+_DEFAULTS: Final[Json] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+"""What an engine does without them: proven of an upstream before its calls may be trained on."""
+
+_LONGEST_VALUE: Final = 2000
+"""Characters of a sampling parameter's JSON that are recorded; of a longer one, its hash."""
+
+
+class Refused(KintsugiError):
+    """A request that was answered by us and not by an engine, in OpenAI's shape."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+        """Seconds."""
+
+    @property
+    def body(self) -> Json:
+        """What is sent."""
+        kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable",
+    504: "timeout",
+}
+
+
+def bad_request(message: str, param: str | None = None) -> Refused:
+    """The client's fault."""
+    return Refused(400, message, param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How an engine writes what it was not asked for: what has to be restored."""
+
+    name: str
+    null_fields: bool
+    """Whether ids that nobody asked for are null; else their fields are absent."""
+    silent_text: bool
+    """Whether a stream of /v1/completions sends chunks without text."""
+
+
+EMBEDDED: Final = Dialect("kintsugi", null_fields=False, silent_text=False)
+VLLM: Final = Dialect("vllm", null_fields=True, silent_text=True)
+
+DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
+"""By what the engine's list of models says in `owned_by`. Any other engine is asked for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What we asked for and the client did not."""
+
+    token_ids: bool = False
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for an answer of the model."""
+
+    endpoint: Endpoint
+    given: Json
+    """As the client sent it."""
+
+    @property
+    def model(self) -> str | None:
+        """Which one; None: the engine's own."""
+        model = self.given.get("model")
+        return str(readable(model)) if isinstance(model, str) and model else None
+
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is wanted piece by piece."""
+        return self.given.get("stream") is True
+
+    @property
+    def raw_messages(self) -> list[Any]:
+        """The messages as they were sent; none where they are no list."""
+        messages = self.given.get("messages")
+        return messages if self.endpoint == "chat" and isinstance(messages, list) else []
+
+    @property
+    def tools(self) -> tuple[Json, ...]:
+        """The tools that were offered."""
+        tools = self.given.get("tools")
+        return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()
+
+    @property
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """The prompts of an endpoint without messages."""
+        return _prompts(self.given.get("prompt")) if self.endpoint == "completions" else ()
+
+    @property
+    def sampling(self) -> Json:
+        """How the answer is drawn, with the defaults of the protocol."""
+        given = {name: self.given[name] for name in _SAMPLING if self.given.get(name) is not None}
+        return {name: _short(value) for name, value in (_DEFAULTS | given).items()}
+
+    def added(self, dialect: Dialect | None) -> Added:
+        """What to ask an engine of this dialect for; nothing where the dialect is unknown."""
+        # Without what it needs, a request is refused, and engines quote it then: as it was sent.
+        needed = "messages" if self.endpoint == "chat" else "prompt"
+        if dialect is None or needed not in self.given:
+            return Added()
+        ids = self.given.get("return_token_ids") in (None, False)
+        return Added(token_ids=ids, logprobs=self._may_score())
+
+    def _may_score(self) -> bool:
+        """Whether log-probabilities can be asked for without changing what the request means."""
+        if self.endpoint == "completions":
+            return self.given.get("logprobs") is None
+        # Without logprobs, an engine refuses top_logprobs; with ours it would not.
+        return self.given.get("logprobs") in (None, False) and not self.given.get("top_logprobs")
+
+    def forwarded(self, added: Added) -> bytes:
+        """The request as the engine gets it."""
+        body = dict(self.given)
+        if added.token_ids:
+            body["return_token_ids"] = True
+        if added.logprobs:
+            body["logprobs"] = True if self.endpoint == "chat" else 0
+        return encoded(body)
+
+    def messages(self) -> tuple[Message, ...] | None:
+        """The messages in the log's form; None for what it cannot hold, which is served as well."""
+        return storable_messages(self.raw_messages)
+
+
+def asked(endpoint: Endpoint, body: bytes) -> Asked:
+    """A request's body. Raises Refused where it is no JSON object."""
+    try:
+        given = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
+    if not isinstance(given, dict):
+        raise bad_request(f"the body is {type(given).__name__}, not a JSON object; send an object")
+    return Asked(endpoint, given)
+
+
+def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
+    """Messages in the log's form; None for what it cannot hold."""
+    try:
+        messages = parse_messages(readable(list(raw)))
+        for message in messages:
+            check_storable(
+                [message.content, *(call.arguments for call in message.tool_calls)], "a message"
+            )
+    except (ValidationError, Unusable, RecursionError):
+        return None
+    return messages
+
+
+def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
+    """Tools as the log holds them; None for what it cannot hold."""
+    try:
+        found = readable(list(tools))
+        check_storable(found, "tools")
+    except (Unusable, RecursionError):
+        return None
+    return tuple(found)
+
+
+def encoded(document: Any) -> bytes:
+    """Compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+_NAME: Final = re.compile(r"[\x21-\x7e]{1,256}")
+
+
+def identifier(value: str | None, what: str) -> str | None:
+    """A name that a client gave, or None. Raises Refused for what no table could hold."""
+    if value is None or value == "":
+        return None
+    if _NAME.fullmatch(value) is None:
+        raise bad_request(
+            f"{what} is {value[:40]!r}; use 1 to 256 printable ASCII characters without spaces"
+        )
+    return value
+
+
+def _prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(prompt, str):
+        return (str(readable(prompt)),)
+    if not isinstance(prompt, list):
+        return ()
+    if prompt and all(type(token) is int for token in prompt):
+        return (tuple(prompt),) if all(0 <= token < 2**31 for token in prompt) else ()
+    return tuple(one for item in prompt for one in _prompts(item))
+
+
+def _short(value: Any) -> Any:
+    try:
+        check_storable([value], "a parameter")
+        text = exact_json(readable(value))
+    except (Unusable, RecursionError):
+        return {"unreadable": type(value).__name__}
+    if len(text) <= _LONGEST_VALUE:
+        return readable(value)
+    return {"sha256": sha256(text), "characters": len(text)}
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,149 @@
+"""A gateway over a real embedded engine, both in this process and reached over sockets."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from events.blobs import BlobStore
+from events.codec import Event, arrays_of, decode
+from events.log import Record
+from events.rollouts import CallEnded, CallStarted
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+from producers.gateway.keys import ClientKey, Keyring
+from producers.gateway.recorder import Recorder
+from producers.gateway.server import Gateway, Options
+from producers.gateway.upstreams import Upstream, Upstreams
+from tests.daemon.engine.conftest import (
+    Live,
+    base,
+    checkpoint,
+    live,
+    recite,
+    served_chat,
+    shop_tokens,
+)
+
+__all__ = ["base", "checkpoint", "live", "recite", "served_chat", "shop_tokens"]
+
+
+@dataclass(frozen=True)
+class Fronted:
+    """A gateway that answers on a port of its own."""
+
+    gateway: Gateway
+    upstreams: Upstreams
+    log: SqliteLog
+    url: str
+
+    def records(self) -> list[Record]:
+        """Everything that was recorded, partition by partition."""
+        ends = self.log.end(ROLLOUTS.name)
+        return [
+            record
+            for partition in range(len(ends))
+            for record in self.log.read(ROLLOUTS.name, partition, 0)
+        ]
+
+    def events(self) -> list[Event]:
+        """The same, decoded, in order of time."""
+        found = [decode(record) for record in self.records()]
+        return sorted(found, key=lambda event: event.envelope.id)
+
+    def started(self) -> list[CallStarted]:
+        return [e.data for e in self.events() if isinstance(e.data, CallStarted)]
+
+    def ended(self) -> list[CallEnded]:
+        return [e.data for e in self.events() if isinstance(e.data, CallEnded)]
+
+    def arrays(self, call: str) -> dict[str, list[float]]:
+        """The token arrays of a call."""
+        for record in self.records():
+            data = decode(record).data
+            if isinstance(data, CallEnded) and data.call == call:
+                return {name: list(values) for name, values in arrays_of(record.value).items()}
+        raise AssertionError(f"call {call} has no end")
+
+    def unproven(self) -> str:
+        """Why calls cannot be trained on."""
+        return " ".join(filter(None, (one.unproven for one in self.upstreams.all)))
+
+    def wait_for(self, true: Callable[[], bool], patience: float = 20) -> bool:
+        """Whether it becomes true within some seconds."""
+        deadline = time.monotonic() + patience
+        while not true() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return true()
+
+
+@contextmanager
+def fronting(
+    folder: Path,
+    urls: Sequence[str],
+    keys: Sequence[ClientKey] = (),
+    proven: bool = True,
+    log: SqliteLog | None = None,
+    patience: float = 20,
+    **options: object,
+) -> Iterator[Fronted]:
+    """A gateway over engines, in a thread of this process."""
+    opened = log or SqliteLog(folder / "log.db")
+    upstreams = Upstreams([Upstream(f"{url}/v1") for url in urls])
+    made = Gateway(
+        Recorder(opened, BlobStore(folder / "blobs")),
+        upstreams,
+        Keyring(keys),
+        Options(**options),  # type: ignore[arg-type]
+    )
+    http = uvicorn.Server(uvicorn.Config(made.app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
+    thread.start()
+    try:
+        while not http.started:
+            time.sleep(0.005)
+        port = http.servers[0].sockets[0].getsockname()[1]
+        fronted = Fronted(made, upstreams, opened, f"http://127.0.0.1:{port}")
+        ready = lambda: not fronted.unproven()  # noqa: E731
+        assert not proven or fronted.wait_for(ready, patience), fronted.unproven()
+        yield fronted
+    finally:
+        http.should_exit = True
+        thread.join()
+        opened.close()
+
+
+@pytest.fixture
+def front(live: Live, tmp_path: Path) -> Iterator[Fronted]:
+    """A gateway over the module's engine, with a log of its own."""
+    with fronting(tmp_path, [live.url]) as found:
+        yield found
+
+
+Front = Callable[..., Fronted]
+
+
+@pytest.fixture
+def front_over(tmp_path: Path) -> Iterator[Front]:
+    """Make a gateway over engines."""
+    with ExitStack() as stack:
+
+        def make(*urls: str, **options: object) -> Fronted:
+            folder = tmp_path / f"gateway-{len(list(tmp_path.glob('gateway-*')))}"
+            folder.mkdir()
+            return stack.enter_context(fronting(folder, urls, **options))  # type: ignore[arg-type]
+
+        yield make
+
+
+def post(url: str, path: str = "/v1/chat/completions", /, **body: Any) -> httpx2.Response:
+    """A request as plain HTTP."""
+    return httpx2.post(f"{url}{path}", json=body, timeout=60)

@@ -1,0 +1,156 @@
+"""From calls to a rollout that diagnosis reads: the agent plays through the gateway."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from daemon.app import App
+from daemon.sessions import Node, close_sessions, main_line
+from daemon.settings import load
+from envs.shop.environment import Shop
+from events.envelope import utc_now
+from events.rollouts import CallStarted
+from producers.gateway.keys import ClientKey, hashed
+from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
+from tests.daemon.engine.conftest import Live, Recite
+from tests.daemon.gateway.conftest import Fronted, fronting
+
+__all__ = ["clean", "home", "kintsugi"]
+
+CHAT = "/v1/chat/completions"
+SYSTEM = {"role": "system", "content": "Be brief."}
+TOOLS = [{"type": "function", "function": {"name": "get_user", "parameters": {"type": "object"}}}]
+CALL = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
+
+
+def ask(front: Fronted, messages: Sequence[Any], **given: Any) -> dict[str, Any]:
+    """The answer to a conversation."""
+    headers = given.pop("headers", {"x-kintsugi-session": "talk"})
+    body = {"messages": messages, "max_tokens": 24, **given}
+    answer = httpx2.post(f"{front.url}{CHAT}", json=body, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["choices"][0]["message"]
+    return found
+
+
+def shown(kintsugi: Kintsugi) -> list[dict[str, Any]]:
+    """Every rollout, whole."""
+    listed = kintsugi("rollouts", "ls", "--json").json
+    return [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
+
+
+def test_a_closed_session_is_a_rollout_with_all_that_was_said(
+    recite: Recite, home: Path, kintsugi: Kintsugi
+) -> None:
+    home.mkdir()
+    with fronting(home, [recite(CALL).url]) as front:
+        said: list[Any] = [SYSTEM, {"role": "user", "content": "Who is U12?"}]
+        said.append(ask(front, said, tools=TOOLS))
+        result = {"role": "tool", "tool_call_id": said[-1]["tool_calls"][0]["id"]}
+        said.append({**result, "content": json.dumps({"name": "Rosa"})})
+        said.append(ask(front, said, tools=TOOLS))
+        ask(front, [{"role": "user", "content": "A title for this, please."}])
+        calls = [call.call for call in front.started()]
+        httpx2.post(f"{front.url}/v1/sessions/talk/end")
+    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 1}
+    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 0}
+    (rollout,) = shown(kintsugi)
+    assert [m["role"] for m in rollout["messages"]] == [
+        "system", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert rollout["messages"][2]["tool_calls"][0]["name"] == "get_user"
+    assert (rollout["success"], rollout["source"], rollout["termination"]) == (
+        None,
+        "live",
+        "asked",
+    )
+    (event,) = [
+        line["data"]
+        for line in kintsugi("log", "cat", "rollouts", "--json").lines
+        if line["type"] == "RolloutEnded"
+    ]
+    assert (event["calls"], event["forks"]) == (calls[:2], calls[2:])
+    assert event["known_tools"] == ["get_user"]
+    assert kintsugi("diagnose", "--json").json["unjudged"] == 1
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_an_idle_session_ends_by_an_event_and_may_go_on(
+    live: Live, home: Path, kintsugi: Kintsugi
+) -> None:
+    home.mkdir()
+    with fronting(home, [live.url]) as front:
+        first: list[Any] = [{"role": "user", "content": "One"}]
+        first.append(ask(front, first))
+        with App(load()) as app:
+            assert close_sessions(app, utc_now()).ended == 0
+            later = utc_now() + timedelta(seconds=app.settings.sessions.idle_seconds)
+            done = close_sessions(app, later)
+            assert (done.ended, done.rollouts) == (1, 1)
+            assert close_sessions(app, later).ended == 0
+        first.append({"role": "user", "content": "Two"})
+        ask(front, first)
+        with App(load()) as app:
+            # Of the clock of the decision above, this call is older than it.
+            assert close_sessions(app, later + timedelta(hours=1)).ended == 0
+        assert [call.parent is None for call in front.started()] == [True, False]
+    assert len(shown(kintsugi)) == 1
+
+
+def test_a_task_of_a_trusted_client_is_graded_by_replay(
+    live: Live, home: Path, kintsugi: Kintsugi
+) -> None:
+    home.mkdir()
+    environment = Shop()
+    (task,) = [t for t, _ in zip(environment.tasks(), range(1), strict=False)]
+    key = ClientKey("grader", hashed("k"), frozenset(("call", "trusted")))
+    headers = {"authorization": "Bearer k~talk", "x-kintsugi-task": task.id}
+    with fronting(home, [live.url], keys=[key]) as front:
+        ask(front, [{"role": "user", "content": "Hello"}], headers=headers)
+        with App(load()) as app:
+            close_sessions(app, utc_now() + timedelta(hours=1))
+    (rollout,) = shown(kintsugi)
+    assert (rollout["task"], rollout["success"]) == (task.id, False)
+    assert rollout["category"] is not None
+    kintsugi("diagnose")
+    assert kintsugi("patterns", "--json").json[0]["failures"] == 1
+
+
+def test_a_compaction_and_a_side_question_are_forks() -> None:
+    chain = [Node("a", None, 3), Node("b", "a", 5), Node("title", None, 2), Node("c", "b", 7)]
+    assert main_line(chain) == (("a", "b", "c"), ("title",))
+    compacted = [*chain, Node("d", None, 4), Node("e", "d", 6)]
+    assert main_line(compacted) == (("a", "b", "c"), ("title", "d", "e"))
+    outgrown = [*compacted, Node("f", "e", 8)]
+    assert main_line(outgrown) == (("d", "e", "f"), ("a", "b", "title", "c"))
+
+
+def test_a_long_conversation_is_stored_as_what_is_new(live: Live, tmp_path: Path) -> None:
+    with fronting(tmp_path, [live.url]) as front:
+        said: list[Any] = [{"role": "system", "content": "Be brief. " * 500}]
+        sizes: list[int] = []
+        for number in range(5):
+            said.append({"role": "user", "content": f"Question {number}"})
+            answer = ask(front, said, max_tokens=4)
+            # As frameworks do: fields of their own, and nulls that the engine never sent.
+            said.append({**answer, "refusal": None, "annotations": []})
+        started = front.started()
+        for call in started:
+            assert isinstance(call, CallStarted)
+            assert call.content is not None
+            sizes.append(len(call.content.messages))
+        assert sizes == [2, 1, 1, 1, 1]
+        rewritten = [{"role": "system", "content": "Be kind."}, *said[1:]]
+        ask(front, [*rewritten, {"role": "user", "content": "And now?"}], max_tokens=4)
+        assert front.started()[-1].parent is None
+
+
+@pytest.fixture(autouse=True)
+def _home(home: Path) -> Path:
+    """Commands and gateway share the home."""
+    return home

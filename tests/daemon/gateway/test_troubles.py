@@ -1,0 +1,241 @@
+"""Whatever goes wrong with a call becomes its event, and nobody is told what is not so."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
+from events.sqlite import SqliteLog
+from producers.gateway.keys import ClientKey, hashed, minted_key
+from tests.daemon.engine.conftest import Live, Recite
+from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
+
+HELLO = [{"role": "user", "content": "Hello"}]
+LONG: dict[str, Any] = {"messages": HELLO, "max_tokens": 8000, "ignore_eos": True, "stream": True}
+CHAT = "/v1/chat/completions"
+
+
+@contextmanager
+def streaming(url: str, **body: Any) -> Iterator[tuple[httpx2.Response, Iterator[bytes]]]:
+    """A long stream whose first piece was read."""
+    with httpx2.stream("POST", f"{url}{CHAT}", json=LONG | body, timeout=60) as response:
+        pieces = response.iter_raw()
+        next(pieces)
+        yield response, pieces
+
+
+def unused_url() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_who_hangs_up_stops_the_engine_and_is_recorded(front: Fronted, live: Live) -> None:
+    with streaming(front.url) as (_, pieces):
+        for _ in range(5):
+            next(pieces)
+    assert live.idle()
+    assert front.wait_for(lambda: len(front.ended()) == 1)
+    (ended,) = front.ended()
+    assert (ended.outcome, ended.trainable) == ("aborted", False)
+    assert ended.completion_tokens is not None
+    assert 0 < ended.completion_tokens < 8000
+    assert ended.content is not None
+    assert ended.content.messages[0].text
+    assert front.gateway.counters.in_flight == 0
+
+
+def test_who_hangs_up_before_the_answer_stops_the_engine(front: Fronted, live: Live) -> None:
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(f"{front.url}{CHAT}", json=LONG | {"stream": False}, timeout=0.5)
+    assert live.idle()
+    assert front.wait_for(lambda: len(front.ended()) == 1)
+    assert front.ended()[0].outcome == "aborted"
+
+
+def test_an_engine_that_takes_too_long_is_a_timeout(live: Live, front_over: Front) -> None:
+    front = front_over(live.url, timeout_seconds=1.0)
+    whole = post(front.url, **LONG | {"stream": False})
+    assert (whole.status_code, whole.json()["error"]["type"]) == (504, "timeout")
+    assert whole.headers["x-kintsugi-recorded"] == "yes"
+    streamed = post(front.url, **LONG)
+    *_, last = [line for line in streamed.text.split("\n\n") if line]
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "timeout"
+    assert [ended.outcome for ended in front.ended()] == ["timeout", "timeout"]
+    assert live.idle()
+
+
+def test_an_engine_that_cannot_be_reached_is_said_and_recorded(tmp_path: Path) -> None:
+    with fronting(tmp_path, [unused_url()], proven=False) as front:
+        answer = post(front.url, messages=HELLO)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+        assert httpx2.get(f"{front.url}/readyz").status_code == 503
+        assert httpx2.get(f"{front.url}/livez").status_code == 200
+        (ended,) = front.ended()
+        assert (ended.outcome, ended.status) == ("failed", 503)
+
+
+def test_another_engine_answers_where_one_cannot_be_reached(live: Live, tmp_path: Path) -> None:
+    with fronting(tmp_path, [unused_url(), live.url], proven=False) as front:
+        for number in range(6):
+            headers = {"x-kintsugi-session": f"s{number}"}
+            body = {"messages": HELLO, "max_tokens": 2}
+            answer = httpx2.post(f"{front.url}{CHAT}", json=body, headers=headers, timeout=60)
+            assert answer.status_code == 200
+        assert {ended.outcome for ended in front.ended()} == {"completed"}
+
+
+def test_a_disk_that_refuses_is_told(live: Live, front_over: Front) -> None:
+    front = front_over(live.url)
+    front.log.close()
+    answer = post(front.url, messages=HELLO, max_tokens=2)
+    assert (answer.status_code, answer.headers["x-kintsugi-recorded"]) == (200, "no")
+    streamed = post(front.url, messages=HELLO, max_tokens=2, stream=True)
+    assert streamed.headers["x-kintsugi-recorded"] == "no"
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert front.gateway.counters.unrecorded == 2
+
+
+def test_a_disk_that_refuses_in_a_stream_is_told_before_its_end(
+    live: Live, front_over: Front
+) -> None:
+    front = front_over(live.url)
+    with streaming(front.url, max_tokens=200) as (response, pieces):
+        assert response.headers["x-kintsugi-recorded"] == "yes"
+        front.log.close()
+        rest = b"".join(pieces)
+    assert rest.endswith(b": x-kintsugi-recorded: no\n\ndata: [DONE]\n\n")
+
+
+def test_where_recording_is_required_a_disk_that_refuses_is_no_answer(
+    live: Live, front_over: Front
+) -> None:
+    front = front_over(live.url, capture="required")
+    with streaming(front.url, max_tokens=200) as (_, pieces):
+        front.log.close()
+        rest = b"".join(pieces)
+    assert b"[DONE]" not in rest
+    for stream in (False, True):
+        answer = post(front.url, messages=HELLO, max_tokens=2, stream=stream)
+        assert (answer.status_code, answer.headers["x-kintsugi-recorded"]) == (503, "no")
+        assert "recorded" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b'{"n": NaN}', b"\xff", b"[" * 5000])
+def test_what_is_no_request_is_refused_and_no_event(front: Fronted, body: bytes) -> None:
+    answer = httpx2.post(f"{front.url}{CHAT}", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert front.records() == []
+
+
+def test_what_the_log_cannot_hold_is_served_and_marked(front: Fronted) -> None:
+    half = '{"messages": [{"role": "user", "content": "\\ud83d"}], "max_tokens": 2}'
+    assert httpx2.post(f"{front.url}{CHAT}", content=half).status_code in (200, 400)
+    deep: Any = "x"
+    for _ in range(150):
+        deep = {"a": deep}
+    tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+    answer = post(front.url, messages=HELLO, tools=[tool], max_tokens=2)
+    assert answer.headers["x-kintsugi-recorded"] == "yes"
+    assert len(front.ended()) == 2
+
+
+def test_limits_are_said(live: Live, front_over: Front) -> None:
+    front = front_over(live.url, max_body_bytes=1024, feedback_per_minute=1)
+    assert post(front.url, messages=[{"role": "user", "content": "x" * 2000}]).status_code == 413
+    bad = httpx2.post(f"{front.url}{CHAT}", json={}, headers={"x-kintsugi-session": "a b"})
+    assert (bad.status_code, "x-kintsugi-session" in bad.json()["error"]["message"]) == (400, True)
+    said = {"session": "s", "score": 1}
+    assert post(front.url, "/v1/feedback", **said).status_code == 200
+    again = post(front.url, "/v1/feedback", **said)
+    assert again.status_code == 429
+    assert int(again.headers["retry-after"]) >= 1
+    assert len(front.records()) == 2, "one piece of feedback, and the end of its session"
+
+
+def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
+    call, judge = minted_key(), minted_key()
+    front = front_over(
+        live.url,
+        keys=[
+            ClientKey("agent", hashed(call), frozenset(("call",))),
+            ClientKey("grader", hashed(judge), frozenset(("feedback", "trusted", "call"))),
+        ],
+    )
+
+    def ask(key: str | None, path: str = CHAT, /, **given: Any) -> httpx2.Response:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers |= given.pop("headers", {})
+        return httpx2.post(f"{front.url}{path}", json=given, headers=headers, timeout=60)
+
+    assert ask(None, messages=HELLO).status_code == 401
+    assert ask("wrong", messages=HELLO).json()["error"]["code"] == "invalid_api_key"
+    answer = ask(f"{call}~talk", messages=HELLO, max_tokens=2)
+    assert (answer.status_code, answer.headers["x-kintsugi-session"]) == (200, "talk")
+    said = {"call": answer.headers["x-kintsugi-call"], "success": True}
+    assert ask(call, "/v1/feedback", **said).status_code == 403
+    assert ask(judge, "/v1/feedback", **said).status_code == 200
+    named: dict[str, Any] = {
+        "headers": {"x-kintsugi-task": "shop/lend/1"},
+        "messages": HELLO,
+        "max_tokens": 2,
+    }
+    assert ask(call, **named).status_code == 403
+    assert ask(judge, **named).status_code == 200
+    feedback = [e.data for e in front.events() if isinstance(e.data, FeedbackReceived)]
+    assert [(one.session, one.verified) for one in feedback] == [("talk", True)]
+    assert [call.client for call in front.started()] == ["agent", "grader"]
+    stored = b"".join(record.value + repr(record.headers).encode() for record in front.records())
+    assert call.encode() not in stored
+    assert sha256(call.encode()).hexdigest().encode() not in stored
+
+
+def test_feedback_is_late_once_and_joined(live: Live, tmp_path: Path) -> None:
+    with fronting(tmp_path, [live.url]) as front:
+        calls = [
+            post(front.url, messages=HELLO, max_tokens=2).headers["x-kintsugi-call"]
+            for _ in range(20)
+        ]
+    with fronting(tmp_path, [live.url], log=SqliteLog(tmp_path / "log.db")) as front:
+        sessions = {one.call: one.session for one in front.started()}
+        for call in calls:
+            for _ in range(2):
+                said = post(
+                    front.url, "/v1/feedback", call=call, score=0.5, idempotency_key=f"k {call}"
+                )
+                assert said.status_code == 200, said.text
+                assert said.json()["session"] == sessions[call]
+        assert post(front.url, "/v1/feedback", call="none", score=1).status_code == 404
+        assert post(front.url, "/v1/feedback", score=1).status_code == 400
+        found = [e for e in front.events() if isinstance(e.data, FeedbackReceived)]
+        assert len(found) == len(calls)
+
+
+def test_a_session_is_ended_by_its_outcome_or_by_asking(front: Fronted) -> None:
+    post(front.url, "/v1/feedback", session="one", success=False, comment="wrong size")
+    assert post(front.url, "/v1/sessions/two/end").json() == {"session": "two", "ended": True}
+    ends = [e.data for e in front.events() if isinstance(e.data, SessionEnded)]
+    assert {(end.session, end.because) for end in ends} == {("one", "feedback"), ("two", "asked")}
+
+
+def test_an_engine_that_breaks_in_a_stream_is_recorded(recite: Recite, front_over: Front) -> None:
+    live = recite("abc")
+    front = front_over(live.url)
+    with streaming(front.url, max_tokens=100) as (_, pieces):
+        live.engine.cache.keys.clear()
+        rest = b"".join(pieces)
+    assert b"the engine failed" in rest
+    assert b"[DONE]" not in rest
+    (ended,) = front.ended()
+    assert isinstance(ended, CallEnded)
+    assert ended.outcome == "failed"
+    assert "the engine failed" in (ended.error or "")
