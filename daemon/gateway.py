@@ -41,6 +41,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         timeout_seconds=settings.gateway.timeout_seconds,
         max_body_bytes=settings.gateway.max_body_bytes,
         feedback_per_minute=settings.gateway.feedback_per_minute,
+        ships=app.on_kafka,
     )
     recorder = Recorder(app.spool, app.blobs)
     return Gateway(recorder, Upstreams(upstreams(settings, urls)), keyring(settings), options)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 import httpx2
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from events.codec import Arrays
 from events.errors import KintsugiError
@@ -36,6 +36,7 @@ from events.rollouts import (
 )
 from producers.gateway import sse
 from producers.gateway.capture import Capture
+from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.sessions import Attributed, Conversation, Sessions
 from producers.gateway.sessions import Scope as SessionScope
@@ -73,21 +74,6 @@ class Caller:
         return self.client, self.person
 
 
-@dataclass(slots=True)
-class Counters:
-    """What this gateway did since it was started."""
-
-    calls: int = 0
-    unattributed: int = 0
-    unrecorded: int = 0
-    in_flight: int = 0
-    feedback: int = 0
-    completed: int = 0
-    aborted: int = 0
-    failed: int = 0
-    timeout: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What every call of a gateway uses."""
@@ -95,7 +81,7 @@ class Desk:
     recorder: Recorder
     sessions: Sessions
     client: httpx2.AsyncClient
-    counters: Counters
+    metrics: Metrics
     alias: str
     capture: CaptureMode
     timeout_seconds: float
@@ -130,6 +116,7 @@ class Call(Response):
         self._answer = Capture(asked, self._added, None)
         self._status: int | None = None
         self._headers_sent = False
+        self._said = False
         self._complete = False
         self._start: asyncio.Task[bool] | None = None
         self._end_task: asyncio.Task[bool] | None = None
@@ -137,19 +124,32 @@ class Call(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes away first."""
-        self._desk.counters.calls += 1
-        self._desk.counters.in_flight += 1
-        work = asyncio.create_task(self._answered(send))
+        work = asyncio.create_task(self._answered(self._timed(send)))
         gone = asyncio.create_task(_gone(receive))
-        try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Also where the server itself gives up on us: what was begun is recorded first.
-            for task in (work, gone):
-                task.cancel()
-            self._desk.counters.in_flight -= 1
-            await asyncio.gather(gone, return_exceptions=True)
-            await asyncio.shield(self._closed(work))
+        with self._desk.metrics.in_flight():
+            try:
+                await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Also where the server itself gives up on us: what was begun is recorded first.
+                for task in (work, gone):
+                    task.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
+                await asyncio.shield(self._closed(work))
+
+    def _timed(self, send: Send) -> Send:
+        """Counts when the client has something to read."""
+
+        async def timed(message: Message) -> None:
+            await send(message)
+            if not self._said and message.get("body"):
+                self._said = True
+                self._desk.metrics.first_byte(self._asked.endpoint, self._seconds)
+
+        return timed
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
 
     async def _closed(self, work: "asyncio.Task[None]") -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
@@ -371,7 +371,7 @@ class Call(Response):
             finish_reason=found.finish_reason,
             prompt_tokens=found.prompt_tokens,
             completion_tokens=found.completion_tokens,
-            duration_ms=int((time.monotonic() - self._began) * 1000),
+            duration_ms=int(self._seconds * 1000),
             trainable=why is None,
             untrainable_because=why,
             invalid_tool_calls=found.invalid_tool_calls,
@@ -379,17 +379,12 @@ class Call(Response):
             status=self._status,
             content=CallEndedContent(messages=found.messages) if found.messages else None,
         )
-        self._count(outcome)
-        if await self._append(data, found.arrays if why is None else None) is None:
-            self._desk.counters.unrecorded += 1
-            return False
-        if started and outcome == "completed" and found.messages:
+        ended = await self._append(data, found.arrays if why is None else None)
+        recorded = started and ended is not None
+        self._desk.metrics.ended(self._asked.endpoint, outcome, recorded, self._seconds)
+        if recorded and outcome == "completed" and found.messages:
             self._remember_answer(found.messages[0].model_dump(mode="json"))
-        return started
-
-    def _count(self, outcome: Outcome) -> None:
-        counters = self._desk.counters
-        setattr(counters, outcome, getattr(counters, outcome) + 1)
+        return recorded
 
     def _remember_answer(self, answer: dict[str, Any]) -> None:
         calls = [
@@ -403,9 +398,10 @@ class Call(Response):
     async def _append(self, data: EventData, arrays: Arrays | None = None) -> str | None:
         """The id of the event, which is in the log now; None when it is not."""
         try:
-            return await self._desk.recorder.append(
-                data, self._about, cause=self._started_event, arrays=arrays
-            )
+            with self._desk.metrics.appending(data.STREAM, data.TYPE):
+                return await self._desk.recorder.append(
+                    data, self._about, cause=self._started_event, arrays=arrays
+                )
         except KintsugiError as error:
             # The client is told, and with `required` refused: see _whole, _stream and _finish.
             said = {"action": "call_not_recorded", "call": self._call}

@@ -38,6 +38,14 @@ class Spool(Protocol):
         """Next offset per partition."""
         ...
 
+    def shipped(self, stream: str) -> tuple[int, ...]:
+        """Next offset to ship per partition."""
+        ...
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Events and bytes per stream."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class About:

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 import httpx2
@@ -30,10 +30,11 @@ from starlette.routing import Route
 from events.envelope import derived_id, minted_id
 from events.errors import KintsugiError
 from events.rollouts import EndCause, Purpose, SessionEnded
-from producers.gateway.call import Call, Caller, CaptureMode, Counters, Desk
+from producers.gateway.call import Call, Caller, CaptureMode, Desk
 from producers.gateway.feedback import Posted, Rate, posted, session_of
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
+from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.sessions import Conversation, Named, Sessions
 from producers.gateway.upstreams import UpstreamLost, Upstreams
@@ -67,6 +68,8 @@ class Options:
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
     """Per key."""
+    ships: bool = False
+    """Whether the spool is copied to Kafka: what waits for it is counted."""
 
 
 class Gateway:
@@ -82,12 +85,13 @@ class Gateway:
         self._heard: OrderedDict[str, None] = OrderedDict()
         # As many connections as there are calls: a limit here would queue calls unseen.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        self.counters = Counters()
+        self.metrics = Metrics()
+        self.metrics.watch(upstreams.all, recorder.spool, options.ships)
         self.desk = Desk(
             recorder=recorder,
             sessions=Sessions(),
             client=httpx2.AsyncClient(limits=limits, trust_env=False),
-            counters=self.counters,
+            metrics=self.metrics,
             alias=options.alias,
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
@@ -110,7 +114,7 @@ class Gateway:
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
             ],
-            exception_handlers=_HANDLERS,
+            exception_handlers=self._handlers(),
             lifespan=self._lifespan,
         )
 
@@ -139,7 +143,8 @@ class Gateway:
         conversation = Conversation.of(wanted.raw_messages, wanted.tools)
         sessions = self.desk.sessions
         attributed = sessions.attribute(named, caller.scope, conversation, minted_id())
-        self.counters.unattributed += attributed.by == "none"
+        if attributed.by == "none":
+            self.metrics.unattributed()
         call = _call_id(request, caller)
         upstreams = self._upstreams.for_session(attributed.session)
         return Call(self.desk, upstreams, wanted, conversation, caller, attributed, call)
@@ -179,7 +184,7 @@ class Gateway:
         return _json({"feedback": event_id, "session": session, "call": said.call})
 
     def _hear(self, event_id: str) -> None:
-        self.counters.feedback += 1
+        self.metrics.feedback()
         self._heard[event_id] = None
         while len(self._heard) > _MAX_HEARD:
             self._heard.popitem(last=False)
@@ -207,7 +212,8 @@ class Gateway:
 
     async def _append(self, data: Any, about: About, event_id: str) -> None:
         try:
-            await self.desk.recorder.append(data, about, id=event_id)
+            with self.metrics.appending(data.STREAM, data.TYPE):
+                await self.desk.recorder.append(data, about, id=event_id)
         except KintsugiError as error:
             raise Refused(
                 503, f"it cannot be recorded: {error}; send it again later", retry_after=5
@@ -232,8 +238,23 @@ class Gateway:
             return PlainTextResponse("no engine answers\n", 503)
         return PlainTextResponse("ready\n")
 
-    async def _metrics(self, _: Request) -> Response:
-        return PlainTextResponse(_exposition(self.counters), media_type=_METRICS_TYPE)
+    async def _metrics(self, request: Request) -> Response:
+        accepted = request.headers.get("accept", "")
+        body, media_type = await asyncio.to_thread(self.metrics.exposition, accepted)
+        return Response(body, media_type=media_type)
+
+    def _handlers(self) -> Mapping[Any, Any]:
+        def refuse(_: Request, error: Exception) -> Response:
+            refused = _refusal(error)
+            self.metrics.rejected(refused.status)
+            return _refused(refused)
+
+        return {
+            Refused: refuse,
+            HTTPException: refuse,
+            Exception: refuse,
+            ClientDisconnect: _left,
+        }
 
 
 def _path_fields(request: Request) -> Mapping[str, str]:
@@ -314,29 +335,6 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(read)
 
 
-_METRICS_TYPE: Final = "text/plain; version=0.0.4"
-
-
-def _exposition(counters: Counters) -> str:
-    """Prometheus' text format."""
-    lines: list[str] = []
-    values = {field.name: getattr(counters, field.name) for field in fields(counters)}
-    outcomes = {name: values.pop(name) for name in ("completed", "aborted", "failed", "timeout")}
-    in_flight = values.pop("in_flight")
-    for name, value in values.items():
-        full = f"kintsugi_gateway_{'' if name == 'calls' else name + '_'}"
-        full += "total" if name == "feedback" else "calls_total"
-        lines += [f"# TYPE {full} counter", f"{full} {value}"]
-    lines += ["# TYPE kintsugi_gateway_ended_calls_total counter"]
-    lines += [
-        f'kintsugi_gateway_ended_calls_total{{outcome="{name}"}} {value}'
-        for name, value in outcomes.items()
-    ]
-    lines += ["# TYPE kintsugi_gateway_calls_in_flight gauge"]
-    lines += [f"kintsugi_gateway_calls_in_flight {in_flight}"]
-    return "\n".join(lines) + "\n"
-
-
 async def _livez(_: Request) -> Response:
     return PlainTextResponse("alive\n")
 
@@ -345,24 +343,21 @@ def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = 
     return Response(encoded(document), status, headers, media_type="application/json")
 
 
-def _refuse(_: Request, error: Exception) -> Response:
-    """An error as OpenAI's clients read it."""
+def _refusal(error: Exception) -> Refused:
+    """What a client is told of an error."""
+    if isinstance(error, Refused):
+        return error
     if isinstance(error, HTTPException):
-        error = Refused(error.status_code, error.detail)
-    if not isinstance(error, Refused):
-        _logger.error("a request failed", exc_info=error, extra={"action": "gateway_bug"})
-        error = Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
-    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    return _json(error.body, error.status, headers)
+        return Refused(error.status_code, error.detail)
+    _logger.error("a request failed", exc_info=error, extra={"action": "gateway_bug"})
+    return Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
+
+
+def _refused(refused: Refused) -> Response:
+    """As OpenAI's clients read it."""
+    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
+    return _json(refused.body, refused.status, headers)
 
 
 def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=_GONE)
-
-
-_HANDLERS: Final[dict[Any, Any]] = {
-    Refused: _refuse,
-    HTTPException: _refuse,
-    Exception: _refuse,
-    ClientDisconnect: _left,
-}

@@ -45,7 +45,7 @@ def test_a_conversation_is_one_session_of_deltas(front: Fronted, client: openai.
         assert [message.text for message in call.content.messages] == [f"Question {number}"]
         assert (call.parent_messages, call.parent_tools) == (2 * number + 1, True)
         assert call.content.tools == ()
-    assert front.gateway.counters.unattributed == 1
+    assert front.gateway.metrics.value("kintsugi_gateway_unattributed_calls_total") == 1
 
 
 def test_a_stream_and_its_usage(front: Fronted, client: openai.OpenAI) -> None:

@@ -49,7 +49,8 @@ def test_who_hangs_up_stops_the_engine_and_is_recorded(front: Fronted, live: Liv
     assert 0 < ended.completion_tokens < 8000
     assert ended.content is not None
     assert ended.content.messages[0].text
-    assert front.gateway.counters.in_flight == 0
+    in_flight = "kintsugi_gateway_calls_in_flight"
+    assert front.wait_for(lambda: front.gateway.metrics.value(in_flight) == 0)
 
 
 def test_who_hangs_up_before_the_answer_stops_the_engine(front: Fronted, live: Live) -> None:
@@ -101,7 +102,7 @@ def test_a_disk_that_refuses_is_told(live: Live, front_over: Front) -> None:
     streamed = post(front.url, messages=HELLO, max_tokens=2, stream=True)
     assert streamed.headers["x-kintsugi-recorded"] == "no"
     assert streamed.text.endswith("data: [DONE]\n\n")
-    assert front.gateway.counters.unrecorded == 2
+    assert front.gateway.metrics.value("kintsugi_capture_dropped_total") == 2
 
 
 def test_a_disk_that_refuses_in_a_stream_is_told_before_its_end(

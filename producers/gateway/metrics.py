@@ -1,0 +1,252 @@
+"""What a gateway says of itself to Prometheus (what happened -> text of GET /metrics).
+
+A registry per gateway, so that two in one process do not count for each other. What was counted
+since the start stands beside what the spool holds at the moment of asking.
+
+Guarantee: the number of series is fixed by the code and by the number of configured engines. No
+label holds what a client chose: no session, call, user, model or key. Asking never fails where the
+spool cannot be read; `kintsugi_spool_readable` is 0 then.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Final, Protocol
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from events.errors import BlobError, KintsugiError, LogError
+from events.rollouts import Outcome
+from producers.gateway.wire import Endpoint
+from producers.unshipped import Held, Spool, held
+
+# A second series for each counter and bucket, of the time when it began: the start of the process.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+_CALL_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_FIRST_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_APPEND_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+_STATES: Final = ("recording", "refused")
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What is said of an engine."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def well(self) -> bool: ...
+    @property
+    def unproven(self) -> str | None: ...
+
+
+class Metrics:
+    """The registry of one gateway."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._calls = Counter(
+            "kintsugi_gateway_calls",
+            "Calls that ended, by outcome and whether the whole call is in the log.",
+            ("endpoint", "outcome", "recorded"),
+            registry=self.registry,
+        )
+        self._in_flight = Gauge(
+            "kintsugi_gateway_calls_in_flight",
+            "Calls that are being answered.",
+            registry=self.registry,
+        )
+        self._unattributed = Counter(
+            "kintsugi_gateway_unattributed_calls",
+            "Calls that named no session and went on from none.",
+            registry=self.registry,
+        )
+        self._feedback = Counter(
+            "kintsugi_gateway_feedback",
+            "Pieces of feedback that were taken.",
+            registry=self.registry,
+        )
+        self._rejected = Counter(
+            "kintsugi_capture_rejected",
+            "Requests that were refused here and reached no engine.",
+            ("status",),
+            registry=self.registry,
+        )
+        self._dropped = Counter(
+            "kintsugi_capture_dropped",
+            "Calls that were answered and are not in the log, or not whole.",
+            registry=self.registry,
+        )
+        self._duration = Histogram(
+            "kintsugi_gateway_call_duration_seconds",
+            "From a request's arrival to the end of its answer.",
+            ("endpoint",),
+            buckets=_CALL_SECONDS,
+            registry=self.registry,
+        )
+        self._first_byte = Histogram(
+            "kintsugi_gateway_first_byte_seconds",
+            "From a request's arrival to the first byte of the answer's body.",
+            ("endpoint",),
+            buckets=_FIRST_SECONDS,
+            registry=self.registry,
+        )
+        self._append = Histogram(
+            "kintsugi_log_append_duration_seconds",
+            "Until an event was in the log for good.",
+            ("stream", "type"),
+            buckets=_APPEND_SECONDS,
+            registry=self.registry,
+        )
+        self._state = Gauge(
+            "kintsugi_capture_state",
+            "1 for what the log did with the last event that it was given.",
+            ("state",),
+            registry=self.registry,
+        )
+        Gauge("kintsugi_build_info", "What runs.", ("version",), registry=self.registry).labels(
+            version("kintsugi")
+        ).set(1)
+        self._says("recording")
+
+    def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
+        """Say what these are at the moment of asking. `ships`: whether Kafka gets the spool."""
+        self.registry.register(_Engines(tuple(engines)))
+        self.registry.register(_Spooled(spool, ships))
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """A call is being answered."""
+        with self._in_flight.track_inprogress():
+            yield
+
+    def first_byte(self, endpoint: Endpoint, seconds: float) -> None:
+        """The client has something to read, so long after it asked."""
+        self._first_byte.labels(endpoint).observe(seconds)
+
+    def ended(self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float) -> None:
+        """A call is over."""
+        self._calls.labels(endpoint, outcome, "yes" if recorded else "no").inc()
+        self._duration.labels(endpoint).observe(seconds)
+        if not recorded:
+            self._dropped.inc()
+
+    def unattributed(self) -> None:
+        """A call names no session, and begins one."""
+        self._unattributed.inc()
+
+    def feedback(self) -> None:
+        """A piece of feedback was taken."""
+        self._feedback.inc()
+
+    def rejected(self, status: int) -> None:
+        """A request was refused here."""
+        self._rejected.labels(str(status)).inc()
+
+    @contextmanager
+    def appending(self, stream: str, type: str) -> Iterator[None]:
+        """An event is on its way into the log."""
+        began = time.monotonic()
+        try:
+            yield
+        except (LogError, BlobError):
+            # A record that is too large says nothing of the log.
+            self._says("refused")
+            raise
+        self._append.labels(stream, type).observe(time.monotonic() - began)
+        self._says("recording")
+
+    def _says(self, state: str) -> None:
+        for name in _STATES:
+            self._state.labels(name).set(name == state)
+
+    def value(self, name: str, **labels: str) -> float:
+        """One sample; 0 where nothing was counted yet."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    def exposition(self, accepted: str) -> tuple[bytes, str]:
+        """All of it, and its media type, in a format that the header Accept names. Blocks."""
+        encoder, media_type = choose_encoder(accepted)
+        return encoder(self.registry), media_type
+
+
+class _Engines(Collector):
+    """The configured engines."""
+
+    def __init__(self, engines: tuple[Engine, ...]) -> None:
+        self._engines = engines
+
+    def collect(self) -> Iterator[Metric]:
+        well = GaugeMetricFamily(
+            "kintsugi_upstream_well", "Whether the engine answers.", labels=("upstream",)
+        )
+        proven = GaugeMetricFamily(
+            "kintsugi_upstream_proven",
+            "Whether its calls can be trained on.",
+            labels=("upstream",),
+        )
+        for engine in self._engines:
+            well.add_metric([engine.url], engine.well)
+            proven.add_metric([engine.url], engine.unproven is None)
+        yield well
+        yield proven
+
+
+class _Spooled(Collector):
+    """The spool as it is when somebody asks."""
+
+    def __init__(self, spool: Spool, ships: bool) -> None:
+        self._spool = spool
+        self._ships = ships
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry would read the spool to learn the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        readable = GaugeMetricFamily("kintsugi_spool_readable", "Whether the log can be read.")
+        try:
+            found = held(self._spool)
+        except KintsugiError as error:
+            _logger.warning("%s", error, extra={"action": "spool_unreadable"})
+            readable.add_metric([], 0)
+            yield readable
+            return
+        readable.add_metric([], 1)
+        yield readable
+        for name, meaning, value in _FIGURES if self._ships else _FIGURES[:2]:
+            family = GaugeMetricFamily(name, meaning, labels=("stream",))
+            for stream, one in found.items():
+                if (figure := value(one)) is not None:
+                    family.add_metric([stream], figure)
+            yield family
+
+
+def _oldest_seconds(one: Held) -> float | None:
+    return None if one.oldest_unshipped_ms is None else one.oldest_unshipped_ms / 1000
+
+
+_FIGURES: Final = (
+    ("kintsugi_spool_events", "Events that can be read.", lambda one: one.events),
+    ("kintsugi_spool_bytes", "Bytes of their values.", lambda one: one.bytes),
+    ("kintsugi_spool_unshipped_events", "Not in Kafka yet.", lambda one: one.unshipped),
+    (
+        "kintsugi_spool_oldest_unshipped_timestamp_seconds",
+        "When the first event that is not in Kafka yet was recorded; absent without one.",
+        _oldest_seconds,
+    ),
+)

@@ -1,0 +1,66 @@
+"""What a spool holds, and what of it Kafka does not have yet (spool -> figures).
+
+`kintsugi spool status` prints them and the gateway's metrics expose them. Reads a few rows and one
+record per partition that is behind; never writes.
+
+Not covered: whether anybody ships. On the embedded log, where the spool is the log, nothing is
+ever marked as shipped and nothing has to be.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from events.log import Record
+from events.streams import STREAMS
+
+
+class Spool(Protocol):
+    """What is asked of the embedded log."""
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]: ...
+    def start(self, stream: str) -> tuple[int, ...]: ...
+    def end(self, stream: str) -> tuple[int, ...]: ...
+    def shipped(self, stream: str) -> tuple[int, ...]: ...
+    def stats(self) -> dict[str, dict[str, int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One stream of a spool."""
+
+    events: int
+    bytes: int
+    """Of their values."""
+    shipped: tuple[int, ...]
+    """Per partition, the offset after the last record that the broker acknowledged."""
+    unshipped: int
+    oldest_unshipped_ms: int | None
+    """When the first of those was recorded, Unix milliseconds; None when there is none."""
+
+
+def held(spool: Spool) -> Mapping[str, Held]:
+    """Each stream of a spool. Raises LogError."""
+    stats = spool.stats()
+    return {name: _held(spool, name, stats[name]) for name in STREAMS}
+
+
+def _held(spool: Spool, stream: str, stats: Mapping[str, int]) -> Held:
+    # In this order: what is appended meanwhile is counted as unshipped, and never a negative one.
+    shipped, ends = spool.shipped(stream), spool.end(stream)
+    starts = spool.start(stream)
+    oldest = [
+        record.recorded_ms
+        for partition, (start, done, end) in enumerate(zip(starts, shipped, ends, strict=True))
+        if done < end
+        for record in spool.read(stream, partition, max(start, done), limit=1)
+    ]
+    return Held(
+        events=stats["events"],
+        bytes=stats["bytes"],
+        shipped=shipped,
+        unshipped=sum(end - done for done, end in zip(shipped, ends, strict=True)),
+        oldest_unshipped_ms=min(oldest, default=None),
+    )
