@@ -53,10 +53,11 @@ learner: $(LEARNER) ## The packages of the learner too (torch, transformers, pef
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
 
-bench: $(LEARNER) ## Throughput of log, folds, environments, engine and learner here, as ratios; one JSON each.
+bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine and learner here, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
 	$(BIN)/python -m ops.bench.environments
+	$(BIN)/python -m ops.bench.gateway
 	$(BIN)/python -m ops.bench.engine
 	$(BIN)/python -m ops.bench.step
 	$(BIN)/python -m ops.bench.learner

@@ -1,0 +1,323 @@
+"""What the gateway costs a call, beside direct access and LiteLLM's proxy.
+
+    python -m ops.bench.gateway [--rounds 5] [--seconds 3] [--calls 5000] [--folder DIR]
+
+Method. One engine (upstream.py): 20 ms to the first token, 15 more at 2 ms each, whole or streamed.
+Three ways to it: direct; our gateway as a process of its own, with everything it does by default
+(tokens captured, two events per call, fsync); LiteLLM's proxy with one worker, no database and no
+logs. Calls are those of an agent: a system prompt, three tools, a conversation of eight turns.
+
+In every round each way has the same load for `seconds`, one after the other in an order that
+changes, so that what else the machine does hits all alike:
+
+    clients N     N clients ask again as soon as they are answered
+    rate R        R calls per second at random moments; lateness counts
+
+`added_ms` is a way's percentile minus that of direct access in the same round, `first` to the
+first byte of the body and `last` to its end; medians of the rounds. `requests_over_*` are ratios of
+calls per second, medians of the rounds' own ratios. `cpu_ms` is processor time per call of the way
+alone, which other programs disturb less than time. `bare_ms` is one append and fdatasync, in the
+same folder and round, of the bytes of the event that an answer waits for. `syncs` counts calls of
+fsync and fdatasync by a library preloaded into our gateway, `events` what its log holds more
+afterwards; every call must have two, and those looked at must hold tokens, or the bench ends.
+
+Memory: `calls` more calls by 64 clients, half of them streamed, in sessions of eight; what was
+resident every twentieth, and the slope over the second half. Linux only.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from events.codec import decode
+from events.rollouts import CallEnded
+from events.streams import ROLLOUTS
+from ops.bench.gateway import disk
+from ops.bench.gateway.load import Load, Sample
+from ops.bench.gateway.sides import PUBLIC, Home, Side, Syncs, engine, ours, public
+
+CLIENTS: Final = (1, 16, 64)
+RATE: Final = 50.0
+ALLOWED_MS: Final = 1.5
+"""That the gateway may add to the median beyond a bare append and fdatasync."""
+WANTED_RATIO: Final = 3.0
+"""Calls per second over the public gateway's."""
+FLAT_BYTES: Final = 50.0
+"""Per call, in the second half: what a gateway that forgets nothing would exceed many times."""
+_BARE_APPENDS: Final = 60
+_BARE_GAP_SECONDS: Final = 0.02
+_MEMORY_CLIENTS: Final = 64
+_MEMORY_SAMPLES: Final = 20
+_SETTLE_SECONDS: Final = 0.2
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of load."""
+
+    stream: bool
+    clients: int | None
+    """None: calls at RATE."""
+
+    @property
+    def name(self) -> str:
+        load = f"rate {RATE:g}" if self.clients is None else f"clients {self.clients}"
+        return f"{'streamed' if self.stream else 'whole'}, {load}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way under one load in one round."""
+
+    calls: int
+    rate: float
+    """Calls per second."""
+    cpu_ms: float
+    """Per call."""
+    percentiles: dict[str, float]
+    """Milliseconds."""
+    syncs: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """All that takes part."""
+
+    sides: Sequence[Side]
+    home: Home
+    syncs: Syncs
+    bare: int
+    """A file to append to."""
+    seconds: float
+
+    def round(self, number: int) -> tuple[list[float], dict[Cell, dict[str, Run]]]:
+        """Seconds of bare appends, and every load on every way."""
+        bare: list[float] = []
+        runs: dict[Cell, dict[str, Run]] = {}
+        for cell in _cells():
+            bare += self._bare()
+            turn = (number + len(runs)) % len(self.sides)
+            order = [*self.sides[turn:], *self.sides[:turn]]
+            runs[cell] = {side.name: self._run(side, cell, number) for side in order}
+        return bare, runs
+
+    def _bare(self) -> list[float]:
+        values = ended_values(self.home, _BARE_APPENDS // len(_cells()) + 1)
+        return disk.appended(self.bare, values, _BARE_GAP_SECONDS)
+
+    def _run(self, side: Side, cell: Cell, seed: int) -> Run:
+        time.sleep(_SETTLE_SECONDS)
+        syncs, events, cpu = self.syncs.count, self.home.events, side.cpu_seconds()
+        begin = time.perf_counter()
+        samples = asyncio.run(_loaded(side, cell, self.seconds, seed))
+        elapsed = time.perf_counter() - begin
+        added = self.home.events - events
+        if side.name == "ours" and added != 2 * len(samples):
+            raise RuntimeError(f"{len(samples)} calls left {added} events in the log, not two each")
+        return Run(
+            calls=len(samples),
+            rate=len(samples) / elapsed,
+            cpu_ms=(side.cpu_seconds() - cpu) * 1000 / len(samples),
+            percentiles=percentiles(samples),
+            syncs=self.syncs.count - syncs,
+            events=added,
+        )
+
+    def memory(self, side: Side, calls: int) -> list[tuple[int, int]]:
+        """Calls so far and bytes resident, over `calls` calls."""
+        found = [(0, side.resident_bytes())]
+        every = max(1, calls // _MEMORY_SAMPLES)
+
+        def until(done: int) -> bool:
+            if done % every == 0:
+                found.append((done, side.resident_bytes()))
+            return done >= calls
+
+        async def load() -> None:
+            await Load(side.target, None).closed(_MEMORY_CLIENTS, until)
+
+        asyncio.run(load())
+        return found
+
+
+def _cells() -> list[Cell]:
+    return [Cell(stream, clients) for clients in (*CLIENTS, None) for stream in (False, True)]
+
+
+async def _loaded(side: Side, cell: Cell, seconds: float, seed: int) -> list[Sample]:
+    load = Load(side.target, cell.stream)
+    if cell.clients is None:
+        return await load.open(RATE, seconds, seed)
+    deadline = time.perf_counter() + seconds
+    return await load.closed(cell.clients, lambda _: time.perf_counter() > deadline)
+
+
+def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
+    """p50 and p99 to the first and to the last byte, in milliseconds."""
+    found: dict[str, float] = {}
+    for name, values in (
+        ("first", sorted(sample.first for sample in samples)),
+        ("last", sorted(sample.last for sample in samples)),
+    ):
+        found[f"{name}_p50"] = values[len(values) // 2] * 1000
+        found[f"{name}_p99"] = values[min(len(values) - 1, len(values) * 99 // 100)] * 1000
+    return found
+
+
+def ended_values(home: Home, number: int) -> list[bytes]:
+    """Events that answers waited for, as they are stored: the newest of the longest partition.
+
+    Raises RuntimeError where one has no tokens: a gateway that captures none has less to do.
+    """
+    ends = home.log.end(ROLLOUTS.name)
+    partition = max(range(len(ends)), key=ends.__getitem__)
+    begin = max(0, ends[partition] - 4 * number)
+    records = home.log.read(ROLLOUTS.name, partition, begin, 4 * number)
+    found: list[bytes] = []
+    for record in records:
+        data = decode(record).data
+        if isinstance(data, CallEnded):
+            if not data.trainable:
+                raise RuntimeError(f"a call was not captured: {data.untrainable_because}")
+            found.append(record.value)
+    return [found[place % len(found)] for place in range(number)]
+
+
+def slope(points: Sequence[tuple[int, int]]) -> float:
+    """Bytes per call, by least squares over the second half."""
+    half = points[len(points) // 2 :]
+    return statistics.linear_regression(*zip(*half, strict=True)).slope
+
+
+def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
+    """One load, from all rounds."""
+
+    def ratio(one: str, other: str) -> float:
+        return round(statistics.median(run[one].rate / run[other].rate for run in rounds), 2)
+
+    def added(name: str) -> dict[str, float]:
+        return {
+            key: round(
+                statistics.median(
+                    run[name].percentiles[key] - run["direct"].percentiles[key] for run in rounds
+                ),
+                2,
+            )
+            for key in rounds[0][name].percentiles
+        }
+
+    calls = sum(run["ours"].calls for run in rounds)
+    document: Json = {
+        "load": cell.name,
+        "added_ms": {"ours": added("ours"), "public": added("public")},
+        "cpu_ms": {
+            name: round(statistics.median(run[name].cpu_ms for run in rounds), 2)
+            for name in rounds[0]
+        },
+        "calls": calls,
+        "events": sum(run["ours"].events for run in rounds),
+        "syncs": sum(run["ours"].syncs for run in rounds),
+    }
+    if cell.clients is not None:
+        document["requests_over_public"] = ratio("ours", "public")
+        document["requests_over_direct"] = ratio("ours", "direct")
+        document["public_over_direct"] = ratio("public", "direct")
+    return document
+
+
+def goals(cells: Sequence[Json], bare_p50: float, memory: Json) -> list[Json]:
+    """What was wanted, and what was found."""
+    found: list[Json] = []
+    for cell in cells:
+        name, over = cell["load"], cell.get("requests_over_public")
+        if name.endswith((" 1", f"rate {RATE:g}")):
+            value = cell["added_ms"]["ours"]["last_p50"]
+            limit = round(bare_p50 + ALLOWED_MS, 2)
+            found.append(_goal(f"added p50, {name}, ms", value, limit, value <= limit))
+        if over is not None and not name.endswith(" 1"):
+            # One client waits for the engine, whatever stands between: no gateway is 3 times it.
+            what = f"requests over the public gateway's, {name}"
+            found.append(_goal(what, over, WANTED_RATIO, over >= WANTED_RATIO))
+    growth = memory["bytes_per_call"]
+    found.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
+    return found
+
+
+def _goal(what: str, value: float, limit: float, met: bool) -> Json:
+    return {"goal": what, "value": value, "limit": limit, "met": met}
+
+
+@contextmanager
+def prepared(folder: Path, seconds: float) -> Iterator[Bench]:
+    """Everything started and warm."""
+    with ExitStack() as stack:
+        home, syncs = Home(folder), Syncs(folder)
+        direct = stack.enter_context(engine(folder))
+        sides = [
+            direct,
+            stack.enter_context(ours(folder, home, syncs, direct)),
+            stack.enter_context(public(folder, direct)),
+        ]
+        bare = stack.enter_context(disk.bare(folder))
+        for side in sides:
+            for stream in (False, True):
+                asyncio.run(_loaded(side, Cell(stream, 4), 1.0, 0))
+        yield Bench(sides, home, syncs, bare, seconds)
+
+
+def measure(options: argparse.Namespace) -> Json:
+    """The whole benchmark as one document."""
+    bare: list[float] = []
+    rounds: list[dict[Cell, dict[str, Run]]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
+        prepared(Path(name), options.seconds) as bench,
+    ):
+        for number in range(options.rounds):
+            appends, runs = bench.round(number)
+            bare += appends
+            rounds.append(runs)
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+        points = bench.memory(bench.sides[1], options.calls)
+    bare.sort()
+    bare_p50 = round(statistics.median(bare) * 1000, 2)
+    cells = [cell_document(cell, [runs[cell] for runs in rounds]) for cell in _cells()]
+    memory = {
+        "calls": options.calls,
+        "megabytes": [round(held / 1e6, 1) for _, held in points],
+        "bytes_per_call": round(slope(points), 1),
+    }
+    return {
+        "benchmark": "gateway", "public": PUBLIC, "rounds": options.rounds,
+        "seconds": options.seconds, "bare_ms": {
+            "p50": bare_p50, "p99": round(bare[len(bare) * 99 // 100] * 1000, 2),
+        },
+        "loads": cells, "memory": memory, "goals": goals(cells, bare_p50, memory),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per load, way and round")
+    parser.add_argument("--calls", type=int, default=5000, help="while memory is watched")
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: TMPDIR")
+    print(json.dumps(measure(parser.parse_args()), indent=2))
+
+
+if __name__ == "__main__":
+    main()

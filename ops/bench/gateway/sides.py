@@ -1,0 +1,228 @@
+"""The processes that are compared: the engine itself, our gateway, a public one (command -> side).
+
+Each gateway is one process with one worker that knows one client's key and keeps no log of
+requests. Ours writes to a home in the given folder with fsync, as by default.
+"""
+
+import http.client
+import json
+import mmap
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+from ops import isolated
+from ops.bench.gateway.load import KEY, Target
+from ops.bench.gateway.upstream import MODEL
+from producers.gateway.keys import hashed
+
+PUBLIC: Final = "litellm==1.106.2"
+_PUBLIC_EXTRA: Final = "litellm[proxy]==1.106.2"
+
+_ROOT: Final = Path(__file__).parents[3]
+_SYNCS: Final = Path(__file__).with_name("syncs.c")
+_START_SECONDS: Final = 120
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+_CONFIG: Final = """
+model_list:
+  - model_name: {model}
+    litellm_params: {{model: openai/{model}, api_base: "{url}", api_key: none}}
+litellm_settings: {{num_retries: 0, request_timeout: 600, callbacks: [], set_verbose: false}}
+general_settings: {{disable_error_logs: true}}
+"""
+_QUIET: Final = '{"version": 1, "disable_existing_loggers": false}'
+_PUBLIC_ENVIRONMENT: Final = {
+    "LITELLM_MASTER_KEY": KEY,
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_TELEMETRY": "False",
+}
+_KEYS: Final = json.dumps([{"name": "bench", "sha256": hashed(KEY), "scopes": ["call"]}])
+_RUN_PUBLIC: Final = "from litellm.proxy.proxy_cli import run_server; run_server()"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One process that answers."""
+
+    name: str
+    target: Target
+    process: "subprocess.Popen[str]"
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it took so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None, "Linux says it of every process that lives"
+        return int(found[1]) * 1024
+
+
+class Syncs:
+    """Counts what a process asks of the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._library = folder / "syncs.so"
+        self._file = folder / "syncs"
+        compiled = subprocess.run(
+            ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, _SYNCS],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if compiled.returncode:
+            raise RuntimeError(
+                f"syncs.c does not compile, is a C compiler there? {compiled.stderr}"
+            )
+        self._file.write_bytes(bytes(8))
+        with self._file.open("rb") as file:
+            self._mapped = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of the process to be counted."""
+        return {"LD_PRELOAD": str(self._library), "SYNCS_FILE": str(self._file)}
+
+    @property
+    def count(self) -> int:
+        """Calls of fsync and fdatasync so far."""
+        return int.from_bytes(self._mapped[:8], sys.byteorder)
+
+
+class Home:
+    """What our gateway wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "home"
+        self._log: SqliteLog | None = None
+
+    @property
+    def log(self) -> SqliteLog:
+        """Its log, to read only."""
+        if self._log is None:
+            self._log = SqliteLog(self.folder / "log.db", read_only=True)
+        return self._log
+
+    @property
+    def events(self) -> int:
+        """How many it holds."""
+        return sum(self.log.end(ROLLOUTS.name))
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._log is not None:
+            self._log.close()
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[Side]:
+    """The engine."""
+    command = [sys.executable, "-m", "ops.bench.gateway.upstream"]
+    with _running("direct", command, {}, folder) as process:
+        assert process.stdout is not None, "opened as a pipe"
+        port = int(process.stdout.readline())
+        yield Side("direct", Target(port, recorded=False), process)
+
+
+@contextmanager
+def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
+    """Our gateway, which has proven the engine."""
+    port = _free_port()
+    command = [
+        sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",
+        _url(upstream),
+    ]  # fmt: skip
+    environment = {
+        **syncs.environment,
+        "KINTSUGI_HOME": str(home.folder),
+        "KINTSUGI_GATEWAY__KEYS": _KEYS,
+    }
+    with _running("ours", command, environment, folder) as process:
+        _wait(process, port, "/readyz", folder / "ours.log")
+        yield Side("ours", Target(port, recorded=True), process)
+        home.close()
+
+
+@contextmanager
+def public(folder: Path, upstream: Side) -> Iterator[Side]:
+    """LiteLLM's proxy: no database, nothing logged. Raises NotInstalled."""
+    python = isolated.interpreter(_PUBLIC_EXTRA)
+    port = _free_port()
+    config, quiet = folder / "litellm.yaml", folder / "quiet.json"
+    config.write_text(_CONFIG.format(model=MODEL, url=_url(upstream)))
+    quiet.write_text(_QUIET)
+    command = [
+        str(python), "-c", _RUN_PUBLIC, "--config", str(config), "--host", "127.0.0.1",
+        "--port", str(port), "--num_workers", "1", "--log_config", str(quiet),
+    ]  # fmt: skip
+    with _running("public", command, _PUBLIC_ENVIRONMENT, folder) as process:
+        _wait(process, port, "/health/liveliness", folder / "public.log")
+        yield Side("public", Target(port, recorded=False), process)
+
+
+@contextmanager
+def _running(
+    name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> Iterator["subprocess.Popen[str]"]:
+    with ExitStack() as stack:
+        log = stack.enter_context((folder / f"{name}.log").open("w"))
+        process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env={**_inherited(), **environment},
+                stdout=subprocess.PIPE if name == "direct" else log,
+                stderr=log,
+                text=True,
+            )
+        )
+        stack.callback(process.kill)
+        yield process
+
+
+def _inherited() -> dict[str, str]:
+    """Without settings of whoever runs the bench."""
+    ours_or_theirs = ("KINTSUGI_", "LITELLM_")
+    return {name: v for name, v in os.environ.items() if not name.startswith(ours_or_theirs)}
+
+
+def _wait(process: "subprocess.Popen[str]", port: int, path: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not _answers(port, path):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{log.stem} does not answer; it said: {log.read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _url(side: Side) -> str:
+    return f"http://127.0.0.1:{side.target.port}/v1"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
