@@ -144,7 +144,8 @@ class CallStarted(EventData):
     stream: bool = False
     sampling: dict[str, Any] = {}
     """Effective sampling parameters."""
-    endpoint: Literal["chat", "completions"] = "chat"
+    endpoint: Literal["chat", "completions", "messages"] = "chat"
+    """Which protocol it was asked over; `messages` is Anthropic's."""
     parent_tools: bool = False
     """The tools are the parent's and not repeated in the content."""
     attribution: Attribution | None = None

@@ -2,7 +2,7 @@
 
     started    CallStarted is appended while the engine works
     answered   pieces go to the client as they come, without what it did not ask for
-    ended      CallEnded is safe before the last byte, or before `[DONE]`
+    ended      CallEnded is safe before the last byte, or before the event that ends a stream
 
 Guarantee: whatever happens to a call that was started (an answer, an error, a timeout, a client
 that hangs up, an engine that dies) becomes its CallEnded; only a gateway that is killed leaves a
@@ -35,7 +35,7 @@ from events.rollouts import (
     Purpose,
 )
 from producers.gateway import sse
-from producers.gateway.capture import Capture
+from producers.gateway.capture import capturing
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.sessions import Attributed, Conversation, Sessions
@@ -113,7 +113,7 @@ class Call(Response):
         self._about = About(caller.person, caller.traceparent)
         self._began = time.monotonic()
         self._added = Added()
-        self._answer = Capture(asked, self._added, None)
+        self._answer = capturing(asked, self._added, None)
         self._status: int | None = None
         self._headers_sent = False
         self._said = False
@@ -195,7 +195,7 @@ class Call(Response):
     def _choose(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._added = self._asked.added(upstream.dialect)
-        self._answer = Capture(self._asked, self._added, upstream.dialect)
+        self._answer = capturing(self._asked, self._added, upstream.dialect)
         if self._start is None:
             self._start = asyncio.create_task(self._record_start())
 
@@ -233,12 +233,12 @@ class Call(Response):
         splitter = sse.Splitter()
         async for data in response.aiter_bytes():
             for event in splitter.feed(data):
-                if sse.data(event) == sse.DONE:
+                if self._answer.is_last(sse.data(event)):
                     await self._finish(send, event, recorded)
                     return
                 await self._pass_on(send, event)
-        # No [DONE]: the engine's last word was an error, or it was cut off.
-        failure = self._answer.error or "the engine's stream ended without [DONE]"
+        # The engine's last word was an error, or it was cut off.
+        failure = self._answer.error or f"the engine's stream ended without {self._answer.LAST}"
         await self._end("failed", failure)
         await self._last(send, splitter.rest())
 
@@ -257,7 +257,7 @@ class Call(Response):
         error = self._answer.error
         recorded = await self._end("failed" if error else "completed", error)
         if not recorded and self._desk.capture == "required":
-            # Without [DONE] the client knows that the call is not acknowledged.
+            # Without its last event the client knows that the call is not acknowledged.
             await self._last(send, b"")
             return
         notice = _NOT_RECORDED if promised and not recorded else b""
@@ -272,13 +272,12 @@ class Call(Response):
             self._status = refused.status
         recorded = await self._end(outcome, str(refused))
         if began:
-            body = sse.event(encoded(refused.body))
-            await self._last(send, body)
+            await self._last(send, self._asked.last_words(refused))
         else:
             await self._refuse(send, refused, recorded)
 
     async def _refuse(self, send: Send, refused: Refused, recorded: bool) -> None:
-        body = encoded(refused.body)
+        body = encoded(refused.body(self._asked.endpoint))
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         if refused.retry_after is not None:
             headers.append(("retry-after", str(refused.retry_after)))

@@ -3,20 +3,24 @@
 The engine was asked for token ids and log-probabilities (wire.py). `whole` and `chunk` take what it
 sent and return what it would have sent without being asked: fields that the client did not ask for
 are taken out, and chunks that would not have been sent are None. What was taken out is kept, with
-the messages that the pieces come to.
+the messages that the pieces come to. `MessagesCapture` does the same for Anthropic's protocol, in
+which nothing can be asked for: it takes nothing out.
 
 Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one of them
 is missing, or their numbers differ, there are no arrays and the reason is said. Pure: no I/O.
 """
 
 import array
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from events.canonical import exact_json
 from events.messages import Message, ToolCall
 from producers.conversation import parse_arguments
+from producers.gateway import sse
 from producers.gateway.wire import Added, Asked, Dialect, Json
 from producers.records import readable
 
@@ -25,6 +29,10 @@ _CALL_MARK: Final = "<tool_call>"
 
 _LOWEST: Final = -9998.0
 """Engines write about -9999 for minus infinity, which JSON has not: no token is drawn with it."""
+
+
+_PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+"""Of Anthropic's usage: together they are the prompt."""
 
 
 @dataclass(slots=True)
@@ -103,6 +111,9 @@ class Captured:
 class Capture:
     """The answer to one call while it comes."""
 
+    LAST: ClassVar[str] = "[DONE]"
+    """What ends a whole stream."""
+
     def __init__(self, asked: Asked, added: Added, dialect: Dialect | None) -> None:
         self._asked = asked
         self._added = added
@@ -132,6 +143,10 @@ class Capture:
             self._take_choice(choice, choice.get("delta") if self._chat else choice)
         restored = self._restored(document)
         return None if self._is_silent(restored) else restored
+
+    def is_last(self, payload: bytes | None) -> bool:
+        """Whether an event that says this ends a whole stream."""
+        return payload == sse.DONE
 
     def captured(self) -> Captured:
         """What the answer came to so far."""
@@ -266,6 +281,108 @@ class Capture:
         return broken + ("".join(choice.text).count(_CALL_MARK))
 
 
+class MessagesCapture(Capture):
+    """The answer to one call of Anthropic's protocol while it comes."""
+
+    LAST: ClassVar[str] = "message_stop"
+
+    def whole(self, document: Json) -> Json:
+        """A whole response, as it came."""
+        self._take_message(document)
+        for number, block in enumerate(_dicts(document.get("content"))):
+            self._begin_block(number, block)
+            self._end_block(number)
+        return document
+
+    def chunk(self, document: Json) -> Json | None:
+        """An event of a stream, as it came."""
+        number = document.get("index")
+        place = number if type(number) is int else 0
+        match document.get("type"):
+            case "error":
+                return super().chunk(document)
+            case "message_start":
+                self._take_message(_dict(document.get("message")))
+            case "content_block_start":
+                self._begin_block(place, _dict(document.get("content_block")))
+            case "content_block_delta":
+                self._add_to_block(place, _dict(document.get("delta")))
+            case "content_block_stop":
+                self._end_block(place)
+            case "message_delta":
+                usage = document.get("usage")
+                self._take_message({**_dict(document.get("delta")), "usage": usage})
+        return document
+
+    def is_last(self, payload: bytes | None) -> bool:
+        """Whether an event that says this ends a whole stream."""
+        if payload is None or self.LAST.encode() not in payload:
+            return False
+        try:
+            said = json.loads(payload)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(said, dict) and said.get("type") == self.LAST
+
+    @property
+    def _message(self) -> _Choice:
+        return self._choices.setdefault(0, _Choice())
+
+    def _take_message(self, message: Json) -> None:
+        if isinstance(stop := message.get("stop_reason"), str):
+            self._message.finish = str(readable(stop))[:128]
+        usage = _dict(message.get("usage"))
+        parts = [usage[name] for name in _PROMPT_PARTS if type(usage.get(name)) is int]
+        if parts:
+            self._usage = {**self._usage, "prompt_tokens": sum(parts)}
+        if "output_tokens" in usage:
+            self._usage = {**self._usage, "completion_tokens": usage["output_tokens"]}
+
+    def _begin_block(self, number: int, block: Json) -> None:
+        kind, message = block.get("type"), self._message
+        if kind != "tool_use":
+            self._add_to_block(number, {**block, "type": f"{kind}_delta"})
+            return
+        call = message.calls.setdefault(number, _Call())
+        if isinstance(name := block.get("id"), str):
+            call.id = name
+        if isinstance(name := block.get("name"), str):
+            call.name = name
+        if given := block.get("input"):
+            call.arguments = _written(given)
+
+    def _add_to_block(self, number: int, delta: Json) -> None:
+        kind, message = delta.get("type"), self._message
+        if kind == "text_delta" and isinstance(text := delta.get("text"), str):
+            message.text.append(text)
+        elif kind == "thinking_delta" and isinstance(text := delta.get("thinking"), str):
+            message.reasoning.append(text)
+        elif kind == "input_json_delta" and isinstance(text := delta.get("partial_json"), str):
+            message.calls.setdefault(number, _Call()).arguments += text
+
+    def _end_block(self, number: int) -> None:
+        """A call without arguments says so by saying nothing."""
+        call = self._choices[0].calls.get(number) if 0 in self._choices else None
+        if call is not None and not call.arguments:
+            call.arguments = "{}"
+
+    def _untrainable(self, choices: list[_Choice]) -> str | None:
+        return "over /v1/messages the engine tells no token ids"
+
+
+def capturing(asked: Asked, added: Added, dialect: Dialect | None) -> Capture:
+    """What takes the answer to a request."""
+    return (MessagesCapture if asked.endpoint == "messages" else Capture)(asked, added, dialect)
+
+
+def _written(given: Any) -> str:
+    """Arguments as the text that a stream of them comes to."""
+    try:
+        return exact_json(given)
+    except RecursionError:
+        return "nested too deeply to be read"
+
+
 def _take_words(one: _Choice, said: Json) -> None:
     for name, parts in (("content", one.text), ("text", one.text)):
         if isinstance(text := said.get(name), str):
@@ -292,6 +409,10 @@ def _take_call(one: _Call, call: Json) -> None:
 
 def _numbered(name: str, place: int) -> str:
     return name if place == 0 else f"{name}.{place}"
+
+
+def _dict(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
 def _dicts(value: Any) -> Iterable[Json]:

@@ -1,8 +1,9 @@
-"""The gateway behind HTTP: OpenAI's endpoints, feedback, and the ends of sessions.
+"""The gateway behind HTTP: OpenAI's endpoints, Anthropic's, feedback, and the ends of sessions.
 
     POST /v1/chat/completions   POST /v1/feedback                    GET /livez
     POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
-    GET  /v1/models                                                  GET /metrics
+    POST /v1/messages           POST /v1/messages/count_tokens       GET /metrics
+    GET  /v1/models
 
 Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, one or more
 of them in any order, for agents that can set a base URL and nothing else.
@@ -13,6 +14,7 @@ here never reached a model and is no event; every call that did is (call.py).
 
 import asyncio
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -53,6 +55,8 @@ _MAX_HEARD: Final = 10_000
 _PATH_FIELDS: Final = ("session", "task", "user")
 _GONE: Final = 499
 """Status of what nobody reads any more."""
+
+_ANTHROPICS: Final = re.compile(r"/v1/messages(/count_tokens)?$")
 
 _logger = logging.getLogger(__name__)
 
@@ -99,6 +103,8 @@ class Gateway:
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", self._chat, "POST"),
             ("/v1/completions", self._complete, "POST"),
+            ("/v1/messages", self._message, "POST"),
+            ("/v1/messages/count_tokens", self._count_tokens, "POST"),
             ("/v1/models", self._models, "GET"),
             ("/v1/feedback", self._feedback, "POST"),
             ("/v1/sessions/{ended}/end", self._end_session, "POST"),
@@ -134,6 +140,9 @@ class Gateway:
     async def _complete(self, request: Request) -> Response:
         return await self._call(request, "completions")
 
+    async def _message(self, request: Request) -> Response:
+        return await self._call(request, "messages")
+
     async def _call(self, request: Request, endpoint: Endpoint) -> Response:
         client = self._client(request, "call")
         given = _path_fields(request)
@@ -151,9 +160,18 @@ class Gateway:
 
     async def _models(self, request: Request) -> Response:
         self._client(request, "call")
+        return await self._passed_on("GET", "/models", None)
+
+    async def _count_tokens(self, request: Request) -> Response:
+        self._client(request, "call")
+        body = await _body(request, self._options.max_body_bytes)
+        return await self._passed_on("POST", "/messages/count_tokens", body)
+
+    async def _passed_on(self, method: str, path: str, sent: bytes | None) -> Response:
+        """An engine's answer to what is no call of the model."""
         upstream = self._upstreams.for_session("")[0]
         try:
-            async with upstream.request(self.desk.client, "GET", "/models", None, 10) as response:
+            async with upstream.request(self.desk.client, method, path, sent, 10) as response:
                 body = await response.aread()
         except (UpstreamLost, TimeoutError) as error:
             raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
@@ -220,7 +238,7 @@ class Gateway:
             ) from error
 
     def _client(self, request: Request, scope: KeyScope) -> Client:
-        client = self._keyring.client(request.headers.get("authorization"))
+        client = self._keyring.client(_authorization(request))
         if client is None:
             raise Refused(
                 401,
@@ -244,10 +262,10 @@ class Gateway:
         return Response(body, media_type=media_type)
 
     def _handlers(self) -> Mapping[Any, Any]:
-        def refuse(_: Request, error: Exception) -> Response:
+        def refuse(request: Request, error: Exception) -> Response:
             refused = _refusal(error)
             self.metrics.rejected(refused.status)
-            return _refused(refused)
+            return _refused(refused, request)
 
         return {
             Refused: refuse,
@@ -316,6 +334,13 @@ def _call_id(request: Request, caller: Caller) -> str:
     return derived_id("call", caller.client or "", caller.person or "", key)
 
 
+def _authorization(request: Request) -> str | None:
+    """The client's key; Anthropic's clients send it in a header of their own."""
+    key = request.headers.get("x-api-key")
+    given = request.headers.get("authorization")
+    return given if given is not None or key is None else f"Bearer {key}"
+
+
 def _header(request: Request, name: str) -> str | None:
     return identifier(request.headers.get(name), name)
 
@@ -353,10 +378,11 @@ def _refusal(error: Exception) -> Refused:
     return Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
 
 
-def _refused(refused: Refused) -> Response:
-    """As OpenAI's clients read it."""
+def _refused(refused: Refused, request: Request) -> Response:
+    """As the clients of this path read it."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    return _json(refused.body, refused.status, headers)
+    anthropics = _ANTHROPICS.search(request.url.path) is not None
+    return _json(refused.body("messages" if anthropics else None), refused.status, headers)
 
 
 def _left(_: Request, __: Exception) -> Response:

@@ -60,6 +60,7 @@ def data(event: bytes) -> bytes | None:
     return b"\n".join(line.removeprefix(b"data:").removeprefix(b" ") for line in lines)
 
 
-def event(payload: bytes) -> bytes:
-    """An event that says `payload`."""
-    return b"data: " + payload + b"\n\n"
+def event(payload: bytes, name: str | None = None) -> bytes:
+    """An event that says `payload`; Anthropic's have names."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + payload + b"\n\n"

@@ -1,4 +1,5 @@
-"""What clients ask and what they are told: OpenAI's protocol, with two fields of ours added.
+"""What clients ask and what they are told: OpenAI's protocol, with two fields of ours added, and
+Anthropic's, as it is.
 
 A request is read just far enough to record it; whatever the gateway does not know goes to the
 engine as it came. `Asked.forwarded` adds the fields that make an engine tell its token ids and
@@ -20,19 +21,25 @@ from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.messages import Message
 from producers.conversation import parse_messages
+from producers.gateway import anthropic, sse
 from producers.records import Unusable, check_storable, readable
 
 Json = dict[str, Any]
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "messages"]
+"""The last is Anthropic's."""
 
-PATHS: Final[Mapping[Endpoint, str]] = {"chat": "/chat/completions", "completions": "/completions"}
+PATHS: Final[Mapping[Endpoint, str]] = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "messages": "/messages",
+}
 """Below the `/v1` of an upstream."""
 
 _SAMPLING: Final = (
     "best_of", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias",
-    "max_completion_tokens", "max_tokens", "min_p", "min_tokens", "n", "presence_penalty",
-    "repetition_penalty", "response_format", "seed", "stop", "stop_token_ids", "temperature",
-    "tool_choice", "top_k", "top_p",
+    "max_completion_tokens", "max_tokens", "min_p", "min_tokens", "n", "output_config",
+    "presence_penalty", "repetition_penalty", "response_format", "seed", "stop", "stop_sequences",
+    "stop_token_ids", "temperature", "thinking", "tool_choice", "top_k", "top_p",
 )  # fmt: skip
 """Fields that say how an answer is drawn."""
 
@@ -44,7 +51,7 @@ _LONGEST_VALUE: Final = 2000
 
 
 class Refused(KintsugiError):
-    """A request that was answered by us and not by an engine, in OpenAI's shape."""
+    """A request that was answered by us and not by an engine."""
 
     def __init__(
         self,
@@ -62,9 +69,10 @@ class Refused(KintsugiError):
         self.retry_after = retry_after
         """Seconds."""
 
-    @property
-    def body(self) -> Json:
-        """What is sent."""
+    def body(self, endpoint: Endpoint | None = None) -> Json:
+        """What is sent: in Anthropic's shape over their endpoint, else in OpenAI's."""
+        if endpoint == "messages":
+            return anthropic.error(self.status, str(self))
         kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
@@ -135,14 +143,19 @@ class Asked:
 
     @property
     def raw_messages(self) -> list[Any]:
-        """The messages as they were sent; none where they are no list."""
+        """The messages as they were sent, Anthropic's in OpenAI's form; none where they are no
+        list."""
+        if self.endpoint == "messages":
+            return anthropic.conversation(self.given)
         messages = self.given.get("messages")
         return messages if self.endpoint == "chat" and isinstance(messages, list) else []
 
     @property
     def tools(self) -> tuple[Json, ...]:
-        """The tools that were offered."""
+        """The tools that were offered, in OpenAI's form."""
         tools = self.given.get("tools")
+        if self.endpoint == "messages":
+            tools = anthropic.tools(self.given)
         return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()
 
     @property
@@ -157,10 +170,11 @@ class Asked:
         return {name: _short(value) for name, value in (_DEFAULTS | given).items()}
 
     def added(self, dialect: Dialect | None) -> Added:
-        """What to ask an engine of this dialect for; nothing where the dialect is unknown."""
+        """What to ask an engine of this dialect for; nothing where the dialect is unknown, and
+        nothing over /v1/messages, which has no fields for it."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
-        if dialect is None or needed not in self.given:
+        if dialect is None or self.endpoint == "messages" or needed not in self.given:
             return Added()
         ids = self.given.get("return_token_ids") in (None, False)
         return Added(token_ids=ids, logprobs=self._may_score())
@@ -180,6 +194,11 @@ class Asked:
         if added.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
         return encoded(body)
+
+    def last_words(self, refused: Refused) -> bytes:
+        """The event that ends a stream with an error of ours."""
+        name = "error" if self.endpoint == "messages" else None
+        return sse.event(encoded(refused.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
         """The messages in the log's form; None for what it cannot hold, which is served as well."""

@@ -1,0 +1,143 @@
+"""Anthropic's Messages API: what a request says, in the one form that the log has.
+
+    system              a message of the role `system`, the first one
+    text                the content
+    thinking            the reasoning
+    tool_use            a tool call
+    tool_result         a message of the role `tool`, with whether the tool failed
+    anything else       a part of the content, as it came
+
+Only for recording and for recognising a conversation: the engine gets the request as it came.
+`cache_control` is left out. It says nothing, and clients move it to another message with every
+call, which would make each call the beginning of a new conversation.
+
+Pure. What has none of these shapes stays as it is, and the log then says that it cannot hold it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+
+
+def error(status: int, message: str) -> Json:
+    """An error as Anthropic's clients read it."""
+    kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def conversation(given: Mapping[str, Any]) -> list[Any]:
+    """The messages of a request's body, in OpenAI's form; none where they are no list."""
+    messages = given.get("messages")
+    if not isinstance(messages, list):
+        return []
+    said = [one for message in messages for one in _said(message)]
+    system = given.get("system")
+    return [*_said({"role": "system", "content": system}), *said] if system else said
+
+
+def tools(given: Mapping[str, Any]) -> list[Any]:
+    """The tools of a request's body, in OpenAI's form; those without a schema as they came."""
+    offered = given.get("tools")
+    return [_tool(tool) for tool in offered] if isinstance(offered, list) else []
+
+
+def _said(message: Any) -> list[Any]:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        return [{"role": message.get("role"), "content": content}]
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        return [message]
+    blocks = [_plain(block) for block in content]
+    if message.get("role") == "assistant":
+        return [_answer(blocks)]
+    return _asked(message.get("role"), blocks)
+
+
+def _answer(blocks: Sequence[Json]) -> Json:
+    """An assistant's message. Its texts are one: so is what is recorded of an answer."""
+    thoughts = [str(block.get("thinking", "")) for block in blocks if _is(block, "thinking")]
+    calls = [_call(block) for block in blocks if _is(block, "tool_use")]
+    rest = [block for block in blocks if block.get("type") not in ("thinking", "tool_use")]
+    words = all(map(_is_words, rest))
+    answer: Json = {
+        "role": "assistant",
+        "content": "".join(block["text"] for block in rest) if words else rest,
+    }
+    if calls:
+        answer |= {"tool_calls": calls, "content": answer["content"] or None}
+    if thoughts:
+        answer["reasoning"] = "".join(thoughts)
+    return answer
+
+
+def _call(block: Json) -> Json:
+    function = {"name": block.get("name"), "arguments": block.get("input", {})}
+    return {"id": block.get("id"), "type": "function", "function": function}
+
+
+def _asked(role: Any, blocks: Sequence[Json]) -> list[Json]:
+    """A message of anybody else: results of tools stand for themselves."""
+    found: list[Json] = []
+    parts: list[Json] = []
+    for block in blocks:
+        if not _is(block, "tool_result"):
+            parts.append(block)
+            continue
+        if parts:
+            found.append({"role": role, "content": _content(parts)})
+        parts = []
+        found.append(_result(block))
+    if parts or not found:
+        found.append({"role": role, "content": _content(parts)})
+    return found
+
+
+def _result(block: Json) -> Json:
+    content = block.get("content", "")
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        content = _content([_plain(part) for part in content])
+    result: Json = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+    failed = block.get("is_error")
+    return result if failed is None else {**result, "error": failed}
+
+
+def _content(parts: list[Json]) -> str | list[Json]:
+    """One text is itself, as in a message that was sent as a string; several stay parts."""
+    if len(parts) == 1 and _is_words(parts[0]):
+        return str(parts[0]["text"])
+    return parts or ""
+
+
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    plain = _plain(tool)
+    if "input_schema" not in plain:
+        return plain
+    kept = ("name", "description", "strict")
+    function: Json = {name: plain[name] for name in kept if name in plain}
+    return {"type": "function", "function": function | {"parameters": plain["input_schema"]}}
+
+
+def _plain(block: Json) -> Json:
+    return {k: v for k, v in block.items() if k != "cache_control" and v is not None}
+
+
+def _is(block: Json, kind: str) -> bool:
+    return block.get("type") == kind
+
+
+def _is_words(block: Json) -> bool:
+    return block.keys() == {"type", "text"} and isinstance(block["text"], str)

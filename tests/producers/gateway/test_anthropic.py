@@ -1,0 +1,210 @@
+"""Anthropic's messages in the log's form, and what an answer of their protocol comes to."""
+
+import json
+from typing import Any
+
+import pytest
+
+from producers.gateway import sse
+from producers.gateway.capture import Captured, capturing
+from producers.gateway.sessions import Conversation, Sessions
+from producers.gateway.wire import VLLM, Added, Asked, Refused
+
+Json = dict[str, Any]
+CACHED = {"cache_control": {"type": "ephemeral"}}
+TOOL = {"name": "get_user", "description": "Who?", "input_schema": {"type": "object"}}
+USE = {"type": "tool_use", "id": "c1", "name": "get_user", "input": {"user_id": "U12"}}
+THOUGHT = {"type": "thinking", "thinking": "Look them up.", "signature": "s"}
+TOLD = {"type": "tool_result", "tool_use_id": "c1", "content": "no such user", "is_error": True}
+
+
+def text(words: str, **more: Any) -> Json:
+    return {"type": "text", "text": words, **more}
+
+
+def request(*messages: Json, **given: Any) -> Asked:
+    return Asked("messages", {"messages": list(messages), **given})
+
+
+def said(role: str, *content: Json) -> Json:
+    return {"role": role, "content": list(content)}
+
+
+ASKED = request(
+    {"role": "user", "content": "I am Rosa."},
+    said("assistant", THOUGHT, text("Let me "), text("see."), USE),
+    said("user", TOLD, text("Well?")),
+    system=[text("Be brief.", **CACHED)],
+    tools=[TOOL | CACHED],
+)
+
+
+def test_a_conversation_is_in_the_logs_form() -> None:
+    system, user, assistant, result, again = ASKED.messages() or ()
+    assert (system.role, system.content) == ("system", "Be brief.")
+    assert (user.role, user.content) == ("user", "I am Rosa.")
+    assert (assistant.text, assistant.reasoning) == ("Let me see.", "Look them up.")
+    (call,) = assistant.tool_calls
+    assert (call.id, call.name, call.arguments) == ("c1", "get_user", {"user_id": "U12"})
+    assert (result.role, result.tool_call_id) == ("tool", "c1")
+    assert (result.content, result.error) == ("no such user", True)
+    assert (again.role, again.content) == ("user", "Well?")
+    function = {"name": "get_user", "description": "Who?", "parameters": {"type": "object"}}
+    assert ASKED.tools == ({"type": "function", "function": function},)
+
+
+def test_the_engine_gets_the_request_as_it_came() -> None:
+    assert ASKED.added(VLLM) == Added()
+    assert json.loads(ASKED.forwarded(ASKED.added(VLLM))) == ASKED.given
+
+
+def test_what_has_no_form_of_ours_stays_a_part() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    (message,) = request(said("user", text("This?"), image)).messages() or ()
+    assert message.content == [text("This?"), image]
+    (answer,) = request(said("assistant", text("a"), {"type": "odd", "x": 1})).messages() or ()
+    assert answer.content == [text("a"), {"type": "odd", "x": 1}]
+    (result,) = request(said("user", {**TOLD, "content": [text("a"), image]})).messages() or ()
+    assert result.content == [text("a"), image]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"role": "wizard", "content": "a"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": ["a"]},
+        said("assistant", USE | {"name": None}),
+        said("user", TOLD | {"content": 5}),
+        {"content": "a"},
+        "a",
+    ],
+)
+def test_what_the_log_cannot_hold_is_none(broken: Any) -> None:
+    assert request(broken).messages() is None
+
+
+@pytest.mark.parametrize("messages", [None, "a", 5, {}])
+def test_messages_that_are_no_list_are_none_at_all(messages: Any) -> None:
+    asked = Asked("messages", {"messages": messages, "system": "Be brief."})
+    assert asked.raw_messages == []
+
+
+def test_a_marker_of_caching_that_moves_does_not_begin_a_new_conversation() -> None:
+    first = request(said("user", text("a", **CACHED)))
+    then = request(
+        said("user", text("a")), said("assistant", text("b")), said("user", text("c", **CACHED))
+    )
+    sessions, scope = Sessions(), (None, None)
+    one = Conversation.of(first.raw_messages)
+    sessions.started("s", "call-1", one)
+    sessions.answered("s", "call-1", scope, one, {"role": "assistant", "content": "b"})
+    found = sessions.attribute(None, scope, Conversation.of(then.raw_messages), "fresh")
+    assert (found.session, found.by) == ("s", "prefix")
+    assert found.parent is not None
+    assert (found.parent.call, found.parent.messages) == ("call-1", 2)
+
+
+STREAM: list[Json] = [
+    {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 0}}},
+    {"type": "content_block_start", "index": 0, "content_block": {**THOUGHT, "thinking": ""}},
+    {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "thinking_delta", "thinking": "Hm."},
+    },
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": text("")},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "L"}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "content_block_start", "index": 2, "content_block": USE | {"input": {}}},
+    {
+        "type": "content_block_delta",
+        "index": 2,
+        "delta": {"type": "input_json_delta", "partial_json": '{"user_id": '},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 2,
+        "delta": {"type": "input_json_delta", "partial_json": '"U12"}'},
+    },
+    {"type": "content_block_stop", "index": 2},
+    {"type": "ping"},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use"},
+        "usage": {"input_tokens": 1, "cache_read_input_tokens": 3, "output_tokens": 7},
+    },
+]
+WHOLE: Json = {
+    "content": [THOUGHT | {"thinking": "Hm."}, text("L"), USE],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 4, "output_tokens": 7},
+}
+
+
+def captured(*events: Json, whole: Json | None = None) -> Captured:
+    capture = capturing(ASKED, Added(), VLLM)
+    for event in events:
+        assert capture.chunk(event) is event, "an event is passed on as it came"
+    if whole is not None:
+        assert capture.whole(whole) is whole
+    return capture.captured()
+
+
+def test_a_stream_and_a_whole_answer_come_to_the_same() -> None:
+    found = captured(*STREAM)
+    assert found == captured(whole=WHOLE)
+    (message,) = found.messages
+    assert (message.reasoning, message.content) == ("Hm.", "L")
+    (call,) = message.tool_calls
+    assert (call.id, call.name, call.arguments) == ("c1", "get_user", {"user_id": "U12"})
+    assert (found.finish_reason, found.prompt_tokens, found.completion_tokens) == ("tool_use", 4, 7)
+    assert (found.arrays, found.invalid_tool_calls) == ({}, 0)
+    assert "/v1/messages" in (found.untrainable_because or "")
+
+
+def test_a_stream_that_is_cut_off_is_what_was_said_until_then() -> None:
+    for length in range(len(STREAM)):
+        found = captured(*STREAM[:length])
+        assert found.finished is False
+    cut = captured(*STREAM[:9])
+    assert cut.messages[0].tool_calls[0].arguments == '{"user_id": '
+    assert cut.invalid_tool_calls == 1
+
+
+def test_a_call_without_arguments_is_one() -> None:
+    begin = {"type": "content_block_start", "index": 0, "content_block": USE | {"input": {}}}
+    found = captured(STREAM[0], begin, {"type": "content_block_stop", "index": 0})
+    assert found.messages[0].tool_calls[0].arguments == {}
+    assert found.invalid_tool_calls == 0
+
+
+def test_only_its_last_event_ends_a_stream() -> None:
+    capture = capturing(ASKED, Added(), VLLM)
+    said = {"type": "text_delta", "text": '{"type":"message_stop"}'}
+    assert not capture.is_last(json.dumps({"type": "content_block_delta", "delta": said}).encode())
+    for other in (None, sse.DONE, b"message_stop", b'["message_stop"]', b"{"):
+        assert not capture.is_last(other)
+    assert capture.is_last(b'{"type":"message_stop"}')
+
+
+def test_an_error_in_a_stream_is_kept() -> None:
+    capture = capturing(ASKED, Added(), VLLM)
+    capture.chunk({"type": "error", "error": {"type": "internal_error", "message": "it broke"}})
+    assert capture.error == "it broke"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "invalid_request_error"), (401, "authentication_error"), (413, "request_too_large"),
+     (422, "invalid_request_error"), (503, "api_error"), (504, "timeout_error")],
+)  # fmt: skip
+def test_our_refusals_have_their_shape(status: int, kind: str) -> None:
+    refused = Refused(status, "because")
+    shape = {"type": "error", "error": {"type": kind, "message": "because"}}
+    assert refused.body("messages") == shape
+    assert refused.body("chat")["error"].keys() == {"message", "type", "param", "code"}
+    name, data, *_ = ASKED.last_words(refused).split(b"\n")
+    assert name == b"event: error"
+    assert json.loads(data.removeprefix(b"data: ")) == shape
