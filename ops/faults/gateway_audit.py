@@ -1,0 +1,231 @@
+"""What a home's log holds, against what the clients of its gateway were told.
+
+    found = audit(home, ledger)
+    found.sound, found.report()
+
+Read from the file itself: offsets, ids, calls, requests put together from their deltas, and answers
+word by word.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from events.codec import decode
+from events.errors import BadRecord
+from events.messages import Message
+from events.rollouts import CallEnded, CallStarted, FeedbackReceived
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+from ops.faults.gateway_load import Answer, Ledger, Seen
+from producers.conversation import parse_arguments, parse_messages
+
+_PORTION: Final = 500
+
+
+@dataclass(slots=True)
+class Book:
+    """The calls of a log."""
+
+    ids: Counter[str] = field(default_factory=Counter)
+    started: dict[str, list[CallStarted]] = field(default_factory=dict)
+    ended: dict[str, list[CallEnded]] = field(default_factory=dict)
+    feedback: Counter[str] = field(default_factory=Counter)
+    places: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    """Id -> (stream, partition, offset) of its first event."""
+    unreadable: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def request(self, call: str) -> tuple[Message, ...]:
+        """The messages of a call, put together from its parents'."""
+        started = self.started[call][0]
+        own = started.content.messages if started.content else ()
+        if started.parent is None:
+            return own
+        before = self.request(started.parent)
+        if len(before) < started.parent_messages:
+            before += self.answer(started.parent)[:1]
+        return before[: started.parent_messages] + own
+
+    def answer(self, call: str) -> tuple[Message, ...]:
+        """What was answered to a call that was completed. Raises KeyError."""
+        for ended in self.ended.get(call, ()):
+            if ended.outcome == "completed" and ended.content is not None:
+                return ended.content.messages
+        raise KeyError(call)
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found. All but the counts of traffic must be 0."""
+
+    attempts: int = 0
+    acknowledged: int = 0
+    ended: int = 0
+    evidence: int = 0
+    """Calls that were started and never ended: what a killed gateway leaves."""
+    replayed: int = 0
+    begun_again: int = 0
+    """Calls with an idempotency key whose first attempt came to nothing."""
+    feedback: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    lost_evidence: int = 0
+    """Streams that had begun with `x-kintsugi-recorded: yes` and whose start is not there."""
+    lost_feedback: int = 0
+    doubled_ids: int = 0
+    ended_twice: int = 0
+    """Calls that were completed twice, or without an idempotency key have two ends of any kind."""
+    ended_without_start: int = 0
+    unequal_answers: int = 0
+    unequal_requests: int = 0
+    unreadable: int = 0
+    problems: list[str] = field(default_factory=list)
+    first: str | None = None
+    """The first thing that is wrong, in words."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the log holds what it must, once."""
+        return self.first is None
+
+    def wrong(self, what: str, said: str) -> None:
+        """Count it, and keep the first in words."""
+        setattr(self, what, getattr(self, what) + 1)
+        self.first = self.first or f"{what}: {said}"[:1000]
+
+    def report(self) -> dict[str, Any]:
+        """A driver's figures."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {**found, "outcomes": dict(self.outcomes)}
+
+
+def read(home: Path) -> Book:
+    """All of a home's log."""
+    book = Book()
+    log = SqliteLog(home / "log.db")
+    try:
+        book.problems = log.check()
+        for stream, partition, end in _partitions(log):
+            for offset in range(0, end, _PORTION):
+                for record in log.read(stream, partition, offset, _PORTION, 1 << 40):
+                    _enter(book, record)
+    finally:
+        log.close()
+    return book
+
+
+def audit(home: Path, ledger: Ledger) -> Audit:
+    """Compare; for use when no gateway of the home runs any more."""
+    book = read(home)
+    found = Audit(attempts=len(ledger.seen), ended=len(book.ended), feedback=len(ledger.feedback))
+    found.evidence = len(book.started.keys() - book.ended.keys())
+    found.outcomes.update(ended[0].outcome for ended in book.ended.values())
+    found.replayed = sum(seen.replayed for seen in ledger.seen)
+    _audit_log(book, found)
+    _audit_ends(book, {seen.call for seen in ledger.seen if seen.key is not None}, found)
+    for seen in ledger.seen:
+        _audit_attempt(book, seen, found)
+    for feedback in set(ledger.feedback) - set(book.feedback):
+        found.wrong("lost_feedback", feedback)
+    return found
+
+
+def _partitions(log: SqliteLog) -> Iterator[tuple[str, int, int]]:
+    for stream in STREAMS:
+        for partition, end in enumerate(log.end(stream)):
+            yield stream, partition, end
+
+
+def _enter(book: Book, record: Any) -> None:
+    try:
+        event = decode(record)
+    except BadRecord:
+        book.unreadable += 1
+        return
+    book.ids[event.envelope.id] += 1
+    place = (record.stream, record.partition, record.offset)
+    book.places.setdefault(event.envelope.id, place)
+    data = event.data
+    if isinstance(data, CallStarted):
+        book.started.setdefault(data.call, []).append(data)
+    elif isinstance(data, CallEnded):
+        book.ended.setdefault(data.call, []).append(data)
+    elif isinstance(data, FeedbackReceived):
+        book.feedback[event.envelope.id] += 1
+
+
+def _audit_log(book: Book, found: Audit) -> None:
+    for problem in book.problems:
+        found.problems.append(problem)
+        found.first = found.first or problem
+    for _ in range(book.unreadable):
+        found.wrong("unreadable", "an event cannot be decoded")
+    for event, count in book.ids.items():
+        if count > 1:
+            found.wrong("doubled_ids", f"event {event} {count} times, first {book.places[event]}")
+
+
+def _audit_ends(book: Book, keyed: set[str | None], found: Audit) -> None:
+    for call, ended in book.ended.items():
+        outcomes = [one.outcome for one in ended]
+        if len(ended) > 1 and (call not in keyed or outcomes.count("completed") > 1):
+            found.wrong("ended_twice", f"call {call} {outcomes}")
+        found.begun_again += len(book.started.get(call, ())) > 1
+        if call not in book.started:
+            found.wrong("ended_without_start", call)
+
+
+def _audit_attempt(book: Book, seen: Seen, found: Audit) -> None:
+    began = seen.recorded == "yes" and not seen.taken_back
+    if began and seen.stream and seen.call not in book.started:
+        found.wrong("lost_evidence", f"call {seen.call}")
+    ended = book.ended.get(seen.call or "", [])
+    if seen.acknowledged:
+        found.acknowledged += 1
+        if not ended:
+            found.wrong("lost", f"call {seen.call}, status {seen.status}")
+    if seen.call in book.started:
+        _audit_request(book, seen, found)
+    if ended and seen.answers and not any(_is_answer(seen, one) for one in ended):
+        found.wrong("unequal_answers", f"call {seen.call}: {seen.answers}, stored {ended}")
+
+
+def _audit_request(book: Book, seen: Seen, found: Audit) -> None:
+    assert seen.call is not None, "looked up by it"
+    try:
+        stored = book.request(seen.call)
+    except KeyError as missing:
+        found.wrong("unequal_requests", f"call {seen.call}: its parent {missing} is not there")
+        return
+    if _plain(stored) != _plain(parse_messages(seen.messages)):
+        found.wrong("unequal_requests", f"call {seen.call}")
+
+
+def _plain(messages: tuple[Message, ...]) -> list[Any]:
+    return [
+        (m.role, m.text, [(c.id, c.name, c.arguments) for c in m.tool_calls], m.tool_call_id)
+        for m in messages
+    ]
+
+
+def _is_answer(seen: Seen, ended: CallEnded) -> bool:
+    """Whether the log has what was read of an answer."""
+    stored = ended.content.messages if ended.content else ()
+    numbers = set(range(len(stored)))
+    known = numbers == set(seen.answers) if seen.whole else numbers >= set(seen.answers)
+    return known and all(
+        _holds(stored[number], answer, seen.whole) for number, answer in seen.answers.items()
+    )
+
+
+def _holds(stored: Message, read: Answer, whole: bool) -> bool:
+    """Whether the log has what was read: all of it, or where the end was not read, a beginning."""
+    if not whole:
+        return stored.text.startswith(read.text) and len(stored.tool_calls) >= len(read.calls)
+    calls = [(c["id"], c["name"], parse_arguments(c["arguments"])) for c in read.calls.values()]
+    return stored.text == read.text and calls == [
+        (call.id, call.name, call.arguments) for call in stored.tool_calls
+    ]

@@ -1,0 +1,43 @@
+"""Row 1: `kill -9` of the gateway at random moments while clients of all kinds talk through it.
+
+    python -m ops.faults.gateway_kill --count 100
+
+The same home and port are taken up again each time; clients go on, and send again what has an
+idempotency key. Passes when everything acknowledged is in the log as it was read, no event and no
+end of a call is there twice, offsets are dense, and each stream that had begun has left its start.
+"""
+
+import random
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.gateway_scene import scene
+
+CLIENTS: Final = 6
+LIFE_SECONDS: Final = 1.0
+"""A gateway lives for a random time up to this after it answers."""
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Kill it `count` times; what the log holds then."""
+    moments = random.Random(seed)
+    with scene(folder) as stage:
+        with stage.talking(CLIENTS, seed):
+            stage.wait_for(acknowledged=1)
+            for _ in range(count):
+                time.sleep(moments.uniform(0, LIFE_SECONDS))
+                stage.gateway.kill()
+                stage.gateway.start(ready=False)
+            time.sleep(LIFE_SECONDS)
+        found = stage.audited()
+    passed = found.sound and found.acknowledged > 0
+    return {
+        "fault": "kill -9 gateway", "kills": count, "seeds": [seed], **found.report(),
+        "passed": passed,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,358 @@
+"""Clients of a gateway under fault, and the ledger of what each was told.
+
+Everything is asked with OpenAI's own client; `_Tap` keeps the bytes below it, because that client
+hides the end of a stream and its comments. A call is acknowledged when its whole body, or `[DONE]`,
+was read and nothing said `x-kintsugi-recorded: no`.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+import openai
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
+
+Json = dict[str, Any]
+
+TOOL: Final[Json] = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object"}},
+}
+NOT_RECORDED: Final = b": x-kintsugi-recorded: no"
+DONE: Final = b"data: [DONE]\n\n"
+
+_TURNS: Final = 4
+"""Calls of one conversation."""
+_RETRY_SECONDS: Final = 0.1
+_READ_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """One choice, as far as the client read it."""
+
+    text: str = ""
+    calls: dict[int, Json] = field(default_factory=dict)
+    """Tool calls by their place: `id`, `name` and `arguments` (JSON text)."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """One attempt at a call, as the client saw it."""
+
+    messages: list[Json]
+    mark: str
+    """Of the call: a retry has that of its first attempt."""
+    stream: bool
+    key: str | None = None
+    call: str | None = None
+    """From the headers; None when there were none."""
+    status: int | None = None
+    recorded: str | None = None
+    """What the header said."""
+    replayed: bool = False
+    whole: bool = False
+    """The body was read to its end, a stream's to `[DONE]`."""
+    taken_back: bool = False
+    """A comment before the end said that the call is not recorded after all."""
+    finished: bool = False
+    """A finish reason was read for every choice that began."""
+    error: str | None = None
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the client may rely on the log."""
+        return self.whole and self.recorded == "yes" and not self.taken_back
+
+    @property
+    def answered(self) -> bool:
+        """Whether the client has what it asked for."""
+        return self.whole and self.status == 200 and self.error is None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What all clients saw. Appending to a list is safe from several threads."""
+
+    seen: list[Seen] = field(default_factory=list)
+    feedback: list[str] = field(default_factory=list)
+    """Ids of the feedback that was acknowledged."""
+
+    def acknowledged(self) -> list[Seen]:
+        """The attempts that must be in the log."""
+        return [one for one in self.seen if one.acknowledged]
+
+
+class _Tap(httpx2.BaseTransport):
+    """Keeps what was read of the last response."""
+
+    def __init__(self) -> None:
+        self._inner = httpx2.HTTPTransport()
+        self.read = bytearray()
+        self.ended = False
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.read = bytearray()
+        self.ended = False
+        response = self._inner.handle_request(request)
+        stream = response.stream
+        assert isinstance(stream, httpx2.SyncByteStream), "asked synchronously"
+        tapped = _Tapped(stream, self)
+        return httpx2.Response(
+            response.status_code, headers=response.headers, stream=tapped, request=request
+        )
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Tapped(httpx2.SyncByteStream):
+    def __init__(self, inner: httpx2.SyncByteStream, tap: _Tap) -> None:
+        self._inner = inner
+        self._tap = tap
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._inner:
+            self._tap.read += piece
+            yield piece
+        self._tap.ended = True
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Client:
+    """One client; not for use from several threads."""
+
+    def __init__(self, url: str, ledger: Ledger, timeout_seconds: float = _READ_SECONDS) -> None:
+        self._tap = _Tap()
+        self._ledger = ledger
+        http = httpx2.Client(transport=self._tap, timeout=timeout_seconds)
+        self._openai = openai.OpenAI(
+            base_url=url, api_key="none", max_retries=0, http_client=http, timeout=timeout_seconds
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._openai.close()
+
+    def ask(
+        self,
+        messages: list[Json],
+        script: Json,
+        *,
+        stream: bool,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Seen:
+        """One attempt, written into the ledger whatever becomes of it."""
+        headers = dict(headers or {})
+        seen = Seen(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
+        self._tap.read = bytearray()
+        self._tap.ended = False
+        create = self._openai.chat.completions.with_streaming_response.create
+        try:
+            with create(
+                model="scripted",
+                messages=messages,  # type: ignore[arg-type]
+                stream=stream,
+                extra_body={"script": script},
+                extra_headers=headers,
+                **fields,
+            ) as raw:
+                _take_headers(seen, raw.headers, raw.status_code)
+                parsed: Any = raw.parse()
+                if stream:
+                    for chunk in parsed:
+                        _take_chunk(seen, chunk)
+                else:
+                    for choice in parsed.choices:
+                        _take_message(seen, choice.index, choice.message)
+                    seen.finished = True
+        except openai.APIStatusError as error:
+            _take_headers(seen, error.response.headers, error.status_code)
+            seen.error = str(error)
+        except (openai.OpenAIError, httpx2.HTTPError) as error:
+            seen.error = f"{type(error).__name__}: {error}"
+        except ValueError as error:
+            seen.error = f"no JSON: {error}"
+        self._close_book(seen)
+        return seen
+
+    def _close_book(self, seen: Seen) -> None:
+        read = bytes(self._tap.read)
+        streamed = seen.stream and seen.status == 200
+        seen.whole = read.endswith(DONE) if streamed else self._tap.ended
+        seen.taken_back = streamed and NOT_RECORDED in read
+        self._ledger.seen.append(seen)
+
+    def praise(self, call: str, key: str) -> bool:
+        """Post feedback about a call; whether it was acknowledged."""
+        body = {"call": call, "score": 1.0, "idempotency_key": key}
+        try:
+            said: Any = self._openai.post("/feedback", body=body, cast_to=object)
+        except openai.OpenAIError:
+            return False
+        self._ledger.feedback.append(said["feedback"])
+        return True
+
+
+class Talker(threading.Thread):
+    """A client that talks until it is told to stop: all kinds of calls in turn, by chance.
+
+    Conversations grow by what was answered. Every third has a session's name, every second call an
+    idempotency key, and a keyed call that failed is sent again until it is answered.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        ledger: Ledger,
+        seed: int,
+        stop: threading.Event,
+        words: int = 20,
+        pace_ms: float = 2,
+        timeout_seconds: float = _READ_SECONDS,
+        per_second: float | None = None,
+    ) -> None:
+        """`per_second`: calls at this rate; else one follows the other."""
+        super().__init__(name=f"talker-{seed}", daemon=True)
+        self.error: Exception | None = None
+        self._client = Client(url, ledger, timeout_seconds)
+        self._random = random.Random(seed)
+        self._name = f"{seed}"
+        self._stop_asked = stop
+        self._words = words
+        self._pace_ms = pace_ms
+        self._per_second = per_second
+        self._asked = 0
+        self._began = 0.0
+
+    def run(self) -> None:
+        """Until the stop."""
+        self._began = time.monotonic()
+        try:
+            while not self._stop_asked.is_set():
+                self._converse()
+        except Exception as error:  # handed over to whoever joins
+            self.error = error
+        finally:
+            self._client.close()
+
+    def finish(self) -> None:
+        """Wait for its end, and raise what stopped it before."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def _converse(self) -> None:
+        headers = {}
+        if self._random.random() < 1 / 3:
+            headers["x-kintsugi-session"] = f"session-{self._name}-{self._asked}"
+        if self._random.random() < 1 / 4:
+            headers["x-kintsugi-user"] = f"user-{self._name}"
+        messages: list[Json] = [{"role": "system", "content": "Be brief."}]
+        for _ in range(_TURNS):
+            if self._stop_asked.is_set():
+                return
+            messages.append({"role": "user", "content": f"Question {self._name}.{self._asked}"})
+            seen = self._turn(messages, headers)
+            if not seen.answered:
+                # As an agent would: it gives this conversation up.
+                self._stop_asked.wait(_RETRY_SECONDS)
+                return
+            messages += _sent_back(seen)
+
+    def _turn(self, messages: list[Json], headers: Mapping[str, str]) -> Seen:
+        self._asked += 1
+        if self._per_second is not None:
+            due = self._began + self._asked / self._per_second
+            self._stop_asked.wait(max(0.0, due - time.monotonic()))
+        mark = f"{self._name}.{self._asked}"
+        script: Json = {"mark": mark, "words": self._random.randint(1, self._words)}
+        script["pace_ms"] = self._pace_ms
+        fields: Json = {}
+        if self._random.random() < 0.3:
+            fields["tools"] = [TOOL]
+            script["tool"] = self._random.random() < 0.7
+        if self._random.random() < 0.2:
+            fields["n"] = 2
+        keyed = self._random.random() < 0.5
+        headers = {**headers, **({"idempotency-key": mark} if keyed else {})}
+        stream = self._random.random() < 0.6
+
+        def ask() -> Seen:
+            said = list(messages)
+            return self._client.ask(said, script, stream=stream, headers=headers, **fields)
+
+        seen = until_answered(ask, self._stop_asked) if keyed else ask()
+        if seen.acknowledged and seen.call is not None and self._random.random() < 0.3:
+            self._praise(seen.call)
+        return seen
+
+    def _praise(self, call: str) -> None:
+        while not self._client.praise(call, f"k-{call}") and not self._stop_asked.is_set():
+            self._stop_asked.wait(_RETRY_SECONDS)
+
+
+def until_answered(ask: Callable[[], Seen], stop: threading.Event, patience: float = 60) -> Seen:
+    """Ask again as long as no answer came; the last attempt after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not (seen := ask()).answered and not stop.is_set() and time.monotonic() < deadline:
+        stop.wait(_RETRY_SECONDS)
+    return seen
+
+
+def _sent_back(seen: Seen) -> list[Json]:
+    """The first choice as the next request holds it, and what its tools said."""
+    answer = seen.answers[0]
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call["arguments"]},
+        }
+        for call in answer.calls.values()
+    ]
+    message: Json = {"role": "assistant", "content": answer.text or None}
+    if calls:
+        message["tool_calls"] = calls
+    said = [{"role": "tool", "tool_call_id": c["id"], "content": "found"} for c in calls]
+    return [message, *said]
+
+
+def _take_headers(seen: Seen, headers: Mapping[str, str], status: int) -> None:
+    seen.status = status
+    seen.call = headers.get("x-kintsugi-call")
+    seen.recorded = headers.get("x-kintsugi-recorded")
+    seen.replayed = headers.get("x-kintsugi-replayed") == "yes"
+
+
+def _take_chunk(seen: Seen, chunk: ChatCompletionChunk) -> None:
+    for choice in chunk.choices:
+        answer = seen.answers.setdefault(choice.index, Answer())
+        answer.text += choice.delta.content or ""
+        for call in choice.delta.tool_calls or ():
+            known = answer.calls.setdefault(call.index, {"id": None, "name": "", "arguments": ""})
+            known["id"] = call.id or known["id"]
+            if call.function is not None:
+                known["name"] += call.function.name or ""
+                known["arguments"] += call.function.arguments or ""
+        if choice.finish_reason is not None:
+            seen.finished = True
+
+
+def _take_message(seen: Seen, index: int, message: ChatCompletionMessage) -> None:
+    answer = seen.answers.setdefault(index, Answer(message.content or ""))
+    for place, call in enumerate(message.tool_calls or ()):
+        if call.type == "function":
+            answer.calls[place] = {
+                "id": call.id,
+                "name": call.function.name,
+                "arguments": call.function.arguments,
+            }

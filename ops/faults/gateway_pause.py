@@ -1,0 +1,47 @@
+"""The gateway is stopped for seconds in the middle of its work, and goes on.
+
+    python -m ops.faults.gateway_pause --count 20
+
+SIGSTOP, then SIGCONT, as a machine does that swaps or a debugger that attaches. Clients have less
+patience than most pauses take: they give up, and send again what has an idempotency key, so that
+first and second attempt are answered at once. Passes when everything acknowledged is in the log as
+it was read, once, and the same process serves everybody afterwards.
+"""
+
+import random
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.gateway_scene import scene
+
+CLIENTS: Final = 6
+PATIENCE_SECONDS: Final = 1.0
+"""Of a client."""
+PAUSE_SECONDS: Final = 3.0
+"""The longest."""
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Pause it `count` times."""
+    chance = random.Random(seed)
+    with scene(folder) as stage:
+        with stage.talking(CLIENTS, seed, timeout_seconds=PATIENCE_SECONDS):
+            for _ in range(count):
+                stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+                time.sleep(chance.uniform(0, 0.2))
+                stage.gateway.pause()
+                time.sleep(chance.uniform(0.1, PAUSE_SECONDS))
+                stage.gateway.resume()
+            stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+        gave_up = sum(seen.error is not None for seen in stage.ledger.seen)
+        found = stage.audited()
+    return {
+        "fault": "SIGSTOP gateway", "pauses": count, "seeds": [seed], "gave_up": gave_up,
+        **found.report(), "passed": found.sound and gave_up > 0 and found.evidence == 0,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,214 @@
+"""What the gateway's drivers share: the gateway as a process on a home, and traffic through it.
+
+    with scene(folder) as stage:          # a scripted engine, a gateway, a ledger
+        with stage.talking(6):            # clients of all kinds
+            stage.gateway.kill(); stage.gateway.start()
+        found = stage.audited()           # stops the gateway, reads the log
+
+The gateway keeps its port over restarts, as the base URL of an agent would.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from ops.faults.gateway_audit import Audit, audit
+from ops.faults.gateway_engine import Engine
+from ops.faults.gateway_load import Client, Ledger, Talker
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 60.0
+
+
+class Program:
+    """A process of ours whose output goes to a file; it can be started again and again."""
+
+    def __init__(self, output: Path, *arguments: str, **variables: str) -> None:
+        self.output = output
+        self._arguments = arguments
+        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
+        self._environment = {**clean, "PYTHONPATH": str(ROOT), **variables}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start it, without waiting for anything."""
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self._arguments],
+                env=self._environment,
+                cwd=self.output.parent,
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def _running(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, "start it first"
+        return self._process
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, also for one that is paused."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns its exit status."""
+        self._running.terminate()
+        return self._running.wait(STOP_SECONDS)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._running.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._running.send_signal(signal.SIGCONT)
+
+    def resident_bytes(self) -> int:
+        """Its memory now."""
+        status = Path(f"/proc/{self._running.pid}/status").read_text()
+        (found,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
+        return int(found.split()[1]) * 1024
+
+
+class Gateway(Program):
+    """`kintsugi gateway` on a home and a port of its own."""
+
+    def __init__(self, folder: Path, upstreams: Sequence[str], settings: Mapping[str, str]) -> None:
+        self.home = folder / "home"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        named = [word for url in upstreams for word in ("--upstream", url)]
+        arguments = ("daemon", "gateway", "--port", str(self.port), *named)
+        home = {"KINTSUGI_HOME": str(self.home)}
+        super().__init__(folder / "gateway.log", *arguments, **{**home, **settings})
+
+    def start(self, ready: bool = True) -> None:
+        """Returns when it answers; with `ready`, when an engine answers it as well."""
+        self.launch()
+        self.wait_until("readyz" if ready else "livez", 200)
+
+    def wait_until(self, path: str, status: int) -> None:
+        """Until one of its own paths answers so. Raises RuntimeError."""
+        deadline = time.monotonic() + START_SECONDS
+        while self._status(path) != status:
+            if not self.runs() or time.monotonic() > deadline:
+                raise RuntimeError(f"the gateway does not serve; see {self.output}:\n{self.said()}")
+            time.sleep(0.02)
+
+    def metric(self, name: str) -> float:
+        """A counter or gauge of its /metrics."""
+        text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30).text
+        (value,) = [row.split()[1] for row in text.splitlines() if row.startswith(f"{name} ")]
+        return float(value)
+
+    def said(self) -> str:
+        """The end of its output."""
+        return self.output.read_text(errors="replace")[-2000:]
+
+    def _status(self, path: str) -> int | None:
+        try:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/{path}", timeout=10).status_code
+        except httpx2.TransportError:
+            return None
+
+
+@dataclass
+class Scene:
+    """A gateway over a scripted engine, and what its clients saw."""
+
+    engine: Engine
+    gateway: Gateway
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @contextmanager
+    def talking(self, clients: int, seed: int = 0, **options: Any) -> Iterator[list[Talker]]:
+        """Clients that talk meanwhile. `seed` makes their conversations, and must differ between
+        two rounds on one home."""
+        stop = threading.Event()
+        talkers = [
+            Talker(self.gateway.url, self.ledger, 1_000 * seed + number, stop, **options)
+            for number in range(clients)
+        ]
+        for talker in talkers:
+            talker.start()
+        try:
+            yield talkers
+        finally:
+            stop.set()
+            for talker in talkers:
+                talker.join()
+        for talker in talkers:
+            talker.finish()
+
+    @contextmanager
+    def client(self, timeout_seconds: float = 60) -> Iterator[Client]:
+        """One client that does what it is told."""
+        client = Client(self.gateway.url, self.ledger, timeout_seconds)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def wait_for(self, acknowledged: int) -> None:
+        """Until the clients were told so often that a call is safe."""
+        deadline = time.monotonic() + START_SECONDS
+        while len(self.ledger.acknowledged()) < acknowledged:
+            if time.monotonic() > deadline:
+                said = self.gateway.said()
+                raise RuntimeError(f"fewer than {acknowledged} calls were acknowledged:\n{said}")
+            time.sleep(0.05)
+
+    def audited(self) -> Audit:
+        """Stop the gateway, then compare its log with what its clients saw."""
+        if self.gateway.runs():
+            status = self.gateway.stop()
+            if status != 0:
+                raise RuntimeError(f"the gateway ended with {status}:\n{self.gateway.said()}")
+        return audit(self.gateway.home, self.ledger)
+
+
+@contextmanager
+def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Iterator[Scene]:
+    """Everything started, and ended whatever happens. `settings` are KINTSUGI_* variables.
+
+    `upstreams` in the place of the scripted engine.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine())
+        gateway = Gateway(folder, upstreams or [engine.url], settings)
+        stack.callback(gateway.kill)
+        gateway.start()
+        yield Scene(engine, gateway)
+
+
+def free_port() -> int:
+    """A port that nobody is given for a connection of his own while the gateway is away."""
+    chance = random.Random()
+    while True:
+        port = chance.randint(15_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
