@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
+from events import sqlite_receipts
 from events.errors import AheadOfLog, LogCorrupt, LogError, LogReadOnly
-from events.log import Cursor, Entry, Place, Record, check_bounds, check_size
+from events.log import Cursor, Entry, Place, Record, check_bounds, check_size, now_ms
 from events.sqlite_file import (
     Durability,
-    add_partitions,
+    bring_up,
     create,
     explained,
     identity,
@@ -33,6 +34,7 @@ from events.sqlite_file import (
     unpack_headers,
     writable,
 )
+from events.sqlite_receipts import Receipt
 from events.sqlite_writer import GroupWriter
 from events.streams import STREAMS
 
@@ -76,7 +78,7 @@ class SqliteLog:
     def _opened_writer(self, durability: Durability) -> GroupWriter:
         try:
             with closing(writable(self.path, durability)) as connection:
-                add_partitions(connection)
+                bring_up(connection)
             return GroupWriter(self.path, durability, self._notify)
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
@@ -94,9 +96,12 @@ class SqliteLog:
     def append(self, entries: Sequence[Entry]) -> list[Place]:
         return self.begin_append(entries).result()
 
-    def begin_append(self, entries: Sequence[Entry]) -> Future[list[Place]]:
+    def begin_append(
+        self, entries: Sequence[Entry], receipt: Receipt | None = None
+    ) -> Future[list[Place]]:
         """As `append`, without waiting: the future is done when it is safe, and fails as `append`
-        does. For who has many appends under way and one thread."""
+        does. For who has many appends under way and one thread. A receipt is remembered where the
+        entries are appended, and only there."""
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch
         # before the batch can share a transaction with others.
@@ -105,7 +110,14 @@ class SqliteLog:
             nothing: Future[list[Place]] = Future()
             nothing.set_result([])
             return nothing
-        return writer.begin(lambda c: _insert(c, rows), sum(len(row[-1]) for row in rows))
+        size = sum(len(row[-1]) for row in rows) + (len(receipt.value) if receipt else 0)
+        return writer.begin(lambda c: _insert(c, rows, receipt), size)
+
+    def receipt(self, key: str) -> bytes | None:
+        """What was remembered under a key within the last day; None where nothing was."""
+        self._write()  # a log that was opened to read only may be of a layout without receipts
+        with self._snapshot() as connection:
+            return sqlite_receipts.get(connection, key, now_ms())
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
@@ -301,7 +313,9 @@ def _crc(key: str, headers: bytes, value: bytes) -> int:
     return crc32(value, crc32(headers, crc32(key.encode())))
 
 
-def _insert(connection: sqlite3.Connection, rows: list[_Row]) -> list[Place]:
+def _insert(
+    connection: sqlite3.Connection, rows: list[_Row], receipt: Receipt | None
+) -> list[Place]:
     """Append in a transaction; offsets are taken where every other process has to wait."""
     following: dict[tuple[str, int], int] = {}
     sizes: Counter[tuple[str, int]] = Counter()
@@ -325,6 +339,8 @@ def _insert(connection: sqlite3.Connection, rows: list[_Row]) -> list[Place]:
         '"offset") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
         [(*row, place.offset) for row, place in zip(rows, places, strict=True)],
     )
+    if receipt is not None:
+        sqlite_receipts.put(connection, receipt, now_ms())
     return places
 
 

@@ -15,12 +15,14 @@ from urllib.parse import quote
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogError, LogFull, LogReadOnly, LogUnavailable
 from events.log import Headers
+from events.sqlite_receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
 Durability = Literal["power", "process"]
 """What an acknowledged event survives: a power cut, or only the death of any process."""
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
+"""1 had no receipts; whoever opens such a file to append gives it the table."""
 
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
@@ -94,7 +96,7 @@ def create(path: Path) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("BEGIN")
-            for statement in _SCHEMA.split(";"):
+            for statement in (*_SCHEMA.split(";"), RECEIPTS):
                 connection.execute(statement)
             connection.execute("INSERT INTO meta VALUES (?, ?)", (minted_id(), LAYOUT))
             connection.execute("COMMIT")
@@ -173,9 +175,12 @@ def identity(connection: sqlite3.Connection, path: Path) -> str:
     return str(log)
 
 
-def add_partitions(connection: sqlite3.Connection) -> None:
-    """Rows for partitions that the log does not have yet; fails where it cannot be written to."""
+def bring_up(connection: sqlite3.Connection) -> None:
+    """Give the file of an earlier kintsugi what it lacks: this layout, and rows for partitions
+    that the log does not have yet. Fails where it cannot be written to."""
     connection.execute("BEGIN IMMEDIATE")
+    connection.execute(RECEIPTS)
+    connection.execute("UPDATE meta SET layout = ? WHERE layout < ?", (LAYOUT, LAYOUT))
     connection.executemany(
         "INSERT OR IGNORE INTO partition (stream, partition) VALUES (?, ?)",
         [(stream.name, p) for stream in STREAMS.values() for p in range(stream.partitions)],

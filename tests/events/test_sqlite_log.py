@@ -359,7 +359,7 @@ def test_a_log_of_a_later_layout_is_refused(path: Path) -> None:
         connection.execute("UPDATE meta SET layout = ?", (LAYOUT + 1,))
         connection.commit()
     for read_only in (True, False):
-        with pytest.raises(LogError, match=r"layout 2, this kintsugi reads up to 1; upgrade"):
+        with pytest.raises(LogError, match=r"layout 3, this kintsugi reads up to 2; upgrade"):
             SqliteLog(path, read_only=read_only)
 
 

@@ -1,0 +1,69 @@
+"""What the log remembers of an answer that may be asked for again: a value under a key, for a day.
+
+A receipt is written in the transaction of the record that it belongs to, so there is one exactly
+where there is the record. It is no event: nothing is folded from it, it is not shipped, and the
+oldest go when they are a day old or too many. The first receipt of a key stays.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Final
+
+KEPT_MS: Final = 24 * 3600 * 1000
+"""For so long a receipt is found again."""
+
+MAX_RECEIPTS: Final = 100_000
+"""That are kept; older ones go first."""
+
+MAX_RECEIPT_BYTES: Final = 1 << 20
+"""Of one value."""
+
+_DROPPED_AT_ONCE: Final = 8
+"""With each new one: more than one, so that they shrink after a busy day."""
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS receipt (
+    place INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    recorded_ms INTEGER NOT NULL,
+    value BLOB NOT NULL
+)
+"""
+# `place` grows with every receipt, so the oldest are found without an index over times.
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is remembered with a record."""
+
+    key: str
+    value: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.value) > MAX_RECEIPT_BYTES:
+            raise ValueError(
+                f"a receipt of {len(self.value):,} bytes, at most {MAX_RECEIPT_BYTES:,} are kept"
+            )
+
+
+def put(connection: sqlite3.Connection, receipt: Receipt, now_ms: int) -> None:
+    """Remember it, in a transaction; what is too old goes."""
+    connection.execute(
+        "INSERT INTO receipt (key, recorded_ms, value) VALUES (?, ?, ?) ON CONFLICT (key) "
+        "DO UPDATE SET recorded_ms = excluded.recorded_ms, value = excluded.value "
+        "WHERE recorded_ms < excluded.recorded_ms - ?",
+        (receipt.key, now_ms, receipt.value, KEPT_MS),
+    )
+    connection.execute(
+        "DELETE FROM receipt WHERE place IN (SELECT place FROM receipt ORDER BY place LIMIT ?) "
+        "AND (recorded_ms < ? OR place <= (SELECT max(place) FROM receipt) - ?)",
+        (_DROPPED_AT_ONCE, now_ms - KEPT_MS, MAX_RECEIPTS),
+    )
+
+
+def get(connection: sqlite3.Connection, key: str, now_ms: int) -> bytes | None:
+    """What was remembered under a key; None when nothing was, or a day ago."""
+    row = connection.execute(
+        "SELECT value FROM receipt WHERE key = ? AND recorded_ms >= ?", (key, now_ms - KEPT_MS)
+    ).fetchone()
+    return None if row is None else bytes(row[0])
