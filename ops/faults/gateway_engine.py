@@ -6,8 +6,9 @@
 Speaks the embedded engine's dialect and passes the gateway's proof. What it says follows from the
 last message alone, so an answer can be compared with anything. The field `script` of a request
 says how it is said: `mark` (what the engine's own counts are kept under), `words`, `pace_ms`
-between two pieces, `bytes` of filler per word, `tool` (answer with a call of `look_up`), and
-`fault`: one of FAULTS, which strikes in the middle of a stream or instead of a whole answer.
+between two pieces, `bytes` of filler per word, `tool` (answer with a call of `look_up`), `held`
+(wait in the middle of the stream for `Engine.released`), and `fault`: one of FAULTS, which strikes
+in the middle of a stream or instead of a whole answer.
 """
 
 import asyncio
@@ -44,6 +45,9 @@ class Engine:
 
     def __init__(self) -> None:
         self.heard = Heard()
+        self.released = threading.Event()
+        """Lets held streams go on."""
+        self.released.set()
         self.port = 0
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -114,7 +118,7 @@ class Engine:
         script = body.get("script") or {}
         mark = str(script.get("mark"))
         self.heard.asked[mark] += 1
-        work = asyncio.create_task(_said(writer, body, script))
+        work = asyncio.create_task(self._said(writer, body, script))
         # Nothing follows a request before its answer: what can be read is the end.
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -126,6 +130,31 @@ class Engine:
         work.cancel()
         await asyncio.gather(work, gone, return_exceptions=True)
         return False
+
+    async def _said(self, writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
+        """Answer a request; whether the connection can be used again."""
+        fault = script.get("fault")
+        if not body.get("stream"):
+            await asyncio.sleep(script.get("pace_ms", 0) * script.get("words", 1) / 1000)
+            if fault:
+                return await _struck(writer, fault)
+            return await _whole(writer, _document(body, script))
+        writer.write(_head("content-type: text/event-stream", "transfer-encoding: chunked"))
+        pieces = list(_pieces(body, script))
+        async for number, piece in _paced(pieces, script.get("pace_ms", 0)):
+            if number == len(pieces) // 2:
+                if fault:
+                    return await _struck(writer, fault)
+                await self._held(script)
+            await _piece(writer, json.dumps(piece).encode())
+        await _piece(writer, b"[DONE]")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def _held(self, script: Json) -> None:
+        while script.get("held") and not self.released.is_set():
+            await asyncio.sleep(0.01)
 
 
 def answer_to(messages: list[Any], choice: int, words: int, filler: int = 0) -> str:
@@ -154,26 +183,6 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, Json] | None:
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return first.split()[1], json.loads(body or b"{}")
-
-
-async def _said(writer: asyncio.StreamWriter, body: Json, script: Json) -> bool:
-    """Answer a request; whether the connection can be used again."""
-    fault = script.get("fault")
-    if not body.get("stream"):
-        await asyncio.sleep(script.get("pace_ms", 0) * script.get("words", 1) / 1000)
-        if fault:
-            return await _struck(writer, fault)
-        return await _whole(writer, _document(body, script))
-    writer.write(_head("content-type: text/event-stream", "transfer-encoding: chunked"))
-    pieces = list(_pieces(body, script))
-    async for number, piece in _paced(pieces, script.get("pace_ms", 0)):
-        if fault and number == len(pieces) // 2:
-            return await _struck(writer, fault)
-        await _piece(writer, json.dumps(piece).encode())
-    await _piece(writer, b"[DONE]")
-    writer.write(b"0\r\n\r\n")
-    await writer.drain()
-    return True
 
 
 async def _paced(pieces: list[Json], pace_ms: float) -> AsyncIterator[tuple[int, Json]]:

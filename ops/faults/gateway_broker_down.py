@@ -1,0 +1,130 @@
+"""Row 8 through the gateway: the broker is away for minutes while agents go on talking.
+
+    python -m ops.faults.gateway_broker_down --count 600
+
+`kintsugi gateway` and `kintsugi ship` on one home, calls at a rate that makes 100 events a second.
+Passes when every call was answered and acknowledged all the time, the gateway's memory stayed
+within 128 MB of what it was, the backlog is on the broker within 2 minutes of its return, and what
+a fold accepts from it is the spool, in order.
+"""
+
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from events.kafka import KafkaLog
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+from ops.faults.gateway_scene import Program, scene
+from ops.faults.scene import compared, report
+from ops.kafka.broker import Broker
+from producers.shipper import Shipper
+
+EVENTS_PER_SECOND: Final = 100
+CLIENTS: Final = 10
+DRAIN_SECONDS: Final = 120
+GROWTH_BYTES: Final = 128 << 20
+"""Half of it is what the gateway may remember of sessions."""
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Away for `count` seconds."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(folder / "broker"))
+        stage = stack.enter_context(scene(folder))
+        home, bootstrap = stage.gateway.home, broker.bootstrap
+        shipper = Program(
+            folder / "ship.log", "daemon", "ship",
+            KINTSUGI_HOME=str(home), KINTSUGI_KAFKA_BOOTSTRAP_SERVERS=bootstrap,
+        )  # fmt: skip
+        stack.callback(shipper.kill)
+        shipper.launch()
+        spool = SqliteLog(home / "log.db")
+        stack.callback(spool.close)
+        # Two events a call; half of what is praised ends a tenth more.
+        options = {"per_second": EVENTS_PER_SECOND / 2 / CLIENTS, "pace_ms": 0}
+        with stage.talking(CLIENTS, seed, **options), _Memory(stage.gateway) as memory:
+            _wait_until_shipped(spool, 1, DRAIN_SECONDS)
+            stage.wait_for(EVENTS_PER_SECOND)
+            before, first = memory.now(), sum(spool.end("rollouts"))
+            broker.stop()
+            time.sleep(count)
+            recorded = sum(spool.end("rollouts")) - first
+            backlog = _unshipped(spool)
+            broker.start()
+            drained = _drained(spool)
+        shipper.stop()
+        refused = sum(not seen.acknowledged for seen in stage.ledger.seen)
+        found = stage.audited()
+        kafka = KafkaLog(bootstrap, replication=1)
+        stack.callback(kafka.close)
+        Shipper(spool, kafka.sender).ship_once(timeout_seconds=DRAIN_SECONDS)
+        same = compared(spool, kafka)
+    figures = {
+        "recorded": recorded,
+        "backlog": backlog,
+        "refused": refused,
+        "drain_seconds": round(drained, 1),
+        "resident_before_bytes": before,
+        "resident_most_bytes": memory.most,
+        "first_difference": same.first_difference,
+    }
+    kept_up = recorded >= 0.9 * EVENTS_PER_SECOND * count
+    calm = memory.most - before < GROWTH_BYTES and drained < DRAIN_SECONDS
+    passed = found.sound and same.equal and not refused and kept_up and calm
+    return {**found.report(), **figures, "passed": passed}
+
+
+class _Memory:
+    """Watches how much memory a process takes."""
+
+    def __init__(self, program: Program) -> None:
+        self.most = 0
+        self._program = program
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
+
+    def __enter__(self) -> "_Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def now(self) -> int:
+        """Bytes."""
+        found = self._program.resident_bytes()
+        self.most = max(self.most, found)
+        return found
+
+    def _watch(self) -> None:
+        while not self._stop.wait(1):
+            self.now()
+
+
+def _unshipped(spool: SqliteLog) -> int:
+    return sum(sum(spool.end(stream)) - sum(spool.shipped(stream)) for stream in STREAMS)
+
+
+def _wait_until_shipped(spool: SqliteLog, least: int, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while sum(spool.shipped("rollouts")) < least:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nothing was shipped in {patience:g} seconds; see ship.log")
+        time.sleep(0.1)
+
+
+def _drained(spool: SqliteLog) -> float:
+    """Seconds until the shipper is less than a second behind."""
+    began = time.monotonic()
+    while _unshipped(spool) > EVENTS_PER_SECOND and time.monotonic() - began < 2 * DRAIN_SECONDS:
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    sys.exit(report("gateway_broker_down", run, 600))

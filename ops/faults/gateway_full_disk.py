@@ -1,0 +1,141 @@
+"""Row 13 through the gateway: its disk is full, and then it is not.
+
+    python -m ops.faults.gateway_full_disk --count 20
+
+A home on a file system of 24 MB is filled while streams are under way, and freed again; half of the
+rounds with `capture = "best_effort"`, half with `"required"`. Passes when nobody was told yes whose
+call is not in the log; with best_effort everybody was answered, and streams that had said yes took
+it back before `[DONE]`; with required nobody was answered who could not be told yes; the same
+process goes on once there is space; and the file is whole.
+"""
+
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.gateway_load import Client, Seen
+from ops.faults.gateway_scene import Scene, scene
+from ops.faults.small_disk import small_disk
+
+DISK_BYTES: Final = 24 << 20
+STREAMS: Final = 3
+"""Under way when the disk fills up."""
+REFUSALS: Final = 4
+PATIENCE_SECONDS: Final = 60.0
+BIG: Final = 1 << 20
+"""Characters of a request that is no record but a blob."""
+
+_FILLER: Final = "filler"
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Fill and free the disk `count` times."""
+    chance = random.Random(seed)
+    best = _rounds(count - count // 2, folder, "best_effort", chance)
+    required = _rounds(count // 2, folder, "required", chance) if count > 1 else {"passed": True}
+    passed = best["passed"] and required["passed"]
+    figures = {"best_effort": best, "required": required, "passed": passed}
+    return {"fault": "disk full under gateway", "fillings": count, "seeds": [seed], **figures}
+
+
+def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> dict[str, Any]:
+    with (
+        small_disk(folder / "disk", DISK_BYTES) as disk,
+        scene(disk / capture, KINTSUGI_GATEWAY__CAPTURE=capture) as stage,
+    ):
+        for number in range(count):
+            _fill_and_free(stage, disk, f"{number}", chance)
+        found = stage.audited()
+    told_no = [one for one in stage.ledger.seen if one.recorded == "no" or one.taken_back]
+    taken_back = sum(one.taken_back for one in told_no)
+    unanswered = sum(not one.answered for one in stage.ledger.seen)
+    untold = sum(one.answered and not one.acknowledged for one in stage.ledger.seen)
+    figures = {"told_no": len(told_no), "taken_back": taken_back, "unanswered": unanswered}
+    right = unanswered == 0 < taken_back if capture == "best_effort" else untold == 0 < unanswered
+    passed = found.sound and right and len(told_no) >= count * REFUSALS
+    return {**found.report(), **figures, "passed": passed}
+
+
+def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -> None:
+    with stage.client() as client:
+        assert _ask(client, f"{name}.before", chance).acknowledged, "there is space"
+        with _under_way(stage, name):
+            (disk / _FILLER).touch()
+            _fill(disk / _FILLER)
+            _until_refused(client, name, chance)
+        (disk / _FILLER).unlink()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        again = 0
+        while not _ask(client, f"{name}.after.{again}", chance).acknowledged:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"there is space again and still nothing is recorded: {name}")
+            again += 1
+            time.sleep(0.1)
+
+
+def _until_refused(client: Client, name: str, chance: random.Random) -> None:
+    """Ask until the log has refused some: what it has already may hold a while."""
+    refused, number = 0, 0
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while refused < REFUSALS:
+        size = BIG if number % 5 == 0 else chance.randint(10, 20_000)
+        refused += not _ask(client, f"{name}.full.{number}", chance, size).acknowledged
+        number += 1
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"a full disk takes everything: {number} calls, {refused} refused")
+
+
+def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> Seen:
+    # Of chance: what repeats is packed, and fits where nothing should.
+    said = chance.randbytes(size // 2).hex()
+    script = {"mark": mark, "words": chance.randint(1, 20)}
+    message = {"role": "user", "content": f"{mark} {said}"}
+    return client.ask([message], script, stream=chance.random() < 0.5)
+
+
+@contextmanager
+def _under_way(stage: Scene, name: str) -> Iterator[None]:
+    """Streams that began before and end after what happens meanwhile."""
+    stage.engine.released.clear()
+    marks = [f"{name}.stream.{number}" for number in range(STREAMS)]
+    threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]
+    for thread in threads:
+        thread.start()
+    while not all(stage.engine.heard.asked[mark] for mark in marks):
+        time.sleep(0.01)
+    time.sleep(0.3)
+    try:
+        yield
+    finally:
+        stage.engine.released.set()
+        for thread in threads:
+            thread.join()
+
+
+def _stream(stage: Scene, mark: str) -> None:
+    with stage.client() as client:
+        message = {"role": "user", "content": f"{mark} {os.urandom(20_000).hex()}"}
+        client.ask([message], {"mark": mark, "words": 30, "held": True}, stream=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                size //= 2
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
