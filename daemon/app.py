@@ -100,11 +100,16 @@ class App:
     def readable_log(self) -> "EventLog":
         """The log that is folded, for who only looks at it: a home without permission to write, or
         on a full disk, can still be read."""
+        return self.kafka if self.on_kafka else self.readable_spool
+
+    @cached_property
+    def readable_spool(self) -> "SqliteLog":
+        """This home's own log, for who only looks at it."""
         from events.sqlite import SqliteLog
 
         path = self.settings.home / "log.db"
-        if self.on_kafka or not path.exists():
-            return self.log
+        if not path.exists():
+            return self.spool
         log = SqliteLog(path, read_only=True)
         self._open.append(log.close)
         return log

@@ -12,7 +12,7 @@ from events.kafka import KafkaLog
 from events.kafka_topics import administration
 from events.sqlite import SqliteLog
 from events.streams import STREAMS
-from producers.shipper import Shipper
+from producers.shipper import Ends, Shipper, unshipped
 
 PATIENCE_SECONDS: Final = 60.0
 """How long a command waits for its events to be acknowledged by the broker."""
@@ -85,7 +85,7 @@ def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SEC
     Raises LogUnavailable when it was not done in time.
     """
     goal = {stream: spool.end(stream) for stream in STREAMS}
-    if _unshipped(spool, goal) == 0:
+    if unshipped(spool, goal) == 0:
         return
     try:
         Shipper(spool, log.sender).ship_once(patience_seconds)
@@ -96,25 +96,15 @@ def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SEC
         _wait_for_other(spool, goal, patience_seconds, error)
 
 
-def _wait_for_other(
-    spool: SqliteLog, goal: dict[str, tuple[int, ...]], patience_seconds: float, error: LogError
-) -> None:
+def _wait_for_other(spool: SqliteLog, goal: Ends, patience_seconds: float, error: LogError) -> None:
     deadline = time.monotonic() + patience_seconds
-    while behind := _unshipped(spool, goal):
+    while behind := unshipped(spool, goal):
         if time.monotonic() > deadline:
             raise LogUnavailable(
                 f"{behind:,} events of {spool.path} did not reach Kafka in {patience_seconds:g} s, "
                 "and another process holds its shipper; look at that process's log, then try again"
             ) from error
         time.sleep(_LOOK_SECONDS)
-
-
-def _unshipped(spool: SqliteLog, goal: dict[str, tuple[int, ...]]) -> int:
-    return sum(
-        max(0, end - shipped)
-        for stream, ends in goal.items()
-        for end, shipped in zip(ends, spool.shipped(stream), strict=True)
-    )
 
 
 def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:

@@ -39,6 +39,9 @@ LOOK_SECONDS: Final = 0.1
 
 At = tuple[str, int]
 
+Ends = dict[str, tuple[int, ...]]
+"""Per stream and partition, the offset after a last record."""
+
 _TRANSIENT: Final = (LogUnavailable, LogFull)
 """A full disk refuses the cursor; shipping goes on when there is room again."""
 
@@ -89,7 +92,7 @@ class Shipper:
             while not stop.is_set():
                 before = self.counters.records
                 try:
-                    self._session(stop, until_caught_up=False)
+                    self._session(stop, goal=None)
                 except _TRANSIENT as error:
                     pause = MIN_PAUSE_SECONDS if self.counters.records > before else pause
                     self._went_back(error, pause)
@@ -98,17 +101,19 @@ class Shipper:
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def ship_once(self, timeout_seconds: float = 60.0) -> int:
-        """Ship all that is there now and return its number; for commands that end.
+        """Ship all that is there now and return its number; for commands that end. What is appended
+        meanwhile is left, so that a busy spool is no endless one.
 
         Raises LogUnavailable when that was not done in time, and as `run`.
         """
         before = self.counters.records
+        goal = {stream: self._spool.end(stream) for stream in STREAMS}
         deadline = time.monotonic() + timeout_seconds
         with self._alone():
             pause = MIN_PAUSE_SECONDS
             while True:
                 try:
-                    self._session(_Deadline(deadline), until_caught_up=True)
+                    self._session(_Deadline(deadline), goal)
                     return self.counters.records - before
                 except _TRANSIENT as error:
                     self._went_back(error, pause)
@@ -117,11 +122,11 @@ class Shipper:
                     time.sleep(pause)
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
-    def _session(self, stop: "threading.Event | _Deadline", until_caught_up: bool) -> None:
-        """One producer's life."""
-        if until_caught_up and all(self._spool.shipped(s) == self._spool.end(s) for s in STREAMS):
+    def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
+        """One producer's life; it ends when everything before `goal` was acknowledged."""
+        if goal is not None and not unshipped(self._spool, goal):
             return
-        session = _Session(self._spool, self._new_sender(), self.counters)
+        session = _Session(self._spool, self._new_sender(), self.counters, goal)
         try:
             while not stop.is_set():
                 behind = session.send()
@@ -129,16 +134,16 @@ class Shipper:
                 if behind or session.in_flight:
                     continue
                 session.mark()
-                if until_caught_up:
+                if goal is not None:
                     return
                 self._spool.wait(session.cursor, LOOK_SECONDS)
         finally:
             session.close()
             self.counters.in_flight_bytes = 0
-        if until_caught_up:
+        if goal is not None:
             raise LogUnavailable(
-                f"{len(session.in_flight)} records of {self._spool.path} were not acknowledged in "
-                "time; run it again, it goes on where it stopped"
+                f"{unshipped(self._spool, goal):,} events of {self._spool.path} were not "
+                "acknowledged in time; run it again, it goes on where it stopped"
             )
 
     def _went_back(self, error: KintsugiError, pause: float) -> None:
@@ -163,8 +168,10 @@ class Shipper:
 class _Session:
     """The window of one producer: what was sent, in order, and how far it was acknowledged."""
 
-    def __init__(self, spool: Spool, sender: Sender, counters: Shipped) -> None:
+    def __init__(self, spool: Spool, sender: Sender, counters: Shipped, goal: Ends | None) -> None:
         self._spool = spool
+        self._goal = goal
+        """Where to stop; None: never."""
         self._sender = sender
         self._counters = counters
         self.in_flight: deque[tuple[At, int, Pending]] = deque()
@@ -181,13 +188,14 @@ class _Session:
 
     def send(self) -> bool:
         """Fill the window from the partitions in turn; False when there was nothing to send."""
-        ends = {stream: self._spool.end(stream) for stream in STREAMS}
+        ends = self._goal or {stream: self._spool.end(stream) for stream in STREAMS}
         behind = [at for at, offset in self.cursor.items() if offset < ends[at[0]][at[1]]]
         for number in range(len(behind)):
             at = behind[(self._turn + number) % len(behind)]
             room_records, room_bytes = self._sender.room
             if room_records <= 0 or room_bytes <= 0:
                 break
+            room_records = min(room_records, ends[at[0]][at[1]] - self.cursor[at])
             for record in self._spool.read(*at, self.cursor[at], room_records, room_bytes):
                 pending = self._sender.send(_outgoing(record))
                 self.cursor[at] = record.offset + 1
@@ -223,6 +231,15 @@ class _Session:
             self._spool.mark_shipped(stream, partition, following)
         self._acknowledged.clear()
         self._marked = time.monotonic()
+
+
+def unshipped(spool: Spool, goal: Ends) -> int:
+    """How many records before `goal` were not acknowledged."""
+    return sum(
+        max(0, end - shipped)
+        for stream, ends in goal.items()
+        for end, shipped in zip(ends, spool.shipped(stream), strict=True)
+    )
 
 
 class _Deadline:

@@ -23,6 +23,7 @@ from daemon.cli import (
     rebuild,
     roles,
     rollouts,
+    spool,
     status,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
@@ -59,5 +60,5 @@ def root(
 
 for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles):
     module.register(app)
-for module in (rollouts, environments, log, dlq, db, config):
+for module in (rollouts, environments, log, spool, dlq, db, config):
     app.add_typer(module.group)

@@ -1,0 +1,155 @@
+"""`kintsugi spool`: what a home holds, and bringing it to a real broker."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from events.kafka import KafkaLog
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+from ops.kafka.broker import Broker
+from producers.shipper import unshipped
+from tests.daemon.commands import run_here, spawn, write_examples
+from tests.daemon.engine.conftest import Live
+from tests.daemon.gateway.program import running
+from tests.producers.test_shipper import facts
+
+NOWHERE = "127.0.0.1:1"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with five imported rollouts."""
+    examples = str(write_examples(tmp_path / "examples.jsonl"))
+    folder = tmp_path / "home"
+    done = run_here(["import", "--no-wait", examples], {"KINTSUGI_HOME": str(folder)})
+    assert done.code == 0
+    return folder
+
+
+def on(bootstrap: str, home: Path) -> dict[str, str]:
+    """Settings of a home that ships."""
+    return {"KINTSUGI_HOME": str(home), "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": bootstrap}
+
+
+@contextmanager
+def talking(url: str, stop: threading.Event) -> Iterator[list[str]]:
+    """Clients that ask until `stop`, and the calls that were answered so far."""
+    answered: list[str] = []
+
+    def ask() -> None:
+        with httpx2.Client(timeout=60) as client:
+            while not stop.is_set():
+                answer = client.post(url, json={"messages": HELLO, "max_tokens": 2})
+                assert answer.headers["x-kintsugi-recorded"] == "yes"
+                answered.append(answer.headers["x-kintsugi-call"])
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            yield answered
+        finally:
+            stop.set()
+            for one in asking:
+                one.result()
+
+
+def test_a_home_that_ships_nothing_says_so(home: Path) -> None:
+    alone = {"KINTSUGI_HOME": str(home)}
+    found = run_here(["spool", "status", "--json"], alone).json
+    assert (found["ships"], found["path"]) == (False, str(home / "log.db"))
+    assert found["free_bytes"] > 0
+    rollouts = found["streams"]["rollouts"]
+    assert rollouts["events"] == 5
+    assert rollouts["bytes"] > 0
+    for name in ("shipped", "unshipped", "oldest_unshipped_seconds"):
+        assert rollouts[name] is None
+    drained = run_here(["spool", "drain", "--json"], alone)
+    assert drained.code == 0
+    assert drained.json == {"ships": False, "drained": 0, "left": 0}
+    assert "kafka_bootstrap_servers is empty" in run_here(["spool", "drain"], alone).out
+
+
+def test_what_waits_is_seen_without_a_broker(home: Path) -> None:
+    variables = on(NOWHERE, home)
+    streams = run_here(["spool", "status", "--json"], variables).json["streams"]
+    assert streams["rollouts"]["unshipped"] == 5
+    assert streams["rollouts"]["shipped"] == [0] * 8
+    assert 0 <= streams["rollouts"]["oldest_unshipped_seconds"] < 3600
+    assert streams["learning"]["unshipped"] == 0
+    assert streams["learning"]["oldest_unshipped_seconds"] is None
+    with closing(SqliteLog(home / "log.db")) as log:
+        for partition, end in enumerate(log.end("rollouts")):
+            log.mark_shipped("rollouts", partition, end)
+    shipped = run_here(["spool", "status", "--json"], variables).json["streams"]["rollouts"]
+    assert (shipped["unshipped"], shipped["oldest_unshipped_seconds"]) == (0, None)
+    assert sum(shipped["shipped"]) == 5
+
+
+def test_a_broker_that_is_away_leaves_a_number(home: Path) -> None:
+    done = run_here(["spool", "drain", "--within", "1"], on(NOWHERE, home))
+    assert done.code == 4
+    assert "5 of the events" in done.err
+    assert done.out == ""
+    streams = run_here(["spool", "status", "--json"], on(NOWHERE, home)).json["streams"]
+    assert streams["rollouts"]["unshipped"] == 5
+
+
+@pytest.mark.kafka
+def test_it_is_drained_while_a_gateway_writes(broker: Broker, live: Live, tmp_path: Path) -> None:
+    broker.start()
+    home = tmp_path / "home"
+    variables = on(broker.bootstrap, home)
+    stop = threading.Event()
+    with running(home, [f"{live.url}/v1"], variables=variables) as program:
+        with talking(f"{program.url}/v1/chat/completions", stop) as answered:
+            for _ in range(3):
+                already = len(answered)
+                while len(answered) < already + 5:
+                    threading.Event().wait(0.05)
+                with closing(SqliteLog(home / "log.db", read_only=True)) as log:
+                    ends = {stream: log.end(stream) for stream in STREAMS}
+                    done = spawn(["spool", "drain", "--json"], tmp_path, variables)
+                    assert done.code == 0, done.err
+                    assert done.json["drained"] > 0
+                    assert done.json["left"] == 0
+                    assert unshipped(log, ends) == 0
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(60) == 0
+    assert run_here(["spool", "drain", "--json"], variables).code == 0
+    again = run_here(["spool", "drain", "--json"], variables).json
+    assert again == {"ships": True, "drained": 0, "left": 0}
+    with (
+        closing(KafkaLog(broker.bootstrap, replication=1)) as copied,
+        closing(SqliteLog(home / "log.db")) as own,
+    ):
+        there = {
+            at: [one for one in records if one[0] == own.source]
+            for at, records in facts(copied).items()
+        }
+        assert there == facts(own)
+        assert sum(len(records) for records in there.values()) >= 2 * len(answered)
+
+
+@pytest.mark.kafka
+def test_a_broker_that_comes_back_is_waited_for(broker: Broker, home: Path) -> None:
+    broker.start()
+    broker.stop()
+    drain = ["spool", "drain", "--json", "--within", "45"]
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(spawn, drain, home, on(broker.bootstrap, home))
+        try:
+            with pytest.raises(TimeoutError):
+                draining.result(timeout=3)
+        finally:
+            broker.start()
+        done = draining.result()
+    assert done.code == 0, done.err
+    assert done.json == {"ships": True, "drained": 5, "left": 0}
