@@ -36,6 +36,7 @@ class Heard:
     """What reached the engine, by mark."""
 
     asked: Counter[str] = field(default_factory=Counter)
+    finished: Counter[str] = field(default_factory=Counter)
     cancelled: Counter[str] = field(default_factory=Counter)
     """Answers whose reader went away before their end."""
 
@@ -125,6 +126,7 @@ class Engine:
         if work.done() and not isinstance(work.exception(), OSError):
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
+            self.heard.finished[mark] += 1
             return work.result()
         self.heard.cancelled[mark] += 1
         work.cancel()
@@ -147,9 +149,8 @@ class Engine:
                     return await _struck(writer, fault)
                 await self._held(script)
             await _piece(writer, json.dumps(piece).encode())
-        await _piece(writer, b"[DONE]")
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
+        # In one write: who has read [DONE] may close, and that is no cancelling.
+        await _piece(writer, b"[DONE]", b"0\r\n\r\n")
         return True
 
     async def _held(self, script: Json) -> None:
@@ -206,9 +207,9 @@ async def _struck(writer: asyncio.StreamWriter, fault: str) -> bool:
     return False
 
 
-async def _piece(writer: asyncio.StreamWriter, data: bytes) -> None:
+async def _piece(writer: asyncio.StreamWriter, data: bytes, end: bytes = b"") -> None:
     event = b"data: " + data + b"\n\n"
-    writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+    writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n" + end)
     await writer.drain()
 
 

@@ -1,0 +1,236 @@
+"""Clients that misbehave: slow readers, hang-ups, half-closed connections, half a request.
+
+    python -m ops.faults.gateway_clients --count 100
+
+Everything over bare sockets. `count` clients of each kind, a hundred at a time:
+
+    slow       begin to read a long stream and stop; then half of them read on, half go away
+    hang_up    close the connection, or reset it, at a random moment of a stream or a whole answer
+    half       say that they will send no more, and wait for the answer
+    vanish     send a part of a request and go away
+
+Passes when the gateway's memory stayed bounded while nobody read, whoever read on got all of it,
+the engine was told of every answer that nobody waits for any more, every call that reached it ended
+once with a beginning of what it said, requests that were sent in part are no events, and nothing is
+left in flight.
+"""
+
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from events.rollouts import CallEnded
+from ops.faults.command import command
+from ops.faults.gateway_audit import Book, read
+from ops.faults.gateway_engine import answer_to
+from ops.faults.gateway_scene import Scene, scene
+
+AT_ONCE: Final = 100
+SLOW_AT_ONCE: Final = 20
+LONG: Final = {"words": 500, "bytes": 32_000}
+"""16 MB of answer: more than all buffers of the system between engine and client hold."""
+BOUND_BYTES: Final = 8 << 20
+"""Of the gateway's memory per client that does not read. What was sent on is kept to be recorded,
+and the system's buffers decide how much that is; without a bound it would be the whole 16 MB, twice
+over."""
+PATIENCE_SECONDS: Final = 120.0
+
+
+@dataclass
+class Told:
+    """What the misbehaving clients know afterwards."""
+
+    asked: int = 0
+    finished: int = 0
+    growth_bytes: int = 0
+    """Of the gateway, per client that does not read."""
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """`count` clients of each kind."""
+    chance = random.Random(seed)
+    told = Told()
+    with scene(folder) as stage:
+        for first in range(0, count, SLOW_AT_ONCE):
+            _slow(stage, range(first, min(count, first + SLOW_AT_ONCE)), told)
+        for kind in (_hang_up, _half, _vanish):
+            _each(stage, kind, count, chance, told)
+        _until_calm(stage)
+        with stage.client() as client:
+            message = {"role": "user", "content": "last"}
+            seen = client.ask([message], {"mark": "last", "words": 3}, stream=True)
+        if not seen.acknowledged:
+            told.wrong.append(f"a client that behaves is not served: {seen.error}")
+        found = stage.audited()
+    if not found.sound:
+        told.wrong.append(str(found.first))
+    figures = _compared(stage, read(stage.gateway.home), told)
+    if told.growth_bytes > BOUND_BYTES:
+        told.wrong.append(f"{told.growth_bytes} bytes for each client that does not read")
+    return {
+        "fault": "clients", "clients": 4 * count, "seeds": [seed], "asked": told.asked,
+        "finished": told.finished, "growth_bytes": told.growth_bytes, **figures,
+        "wrong": told.wrong[:20], "passed": not told.wrong,
+    }  # fmt: skip
+
+
+def _each(
+    stage: Scene,
+    kind: Callable[[Scene, str, random.Random, Told], None],
+    count: int,
+    chance: random.Random,
+    told: Told,
+) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        name = kind.__name__.strip("_")
+        sources = [random.Random(chance.random()) for _ in range(count)]
+        jobs = [
+            pool.submit(kind, stage, f"{name}.{number}", own, told)
+            for number, own in enumerate(sources)
+        ]
+    for job in jobs:
+        job.result()
+
+
+def _slow(stage: Scene, numbers: range, told: Told) -> None:
+    before = stage.gateway.resident_bytes()
+    readers = [_connected(stage, small=True) for _ in numbers]
+    for number, reader in zip(numbers, readers, strict=True):
+        reader.sendall(_request(f"slow.{number}", stream=True, **LONG))
+        told.asked += 1
+        reader.recv(1)
+    _settled(stage)
+    growth = (stage.gateway.resident_bytes() - before) // len(readers)
+    told.growth_bytes = max(told.growth_bytes, growth)
+    for number, reader in zip(numbers, readers, strict=True):
+        if number % 2 == 0:
+            _read_on(f"slow.{number}", reader, told)
+        reader.close()
+
+
+def _settled(stage: Scene) -> None:
+    """Until the gateway's memory has stopped growing: everything in between is full."""
+    last, since = 0, time.monotonic()
+    while time.monotonic() - since < 2:
+        now = stage.gateway.resident_bytes()
+        if now > last + (256 << 10):
+            last, since = now, time.monotonic()
+        time.sleep(0.1)
+
+
+def _read_on(mark: str, reader: socket.socket, told: Told) -> None:
+    read = bytearray()
+    while not read.endswith(b"0\r\n\r\n"):
+        if not (piece := reader.recv(1 << 20)):
+            told.wrong.append(f"{mark} was cut off")
+            return
+        read += piece
+    told.finished += 1
+    if b"data: [DONE]\n\n" not in read[-100:] or read.count(b'"content":') <= LONG["words"]:
+        told.wrong.append(f"{mark} did not get all of its answer")
+
+
+def _hang_up(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+    with _connected(stage) as connection:
+        stream = chance.random() < 0.7
+        connection.sendall(_request(mark, stream=stream, words=40, pace_ms=20))
+        told.asked += 1
+        time.sleep(chance.uniform(0, 0.9))
+        if chance.random() < 0.5:
+            # Reset instead of closed.
+            linger = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def _half(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+    with _connected(stage) as connection:
+        connection.sendall(_request(mark, stream=chance.random() < 0.5, words=5, pace_ms=5))
+        connection.shutdown(socket.SHUT_WR)
+        told.asked += 1
+        while connection.recv(1 << 16):
+            pass
+
+
+def _vanish(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
+    request = _request(mark, stream=True, words=5)
+    with _connected(stage) as connection:
+        connection.sendall(request[: chance.randrange(len(request) - 1)])
+        time.sleep(chance.uniform(0, 0.2))
+
+
+def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
+    message = {"role": "user", "content": mark}
+    fields = {"model": "scripted", "messages": [message], "stream": stream}
+    body = json.dumps({**fields, "script": {"mark": mark, **script}}).encode()
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body)
+    ) + body
+
+
+def _connected(stage: Scene, small: bool = False) -> socket.socket:
+    """A connection; `small`: with a receive buffer that is soon full."""
+    connection = socket.socket()
+    if small:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(PATIENCE_SECONDS)
+    connection.connect(("127.0.0.1", stage.gateway.port))
+    return connection
+
+
+def _until_calm(stage: Scene) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (left := stage.gateway.metric("kintsugi_gateway_calls_in_flight")) > 0:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{left:g} calls are still in flight")
+        time.sleep(0.1)
+
+
+def _compared(stage: Scene, book: Book, told: Told) -> dict[str, int]:
+    """The log against the engine's own account."""
+    figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
+    heard = stage.engine.heard
+    calls = {_mark(book, call): call for call in book.started}
+    for mark in heard.asked.keys() - calls.keys():
+        told.wrong.append(f"{mark} reached the engine and has no start")
+    for mark in heard.asked - heard.finished - heard.cancelled:
+        told.wrong.append(f"{mark} is still being answered by the engine, and nobody waits")
+    for mark, call in calls.items():
+        ended = book.ended.get(call, [])
+        if len(ended) != 1:
+            told.wrong.append(f"{mark} has {len(ended)} ends")
+            continue
+        figures[ended[0].outcome] = figures.get(ended[0].outcome, 0) + 1
+        figures["cancelled"] += heard.cancelled[mark]
+        _check(mark, ended[0], heard.cancelled[mark], told)
+    return figures
+
+
+def _check(mark: str, ended: CallEnded, cancelled: int, told: Told) -> None:
+    if mark.startswith("vanish"):
+        told.wrong.append(f"{mark} was sent in part and is a call")
+    if ended.outcome not in ("completed", "aborted"):
+        told.wrong.append(f"{mark} is {ended.outcome}: {ended.error}")
+    if cancelled and ended.outcome == "completed":
+        told.wrong.append(f"{mark} is completed and its engine was cancelled")
+    if mark.startswith("slow") or ended.content is None:
+        return
+    said = answer_to([{"role": "user", "content": mark}], 0, 40 if "hang_up" in mark else 5)
+    if mark != "last" and not said.startswith(ended.content.messages[0].text):
+        told.wrong.append(f"{mark}: {ended.content.messages[0].text!r} was not said")
+
+
+def _mark(book: Book, call: str) -> str:
+    return book.request(call)[-1].text
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
