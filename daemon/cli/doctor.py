@@ -1,12 +1,15 @@
-"""`kintsugi doctor`: is everything there that this home needs?"""
+"""`kintsugi doctor`: is everything there that this home needs, or is an engine as it must be?"""
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daemon.cli.command import DONE, FAILED, Cli, command
+from daemon.cli.command import DONE, FAILED, UNAVAILABLE, Cli, command
 from daemon.cli.output import table
+
+if TYPE_CHECKING:
+    from daemon.doctor import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -14,12 +17,38 @@ def register(app: typer.Typer) -> None:
     command(app)(doctor)
 
 
-def doctor(cli: Cli) -> int:
+def doctor(
+    cli: Cli,
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Check this engine instead, by probes; ends in /v1."),
+    ] = None,
+) -> int:
     """Check installation, home, log, database and broker; exit 1 when something is wrong."""
+    if upstream is not None:
+        return _upstream(cli, upstream)
     from daemon.doctor import examine
 
     with cli.app() as app:
         checks = examine(app)
+    return _shown(cli, checks)
+
+
+def _upstream(cli: Cli, url: str) -> int:
+    from daemon.doctor import Check
+    from daemon.gateway import upstreams
+    from daemon.upstream import Unreachable, examine
+
+    (named,) = upstreams(cli.settings, [url])
+    try:
+        checks = examine(named)
+    except Unreachable as error:
+        _shown(cli, [Check("models", False, str(error))])
+        return UNAVAILABLE
+    return _shown(cli, checks)
+
+
+def _shown(cli: Cli, checks: "list[Check]") -> int:
     ok = all(check.ok for check in checks)
     if cli.out.json:
         cli.out.document({"ok": ok, "checks": [asdict(check) for check in checks]})

@@ -1,7 +1,7 @@
 """The engines that answer: which are well, what they serve, and which one a session is sent to.
 
 A level-triggered loop asks each for its models. An engine that came back is asked for proof first
-that what it says of its tokens can be trained on (`_prove`): the log-probabilities are those of the
+that what it says of its tokens can be trained on (proof.py): the log-probabilities are those of the
 distribution that was drawn from, and nobody's defaults bend it. Until then, and where it fails, its
 calls are recorded and marked untrainable, with the reason.
 
@@ -11,30 +11,22 @@ sent. Not covered: load; sessions are spread by their names alone.
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 
 from events.errors import KintsugiError
-from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
+from producers.gateway.proof import parsed, unproven
+from producers.gateway.wire import DIALECTS, Dialect, Json
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
 """For an answer to the question what an engine serves."""
 _CONNECT_SECONDS: Final = 5.0
-_PROOF_SECONDS: Final = 120.0
-"""For an answer while an engine is proven: its first one may take long."""
-
-_PROBES: Final = ("a", "The", "1 + 1")
-_EXACT: Final = 1e-4
-"""Nats by which the log-probability of a certain token may miss 0."""
-_CLOSE: Final = 0.05
-"""Nats by which the same distribution may differ between two requests."""
 
 UNKNOWN: Final = "unknown"
 
@@ -82,6 +74,16 @@ class Upstream:
             return self._default
         return self.served.get(name) or Served(name[:128], UNKNOWN)
 
+    def naming(self) -> Json:
+        """The field of a request that asks for the base model."""
+        return {} if self._default.policy == UNKNOWN else {"model": self._default.policy}
+
+    def above(self) -> "Upstream":
+        """The same server above `/v1`, for what is not OpenAI's."""
+        server = Upstream(self.url.removesuffix("/v1"))
+        server._headers = self._headers
+        return server
+
     @asynccontextmanager
     async def request(
         self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None, timeout: float
@@ -105,6 +107,13 @@ class Upstream:
 
     async def check(self, client: httpx2.AsyncClient) -> None:
         """Ask what it serves, and for proof where due. Raises UpstreamLost, TimeoutError."""
+        await self.look(client)
+        if not self.well or self.unproven == _NOT_YET:
+            self.well = True
+            await self._decide(client)
+
+    async def look(self, client: httpx2.AsyncClient) -> None:
+        """Ask what it serves. Raises UpstreamLost, TimeoutError."""
         path = "/models"
         async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
             await response.aread()
@@ -112,9 +121,6 @@ class Upstream:
             self.well = False
             raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
         self._take(_cards(response))
-        if not self.well or self.unproven == _NOT_YET:
-            self.well = True
-            await self._decide(client)
 
     def _take(self, cards: Sequence[Json]) -> None:
         names = [card for card in cards if isinstance(card.get("id"), str)]
@@ -132,7 +138,7 @@ class Upstream:
             self.unproven = "the engine is neither vLLM nor the embedded one, so it is not asked"
             return
         try:
-            self.unproven = await self._prove(client)
+            self.unproven = await unproven(self, client)
         except (UpstreamLost, TimeoutError) as error:
             self.unproven = _NOT_YET
             _logger.warning("%s", error, extra={"action": "upstream_not_proven"})
@@ -140,46 +146,6 @@ class Upstream:
         if self.unproven is not None:
             said = {"action": "upstream_unproven"}
             _logger.warning("calls of %s train nothing: %s", self.url, self.unproven, extra=said)
-
-    async def _prove(self, client: httpx2.AsyncClient) -> str | None:
-        """Why its answers cannot be trained on; None when they can.
-
-        With top_k=1 the likeliest token has all the probability: a log-probability that is not 0
-        there was taken before the sampling parameters, unless others are as likely. Without
-        parameters, the likeliest tokens must have the log-probabilities that they have with those
-        of the protocol, or defaults were applied.
-        """
-        certain = await self._probe(client, {"top_k": 1, "temperature": 1.0, "logprobs": 0})
-        plain = await self._probe(client, {"logprobs": 5})
-        named = await self._probe(
-            client, {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        )
-        if isinstance(certain, str) or isinstance(plain, str) or isinstance(named, str):
-            return next(one for one in (certain, plain, named) if isinstance(one, str))
-        if not all(isinstance(choice.get("token_ids"), list) for choice in certain):
-            return "the engine gives no token ids; it needs return_token_ids"
-        if (why := not_processed(certain, plain)) is not None:
-            return why
-        if not all(_alike(one, other) for one, other in zip(plain, named, strict=True)):
-            return (
-                "the engine samples with defaults of its own; start vLLM with "
-                "--generation-config vllm"
-            )
-        return None
-
-    async def _probe(self, client: httpx2.AsyncClient, fields: Json) -> list[Json] | str:
-        """The choices of a tiny completion; a sentence where it is refused."""
-        body: Json = {"prompt": list(_PROBES), "max_tokens": 1, "seed": 1, "return_token_ids": True}
-        if self._default.policy != UNKNOWN:
-            body["model"] = self._default.policy
-        sent = encoded(body | fields)
-        async with self.request(client, "POST", "/completions", sent, _PROOF_SECONDS) as response:
-            await response.aread()
-        document = _json(response)
-        choices = document.get("choices") if isinstance(document, dict) else None
-        if response.status_code != 200 or not isinstance(choices, list):
-            return f"the engine refuses a probe with status {response.status_code}"
-        return choices if len(choices) == len(_PROBES) else "the engine answers some probes only"
 
 
 class Upstreams:
@@ -232,52 +198,6 @@ def _weight(url: str, session: str) -> bytes:
 
 
 def _cards(response: httpx2.Response) -> list[Json]:
-    document = _json(response)
+    document = parsed(response.content)
     cards = document.get("data") if isinstance(document, dict) else None
     return [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
-
-
-def _json(response: httpx2.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError:
-        return None
-
-
-def _alike(one: Json, other: Json) -> bool:
-    """Whether two first tokens were drawn from one distribution."""
-    first, second = (_likeliest(choice) for choice in (one, other))
-    shared = first.keys() & second.keys()
-    return bool(shared) and all(
-        math.isclose(first[token], second[token], abs_tol=_CLOSE) for token in shared
-    )
-
-
-def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
-    """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
-
-    Takes the probes' answers with top_k=1 and without parameters.
-    """
-    shown = False
-    for one, other in zip(certain, plain, strict=True):
-        (drawn, *_) = (one.get("logprobs") or {}).get("token_logprobs") or [None]
-        first, second, *_ = [
-            *sorted(_likeliest(other).values(), reverse=True),
-            -math.inf,
-            -math.inf,
-        ]
-        if drawn is None or first == -math.inf:
-            return "the engine gives no log-probabilities"
-        if abs(drawn) <= _EXACT:
-            shown = shown or first < -10 * _EXACT
-        elif first - second > _CLOSE:
-            return (
-                "the engine's log-probabilities are not of the distribution that it draws from; "
-                "start vLLM with --logprobs-mode processed_logprobs"
-            )
-    return None if shown else "the probes show nothing: this model is certain, or wavers, of each"
-
-
-def _likeliest(choice: Json) -> dict[str, float]:
-    top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
-    return top[0] or {}

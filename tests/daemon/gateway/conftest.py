@@ -1,6 +1,9 @@
-"""A gateway over a real embedded engine, both in this process and reached over sockets."""
+"""A gateway over a real embedded engine, both in this process and reached over sockets; and real
+vLLMs, started as they must be and otherwise."""
 
 import asyncio
+import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from transformers import PreTrainedTokenizerFast
 
 from events.blobs import BlobStore
 from events.codec import Event, arrays_of, decode
@@ -19,10 +23,13 @@ from events.log import Record
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
+from ops.isolated import NotInstalled
+from ops.vllm.server import Vllm
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.recorder import Recorder
 from producers.gateway.server import Gateway, Options
 from producers.gateway.upstreams import Upstream, Upstreams
+from tests.conftest import missing
 from tests.daemon.engine.conftest import (
     Live,
     base,
@@ -32,6 +39,7 @@ from tests.daemon.engine.conftest import (
     served_chat,
     shop_tokens,
 )
+from tests.daemon.engine.reciting_model import reciting
 
 __all__ = ["base", "checkpoint", "live", "recite", "served_chat", "shop_tokens"]
 
@@ -147,3 +155,56 @@ def front_over(tmp_path: Path) -> Iterator[Front]:
 def post(url: str, path: str = "/v1/chat/completions", /, **body: Any) -> httpx2.Response:
     """A request as plain HTTP."""
     return httpx2.post(f"{url}{path}", json=body, timeout=60)
+
+
+RECITED = 'L<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
+"""What the model of the vLLMs answers to everything."""
+ROOM = 256
+"""Tokens of a conversation with it."""
+
+
+def serving(tokens: PreTrainedTokenizerFast, *flags: str, **defaults: float) -> Iterator[str]:
+    """A vLLM whose model recites; `defaults` are the sampling parameters of its checkpoint."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kintsugi-vllm-")))
+        # vLLM has no attention for narrower heads.
+        model = reciting(
+            folder / "tiny", tokens, RECITED, head_dim=64, max_position_embeddings=ROOM
+        )
+        (model / "generation_config.json").write_text(json.dumps(defaults))
+        server = Vllm(model, "tiny", folder, flags=(f"--max-model-len={ROOM}", *flags))
+        try:
+            stack.enter_context(server)
+        except NotInstalled as error:
+            missing(str(error))
+        yield server.url.removesuffix("/v1")
+
+
+@pytest.fixture(scope="session")
+def vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
+    """Started as it must be. The checkpoint's own sampling parameters must be without effect."""
+    yield from serving(shop_tokens, temperature=0.5)
+
+
+@pytest.fixture(scope="session")
+def raw_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
+    """With the wrong log-probabilities, too little room for adapters, and another tool parser."""
+    yield from serving(
+        shop_tokens,
+        "--logprobs-mode=raw_logprobs",
+        "--max-loras=1",
+        "--max-lora-rank=8",
+        "--tool-call-parser=pythonic",
+    )
+
+
+@pytest.fixture(scope="session")
+def bare_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
+    """Without adapters and tools, and with the checkpoint's sampling parameters."""
+    yield from serving(
+        shop_tokens,
+        "--no-enable-lora",
+        "--no-enable-auto-tool-choice",
+        "--generation-config=auto",
+        temperature=0.5,
+    )

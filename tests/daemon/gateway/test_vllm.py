@@ -1,21 +1,12 @@
 """The gateway over a real vLLM: what the client gets, what is recorded, and what is believed."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
-from ops.isolated import NotInstalled
-from ops.vllm.server import Vllm
-from tests.conftest import missing
-from tests.daemon.engine.reciting_model import reciting
 from tests.daemon.gateway.conftest import fronting, post
 from tests.daemon.gateway.test_exactness import (
-    CALL,
     CHAT,
     HELLO,
     TEXT,
@@ -27,7 +18,6 @@ from tests.daemon.gateway.test_exactness import (
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 Json = dict[str, Any]
-LENGTH = 256
 COLD: Json = {"temperature": 0, "max_tokens": 48, "model": "tiny"}
 
 REQUESTS: list[tuple[str, Json]] = [
@@ -40,24 +30,6 @@ REQUESTS: list[tuple[str, Json]] = [
     (TEXT, {"prompt": [[4], [4]]}),
     (TEXT, {"prompt": [4], "logprobs": 1}),
 ]
-
-
-def serving(tokens: PreTrainedTokenizerFast, *flags: str) -> Iterator[str]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kintsugi-vllm-")))
-        # vLLM has no attention for narrower heads.
-        reciting(folder / "tiny", tokens, CALL, head_dim=64, max_position_embeddings=LENGTH)
-        server = Vllm(folder / "tiny", "tiny", folder, flags=(f"--max-model-len={LENGTH}", *flags))
-        try:
-            stack.enter_context(server)
-        except NotInstalled as error:
-            missing(str(error))
-        yield server.url.removesuffix("/v1")
-
-
-@pytest.fixture(scope="module")
-def vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
-    yield from serving(shop_tokens)
 
 
 def joined(stream: list[Any]) -> dict[int, Json]:
@@ -97,14 +69,14 @@ def test_an_answer_is_vllms(vllm: str, tmp_path: Path, path: str, body: Json, st
         assert front.arrays(ended.call)["token_ids"]
 
 
-def test_vllm_with_raw_log_probabilities_is_not_believed(
-    shop_tokens: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    for url in serving(shop_tokens, "--logprobs-mode=raw_logprobs"):
-        with fronting(tmp_path, [url], proven=False) as front:
-            said = lambda: "processed_logprobs" in front.unproven()  # noqa: E731
-            assert front.wait_for(said, 300), front.unproven()
-            post(front.url, messages=HELLO, **COLD)
-            (ended,) = front.ended()
+def test_vllm_with_raw_log_probabilities_is_not_believed(raw_vllm: str, tmp_path: Path) -> None:
+    with fronting(tmp_path, [raw_vllm], proven=False) as front:
+        said = lambda: "processed_logprobs" in front.unproven()  # noqa: E731
+        assert front.wait_for(said, 300), front.unproven()
+        for stream in (False, True):
+            assert post(front.url, messages=HELLO, **COLD, stream=stream).status_code == 200
+        for ended in front.ended():
             assert (ended.outcome, ended.trainable) == ("completed", False)
             assert "processed_logprobs" in (ended.untrainable_because or "")
+            assert front.arrays(ended.call) == {}
+        assert len(front.ended()) == 2

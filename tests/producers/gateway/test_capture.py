@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from producers.gateway import sse
 from producers.gateway.capture import Capture
-from producers.gateway.upstreams import not_processed
+from producers.gateway.proof import not_processed
 from producers.gateway.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 
 Json = dict[str, Any]

@@ -1,0 +1,355 @@
+"""The checks of `kintsugi doctor --upstream URL`: is an engine started as the gateway needs it?
+
+Each check asks the engine to do something and looks at what it does; what an engine says about
+itself is used only where nothing else shows it, and then the finding says so. They are named after
+the flags of vLLM that they are about. What the numbers of tokens mean is asked by the same probes
+as the gateway's own (producers/gateway/proof.py).
+
+Guarantee: nothing stays loaded, and adapters that serve are not touched: the two adapters that are
+asked for cannot be loaded by any engine, for one is not there and the other has no weights. Not
+seen from outside: --max-cpu-loras, and --max-lora-rank of an engine that reads other disks.
+"""
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import httpx2
+
+from daemon.doctor import Check, Finding
+from events.errors import KintsugiError
+from producers.gateway import sse
+from producers.gateway.proof import SECONDS, Probes, parsed, probed
+from producers.gateway.upstreams import Upstream, UpstreamLost
+from producers.gateway.wire import VLLM, Json, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OLDEST_VLLM: Final = (0, 32, 0)
+"""The oldest that was seen to answer each request with its own adapter while others are loaded.
+0.22.1 and 0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
+
+NEEDED_SLOTS: Final = 4
+"""Adapters in one step: the stable one, a canary, one that drains, and a spare."""
+NEEDED_RANK: Final = 16
+"""Of the adapters that jobs train."""
+
+_NO_RANK: Final = 1 << 20
+"""Above any limit."""
+_CONNECTIONS: Final = 8
+"""Fresh ones on which the same is asked."""
+
+_NAME: Final = "kintsugi_doctor"
+_TOOL: Final[Json] = {
+    "type": "function",
+    "function": {"name": _NAME, "parameters": {"type": "object", "properties": {}}},
+}
+_HELLO: Final[Json] = {"messages": [{"role": "user", "content": "1 + 1"}], "temperature": 0}
+_HERMES: Final = f'<tool_call>\n{{"name": "{_NAME}", "arguments": {{}}}}\n</tool_call>'
+
+
+class Unreachable(KintsugiError):
+    """The engine does not answer; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine answered."""
+
+    status: int
+    raw: bytes
+
+    @property
+    def document(self) -> Json:
+        """Its JSON object; empty where it is none."""
+        found = parsed(self.raw)
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def message(self) -> str:
+        """What it says went wrong."""
+        error = self.document.get("error")
+        said = error.get("message") if isinstance(error, dict) else None
+        return str(said)[:300] if said else f"status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """The engine, and how it is asked."""
+
+    upstream: Upstream
+    """Below `/v1`."""
+    root: Upstream
+    """The same server, above it."""
+    client: httpx2.AsyncClient
+
+    async def ask(self, path: str, body: Json) -> Answer:
+        """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
+        named = body if "lora_name" in body else {**self.upstream.naming(), **body}
+        return await self._asked(self.upstream, "POST", path, encoded(named))
+
+    async def look(self, path: str) -> Answer:
+        """GET above `/v1`. Raises UpstreamLost, TimeoutError."""
+        return await self._asked(self.root, "GET", path, None)
+
+    async def _asked(self, server: Upstream, method: str, path: str, body: bytes | None) -> Answer:
+        async with server.request(self.client, method, path, body, SECONDS) as response:
+            return Answer(response.status_code, await response.aread())
+
+
+def examine(upstream: Upstream) -> list[Check]:
+    """Every check that applies to an engine. Raises Unreachable."""
+    return asyncio.run(_examined(upstream))
+
+
+async def _examined(upstream: Upstream) -> list[Check]:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        patient = Patient(upstream, upstream.above(), client)
+        try:
+            await patient.upstream.look(client)
+        except (UpstreamLost, TimeoutError) as error:
+            raise Unreachable(f"{error}; start the engine, or check address and key") from error
+        checks = [_engine(patient), await _checked("version", _version, patient)]
+        checks += await _proof(patient)
+        for name, check in _CHECKS.items():
+            checks.append(await _checked(name, check, patient))
+        if patient.upstream.dialect is not VLLM:
+            return checks
+        if checks[-1].ok:
+            for name, check in _OF_ADAPTERS.items():
+                checks.append(await _checked(name, check, patient))
+        for name, check in _OF_VLLM.items():
+            checks.append(await _checked(name, check, patient))
+        return checks
+
+
+Examination = Callable[[Patient], Awaitable[Finding]]
+
+
+async def _checked(name: str, check: Examination, patient: Patient) -> Check:
+    """A check never ends the others."""
+    try:
+        return Check(name, *await check(patient))
+    except (UpstreamLost, TimeoutError, OSError) as error:
+        return Check(name, False, f"the engine was lost: {error}; see its log")
+
+
+def _engine(patient: Patient) -> Check:
+    upstream = patient.upstream
+    served = ", ".join(sorted(upstream.served)) or "nothing"
+    if upstream.dialect is None:
+        return Check(
+            "models",
+            False,
+            f"serves {served}, and is neither vLLM nor the embedded engine: its calls are "
+            "recorded without tokens and train nothing",
+        )
+    return Check("models", True, f"{upstream.dialect.name} serves {served}")
+
+
+async def _version(patient: Patient) -> Finding:
+    said = str((await patient.look("/version")).document.get("version"))
+    if patient.upstream.dialect is not VLLM:
+        return True, f"{said}, as it says"
+    oldest = ".".join(map(str, OLDEST_VLLM))
+    found = tuple(int(part) for part in re.findall(r"\d+", said)[:3])
+    if found >= OLDEST_VLLM:
+        return True, f"vLLM {said}, as it says ({oldest} or later)"
+    return False, (
+        f"vLLM {said}, as it says: requests may be answered with another adapter while one is "
+        f"loaded (vLLM issue 47724); install {oldest} or later"
+    )
+
+
+async def _proof(patient: Patient) -> list[Check]:
+    """The gateway's own proof, finding by finding."""
+    try:
+        found = await probed(patient.upstream, patient.client)
+    except (UpstreamLost, TimeoutError) as error:
+        found = f"the engine was lost: {error}; see its log"
+    if isinstance(found, str):
+        return [Check("return_token_ids", False, found)]
+    return [
+        await _checked("return_token_ids", partial(_token_ids, found), patient),
+        _proven("logprobs-mode", found.not_processed(), "those that tokens are drawn with"),
+        _proven("generation-config", found.has_defaults(), "nothing is applied unasked"),
+    ]
+
+
+def _proven(name: str, why_not: str | None, shown: str) -> Check:
+    return Check(name, why_not is None, why_not or f"{shown}, by three probes")
+
+
+async def _token_ids(probes: Probes, patient: Patient) -> Finding:
+    if (why_not := probes.no_token_ids()) is not None:
+        return False, why_not
+    asked = {**_HELLO, "max_tokens": 4, "return_token_ids": True, "logprobs": True, "stream": True}
+    answer = await patient.ask("/chat/completions", asked)
+    if answer.status != 200:
+        return False, f"a streamed chat is refused: {answer.message}"
+    events = [parsed(sse.data(event) or b"") for event in sse.Splitter().feed(answer.raw)]
+    chunks = [event for event in events if isinstance(event, dict)]
+    choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
+    ids = sum(len(choice.get("token_ids") or ()) for choice in choices)
+    scores = sum(len((c.get("logprobs") or {}).get("content") or ()) for c in choices)
+    if not ids or ids != scores or not any(chunk.get("prompt_token_ids") for chunk in chunks):
+        return False, f"a stream has {ids} token ids and {scores} log-probabilities; update vLLM"
+    return True, "told in whole answers and in streams"
+
+
+async def _tool_choice(patient: Patient) -> Finding:
+    asked = {**_HELLO, "tools": [_TOOL], "tool_choice": "auto", "max_tokens": 1}
+    answer = await patient.ask("/chat/completions", asked)
+    if answer.status == 200:
+        return True, "a request with tools is answered"
+    return False, (
+        f"a request with tools is refused: {answer.message}; start vLLM with "
+        "--enable-auto-tool-choice --tool-call-parser hermes"
+    )
+
+
+async def _adapters(patient: Patient) -> Finding:
+    """An adapter that is not there is missed only by an engine that looks for it."""
+    name = f"kintsugi-doctor-{uuid4().hex}"
+    nowhere = f"/{name}"
+    answer = await patient.ask("/load_lora_adapter", {"lora_name": name, "lora_path": nowhere})
+    if nowhere in answer.message:
+        return True, "adapters can be loaded while it serves; keep its port to the gateway alone"
+    if answer.status == 404:
+        return False, (
+            "adapters cannot be loaded while it serves; start vLLM with --enable-lora and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        )
+    return False, f"it loads no adapters: {answer.message}; start vLLM with --enable-lora"
+
+
+async def _rank(patient: Patient) -> Finding:
+    """The limit is named in the refusal of an adapter above it, before its weights are missed."""
+    with _adapter_of_no_weights() as folder:
+        name = f"kintsugi-doctor-{uuid4().hex}"
+        asked = {"lora_name": name, "lora_path": str(folder)}
+        answer = await patient.ask("/load_lora_adapter", asked)
+    found = re.search(r"max_lora_rank (\d+)", answer.message)
+    if found is None:
+        return True, (
+            f"cannot be seen, for the engine does not read this machine's disk; at least "
+            f"{NEEDED_RANK} is needed ({answer.message})"
+        )
+    rank = int(found[1])
+    if rank >= NEEDED_RANK:
+        return True, f"{rank}, by an adapter that was refused"
+    return False, f"{rank}, by an adapter that was refused; --max-lora-rank {NEEDED_RANK} is needed"
+
+
+@contextmanager
+def _adapter_of_no_weights() -> "Iterator[Path]":
+    with tempfile.TemporaryDirectory(prefix="kintsugi-doctor-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)  # The engine may run as somebody else.
+        config = {"peft_type": "LORA", "r": _NO_RANK, "lora_alpha": 1, "bias": "none"}
+        text = json.dumps({**config, "target_modules": ["q_proj"]})
+        (folder / "adapter_config.json").write_text(text)
+        yield folder
+
+
+async def _slots(patient: Patient) -> Finding:
+    answer = await patient.look("/metrics")
+    found = re.search(rb'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', answer.raw)
+    if found is None:
+        return True, f"cannot be seen in its metrics; at least {NEEDED_SLOTS} are needed"
+    slots = int(found[1])
+    if slots >= NEEDED_SLOTS:
+        return True, f"{slots}, by its metrics"
+    return False, (
+        f"{slots}, by its metrics: more adapters than that wait for each other; "
+        f"--max-loras {NEEDED_SLOTS} is needed (stable, canary, draining, one spare)"
+    )
+
+
+async def _kept(_: Patient) -> Finding:
+    return True, (
+        "cannot be seen without pushing out adapters that serve; start vLLM with "
+        f"--max-cpu-loras {2 * NEEDED_SLOTS}, or it reads adapters from disk again and again"
+    )
+
+
+async def _parser(patient: Patient) -> Finding:
+    """A guided answer is a call in Hermes's form whatever the model: is it read as one?"""
+    asked = {**_HELLO, "tools": [_TOOL], "structured_outputs": {"choice": [_HERMES]}}
+    answer = await patient.ask("/chat/completions", asked)
+    message = _message(answer.document)
+    if answer.status != 200:
+        return True, f"cannot be seen, for a guided answer is refused: {answer.message}"
+    if _NAME in str(message.get("tool_calls")):
+        return True, "a call in Hermes's form is read as one, by a guided answer"
+    if message.get("content") != _HERMES:
+        return True, f"cannot be seen, for this engine does not guide answers: {message}"[:300]
+    return False, (
+        "a call in Hermes's form stays text; start vLLM with --tool-call-parser hermes, unless "
+        "the model writes its calls in another form"
+    )
+
+
+def _message(document: Mapping[str, Any]) -> Json:
+    try:
+        message = document["choices"][0]["message"]
+    except (KeyError, IndexError, TypeError):
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+async def _commands(patient: Patient) -> Finding:
+    """Only what changes nothing is asked."""
+    opened = [path for path in _DEVELOPERS if (await patient.look(path)).status == 200]
+    if opened:
+        return True, (
+            f"open to whoever reaches its port: {', '.join(opened)} and what comes with them "
+            "(VLLM_SERVER_DEV_MODE); the gateway passes none of it on"
+        )
+    return True, "those of developers are closed, and the gateway passes none on"
+
+
+_DEVELOPERS: Final = ("/server_info", "/is_sleeping")
+
+
+async def _processes(patient: Patient) -> Finding:
+    """Adapters are known to one process: behind one address there must be one."""
+    known = [await _served(patient) for _ in range(_CONNECTIONS)]
+    if all(names == known[0] for names in known):
+        return True, f"{_CONNECTIONS} connections are told the same models"
+    return False, (
+        f"{_CONNECTIONS} connections are told different models: several processes share the "
+        "address; use --api-server-count 1, and name each engine to the gateway"
+    )
+
+
+async def _served(patient: Patient) -> set[str]:
+    """What a fresh connection is told."""
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        await patient.upstream.look(client)
+    return set(patient.upstream.served)
+
+
+_CHECKS: Final[Mapping[str, Examination]] = {
+    "processes": _processes,
+    "enable-auto-tool-choice": _tool_choice,
+    "enable-lora": _adapters,
+}
+_OF_ADAPTERS: Final[Mapping[str, Examination]] = {
+    "max-lora-rank": _rank,
+    "max-loras": _slots,
+    "max-cpu-loras": _kept,
+}
+_OF_VLLM: Final[Mapping[str, Examination]] = {
+    "tool-call-parser": _parser,
+    "commands": _commands,
+}

@@ -1,0 +1,162 @@
+"""What an engine's numbers mean, shown by probes and not by what anybody configured.
+
+A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
+and `kintsugi doctor --upstream` reports the same findings one by one (daemon/upstream.py). Three
+tiny completions show three things:
+
+    token ids            the engine tells them
+    log-probabilities    are those of the distribution that is drawn from
+    defaults             of its own do not bend that distribution
+
+Each finding is a sentence with the remedy, or None where all is well. Not seen: a default that
+leaves the likeliest first tokens as they are, such as a repetition penalty.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from producers.gateway.wire import Json, encoded
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from producers.gateway.upstreams import Upstream
+
+SECONDS: Final = 120.0
+"""For an answer to a probe: an engine's first one may take long."""
+
+_PROMPTS: Final = ("a", "The", "1 + 1")
+_EXACT: Final = 1e-4
+"""Nats by which the log-probability of a certain token may miss 0."""
+_CLOSE: Final = 0.05
+"""Nats by which the same distribution may differ between two requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The choices that an engine answered, one per prompt."""
+
+    certain: Sequence[Json]
+    """With top_k=1: the likeliest token has all the probability."""
+    plain: Sequence[Json]
+    """Without sampling parameters."""
+    named: Sequence[Json]
+    """With the protocol's defaults, by name."""
+
+    def unproven(self) -> str | None:
+        """Why answers of this engine cannot be trained on; None when they can."""
+        return self.no_token_ids() or self.not_processed() or self.has_defaults()
+
+    def no_token_ids(self) -> str | None:
+        """Whether token ids are missing."""
+        if all(isinstance(choice.get("token_ids"), list) for choice in self.certain):
+            return None
+        return "the engine gives no token ids; it needs return_token_ids"
+
+    def not_processed(self) -> str | None:
+        """Whether log-probabilities are of another distribution than that which is drawn from."""
+        return not_processed(self.certain, self.plain)
+
+    def has_defaults(self) -> str | None:
+        """Whether leaving parameters out is not the same as naming the protocol's defaults."""
+        if all(_alike(one, other) for one, other in zip(self.plain, self.named, strict=True)):
+            return None
+        return (
+            "the engine samples with defaults of its own; start vLLM with --generation-config vllm"
+        )
+
+
+async def probed(upstream: "Upstream", client: "httpx2.AsyncClient") -> Probes | str:
+    """The answers to the probes; a sentence where one is refused.
+
+    Raises UpstreamLost, TimeoutError.
+    """
+    asked: tuple[Json, ...] = (
+        {"top_k": 1, "temperature": 1.0, "logprobs": 0},
+        {"logprobs": 5},
+        {"logprobs": 5, "temperature": 1.0, "top_p": 1.0, "top_k": 0},
+    )
+    answers = []
+    for fields in asked:
+        answer = await _choices(upstream, client, fields)
+        if isinstance(answer, str):
+            return answer
+        answers.append(answer)
+    return Probes(*answers)
+
+
+async def unproven(upstream: "Upstream", client: "httpx2.AsyncClient") -> str | None:
+    """Why an engine's answers cannot be trained on; None when they can.
+
+    Raises UpstreamLost, TimeoutError.
+    """
+    found = await probed(upstream, client)
+    return found if isinstance(found, str) else found.unproven()
+
+
+async def _choices(
+    upstream: "Upstream", client: "httpx2.AsyncClient", fields: Json
+) -> list[Json] | str:
+    """The choices of a tiny completion; a sentence where it is refused."""
+    body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
+    sent = encoded(body | upstream.naming() | fields)
+    async with upstream.request(client, "POST", "/completions", sent, SECONDS) as response:
+        raw = await response.aread()
+    document = parsed(raw)
+    choices = document.get("choices") if isinstance(document, dict) else None
+    if response.status_code != 200 or not isinstance(choices, list):
+        return f"the engine refuses a probe with status {response.status_code}"
+    choices = [choice for choice in choices if isinstance(choice, dict)]
+    return choices if len(choices) == len(_PROMPTS) else "the engine answers some probes only"
+
+
+def parsed(raw: bytes) -> Any:
+    """A document; None for what is no JSON."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _alike(one: Json, other: Json) -> bool:
+    """Whether two first tokens were drawn from one distribution."""
+    first, second = (_likeliest(choice) for choice in (one, other))
+    shared = first.keys() & second.keys()
+    return bool(shared) and all(
+        math.isclose(first[token], second[token], abs_tol=_CLOSE) for token in shared
+    )
+
+
+def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
+    """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
+
+    Takes the probes' answers with top_k=1 and without parameters. With top_k=1 the likeliest token
+    has all the probability: a log-probability that is not 0 there was taken before the sampling
+    parameters, unless others are as likely.
+    """
+    shown = False
+    for one, other in zip(certain, plain, strict=True):
+        (drawn, *_) = (one.get("logprobs") or {}).get("token_logprobs") or [None]
+        first, second, *_ = [
+            *sorted(_likeliest(other).values(), reverse=True),
+            -math.inf,
+            -math.inf,
+        ]
+        if drawn is None or first == -math.inf:
+            return "the engine gives no log-probabilities"
+        if abs(drawn) <= _EXACT:
+            shown = shown or first < -10 * _EXACT
+        elif first - second > _CLOSE:
+            return (
+                "the engine's log-probabilities are not of the distribution that it draws from; "
+                "start vLLM with --logprobs-mode processed_logprobs"
+            )
+    return None if shown else "the probes show nothing: this model is certain, or wavers, of each"
+
+
+def _likeliest(choice: Json) -> dict[str, float]:
+    top = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
+    return top[0] or {}

@@ -1,0 +1,192 @@
+"""`kintsugi doctor --upstream`: what an engine does wrong is found by asking it, and named."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import cycle
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.daemon.conftest import Kintsugi
+from tests.daemon.engine.conftest import Live
+from tests.daemon.gateway.test_troubles import unused_url
+
+Json = dict[str, Any]
+
+EVERYWHERE = [
+    "models", "version", "return_token_ids", "logprobs-mode", "generation-config", "processes",
+    "enable-auto-tool-choice", "enable-lora",
+]  # fmt: skip
+OF_VLLM = ["max-lora-rank", "max-loras", "max-cpu-loras", "tool-call-parser", "commands"]
+
+
+def examined(kintsugi: Kintsugi, url: str) -> tuple[int, dict[str, tuple[bool, str]]]:
+    """The exit code, and what was found."""
+    result = kintsugi("doctor", "--upstream", f"{url}/v1", "--json")
+    found = {one["check"]: (one["ok"], one["detail"]) for one in result.json["checks"]}
+    assert result.json["ok"] == all(ok for ok, _ in found.values()) == (result.code == 0)
+    return result.code, found
+
+
+def failed(found: dict[str, tuple[bool, str]]) -> set[str]:
+    return {name for name, (ok, _) in found.items() if not ok}
+
+
+def served(url: str) -> list[str]:
+    return [card["id"] for card in httpx2.get(f"{url}/v1/models").json()["data"]]
+
+
+def test_the_embedded_engine_is_as_it_must_be(kintsugi: Kintsugi, live: Live) -> None:
+    code, found = examined(kintsugi, live.url)
+    assert (code, failed(found)) == (0, set()), found
+    assert list(found) == EVERYWHERE
+    assert served(live.url) == ["tiny"], "nothing stays loaded"
+
+
+def test_what_it_finds_is_shown_to_people_too(kintsugi: Kintsugi, live: Live) -> None:
+    shown = kintsugi("doctor", "--upstream", f"{live.url}/v1")
+    assert shown.code == 0
+    assert "logprobs-mode" in shown.out
+
+
+def test_an_engine_that_is_not_there_is_unavailable(kintsugi: Kintsugi) -> None:
+    code, found = examined(kintsugi, unused_url())
+    assert (code, failed(found)) == (4, {"models"})
+
+
+def test_an_address_that_is_none_is_wrong_usage(kintsugi: Kintsugi) -> None:
+    result = kintsugi("doctor", "--upstream", "http://127.0.0.1:1", "--json")
+    assert result.code == 2
+    assert "ends in /v1" in result.err
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_a_vllm_with_the_flags_that_are_needed_is_as_it_must_be(
+    kintsugi: Kintsugi, vllm: str
+) -> None:
+    code, found = examined(kintsugi, vllm)
+    assert (code, failed(found)) == (0, set()), found
+    assert list(found) == [*EVERYWHERE, *OF_VLLM]
+    shown = {"max-lora-rank": "16,", "max-loras": "4,", "tool-call-parser": "is read as one"}
+    for name, words in shown.items():
+        assert words in found[name][1]
+    assert served(vllm) == ["tiny"], "nothing stays loaded"
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_each_wrong_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, raw_vllm: str) -> None:
+    code, found = examined(kintsugi, raw_vllm)
+    assert code == 1
+    wrong = {
+        "logprobs-mode": "--logprobs-mode processed_logprobs",
+        "max-lora-rank": "8, by an adapter that was refused; --max-lora-rank 16",
+        "max-loras": "--max-loras 4",
+        "tool-call-parser": "--tool-call-parser hermes",
+    }
+    assert failed(found) == wrong.keys(), found
+    for name, remedy in wrong.items():
+        assert remedy in found[name][1]
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(900)
+def test_each_missing_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, bare_vllm: str) -> None:
+    code, found = examined(kintsugi, bare_vllm)
+    assert code == 1
+    missed = {
+        "generation-config": "--generation-config vllm",
+        "enable-lora": "--enable-lora",
+        "enable-auto-tool-choice": "--enable-auto-tool-choice",
+    }
+    assert failed(found) == missed.keys(), found
+    for name, remedy in missed.items():
+        assert remedy in found[name][1]
+    assert "max-loras" not in found, "nothing is said of adapters that cannot be loaded"
+
+
+Script = Callable[..., str]
+
+
+@pytest.fixture
+def scripted() -> Iterator[Script]:
+    """A server that says what it is told to, and refuses the rest."""
+    with ExitStack() as stack:
+
+        def serve(**answers: Any) -> str:
+            said = {"/" + path.replace("__", "/"): cycle(many) for path, many in answers.items()}
+
+            async def answer(request: Request) -> Response:
+                if request.url.path not in said:
+                    return JSONResponse({"detail": "Not Found"}, 404)
+                return JSONResponse(next(said[request.url.path]))
+
+            app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+            http = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+            thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(setattr, http, "should_exit", True)
+            while not http.started:
+                time.sleep(0.005)
+            return f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}"
+
+        yield serve
+
+
+def models(owner: str, *names: str) -> Json:
+    return {"data": [{"id": name, "owned_by": owner, "parent": None} for name in names]}
+
+
+def test_a_server_that_refuses_every_probe_fails_them_all(
+    kintsugi: Kintsugi, scripted: Script
+) -> None:
+    url = scripted(v1__models=[models("vllm", "base")], version=[{"version": "0.32.0"}])
+    code, found = examined(kintsugi, url)
+    assert code == 1
+    assert failed(found) == {"return_token_ids", "enable-auto-tool-choice", "enable-lora"}
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in found["enable-lora"][1]
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("0.24.0", False), ("0.32.0", True), ("0.32.1.dev4+g1", True), ("1.0", True), ("dev", False)],
+)
+def test_a_vllm_that_mixes_adapters_up_is_refused(
+    kintsugi: Kintsugi, scripted: Script, version: str, ok: bool
+) -> None:
+    url = scripted(v1__models=[models("vllm", "base")], version=[{"version": version}])
+    _, found = examined(kintsugi, url)
+    assert found["version"][0] == ok
+    assert version in found["version"][1]
+
+
+def test_processes_that_know_different_adapters_are_found(
+    kintsugi: Kintsugi, scripted: Script
+) -> None:
+    url = scripted(v1__models=[models("vllm", "base"), models("vllm", "base", "adapter")])
+    _, found = examined(kintsugi, url)
+    assert not found["processes"][0]
+    assert "--api-server-count 1" in found["processes"][1]
+
+
+def test_commands_of_developers_are_told(kintsugi: Kintsugi, scripted: Script) -> None:
+    _, found = examined(kintsugi, scripted(v1__models=[models("vllm", "base")], server_info=[{}]))
+    assert found["commands"][0]
+    assert "/server_info" in found["commands"][1]
+
+
+def test_an_engine_of_another_kind_is_told(kintsugi: Kintsugi, scripted: Script) -> None:
+    code, found = examined(kintsugi, scripted(v1__models=[models("somebody", "base")]))
+    assert (code, found["models"][0]) == (1, False)
+    assert "train nothing" in found["models"][1]
