@@ -21,10 +21,13 @@ from typing import Any, Final, Literal
 
 import httpx2
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
+from starlette.types import Receive, Scope, Send
 
 from events.codec import Arrays
+from events.envelope import minted_id
 from events.errors import KintsugiError
+from events.messages import Message
 from events.rollouts import (
     CallEnded,
     CallEndedContent,
@@ -34,13 +37,16 @@ from events.rollouts import (
     Outcome,
     Purpose,
 )
+from events.sqlite_receipts import Receipt
 from producers.gateway import sse
 from producers.gateway.capture import capturing
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
+from producers.gateway.redaction import Kept, Redaction, unhurried
+from producers.gateway.retries import MAX_BODY_BYTES, Keyed, receipt
 from producers.gateway.sessions import Attributed, Conversation, Sessions
 from producers.gateway.sessions import Scope as SessionScope
-from producers.gateway.upstreams import Upstream, UpstreamLost
+from producers.gateway.upstreams import Served, Upstream, UpstreamLost
 from producers.gateway.wire import (
     PATHS,
     Added,
@@ -53,6 +59,7 @@ from producers.gateway.wire import (
 CaptureMode = Literal["best_effort", "required"]
 
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
+_LONGEST_ERROR: Final = 1000
 _PASSED_ON: Final = ("content-type", "retry-after", "x-request-id")
 """Headers of an engine that the client gets."""
 
@@ -85,6 +92,7 @@ class Desk:
     alias: str
     capture: CaptureMode
     timeout_seconds: float
+    redaction: Redaction
 
 
 class Call(Response):
@@ -95,10 +103,11 @@ class Call(Response):
         desk: Desk,
         upstreams: Sequence[Upstream],
         asked: Asked,
+        kept: Kept,
         conversation: Conversation,
         caller: Caller,
         attributed: Attributed,
-        call: str,
+        keyed: Keyed | None,
     ) -> None:
         # Not super().__init__: status, headers and body are the engine's.
         self.background = None
@@ -106,10 +115,12 @@ class Call(Response):
         self._upstreams = upstreams
         self._upstream = upstreams[0]
         self._asked = asked
+        self._kept = kept
+        self._keyed = keyed
         self._conversation = conversation
         self._caller = caller
         self._attributed = attributed
-        self._call = call
+        self._call = minted_id()
         self._about = About(caller.person, caller.traceparent)
         self._began = time.monotonic()
         self._added = Added()
@@ -121,6 +132,9 @@ class Call(Response):
         self._start: asyncio.Task[bool] | None = None
         self._end_task: asyncio.Task[bool] | None = None
         self._started_event: str | None = None
+        self._storable = False
+        self._passed: list[tuple[str, str]] = []
+        self._sent = bytearray()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes away first."""
@@ -139,7 +153,7 @@ class Call(Response):
     def _timed(self, send: Send) -> Send:
         """Counts when the client has something to read."""
 
-        async def timed(message: Message) -> None:
+        async def timed(message: AsgiMessage) -> None:
             await send(message)
             if not self._said and message.get("body"):
                 self._said = True
@@ -201,6 +215,7 @@ class Call(Response):
 
     async def _relay(self, response: httpx2.Response, send: Send) -> None:
         self._status = response.status_code
+        self._passed = _passed_on(response)
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and kind.startswith("text/event-stream"):
             await self._stream(response, send)
@@ -213,13 +228,13 @@ class Call(Response):
         if response.status_code == 200 and document is not None:
             restored = self._answer.whole(document)
             body = body if restored is document else encoded(restored)
-            recorded = await self._end("completed")
+            recorded = await self._end("completed", body=body)
         else:
             recorded = await self._end("failed", _said(document, response))
         if not recorded and self._desk.capture == "required":
             await self._refuse(send, _UNRECORDED, recorded=False)
             return
-        headers = [*_passed_on(response), ("content-length", str(len(body)))]
+        headers = [*self._passed, ("content-length", str(len(body)))]
         await self._begin(send, response.status_code, headers, recorded)
         await self._last(send, body)
 
@@ -229,7 +244,7 @@ class Call(Response):
             await self._end("failed", str(_UNRECORDED))
             await self._refuse(send, _UNRECORDED, recorded=False)
             return
-        await self._begin(send, 200, _passed_on(response), recorded)
+        await self._begin(send, 200, self._passed, recorded)
         splitter = sse.Splitter()
         async for data in response.aiter_bytes():
             for event in splitter.feed(data):
@@ -250,12 +265,19 @@ class Call(Response):
                 return
             if restored is not document:
                 event = sse.event(encoded(restored))
+        self._keep(event)
         await send({"type": "http.response.body", "body": event, "more_body": True})
+
+    def _keep(self, event: bytes) -> None:
+        """Of a call that may be sent again, keep what was sent."""
+        if self._keyed is not None and len(self._sent) <= MAX_BODY_BYTES:
+            self._sent += event
 
     async def _finish(self, send: Send, event: bytes, promised: bool) -> None:
         """The end of a whole stream: recorded, then said."""
         error = self._answer.error
-        recorded = await self._end("failed" if error else "completed", error)
+        self._keep(event)
+        recorded = await self._end("failed" if error else "completed", error, bytes(self._sent))
         if not recorded and self._desk.capture == "required":
             # Without its last event the client knows that the call is not acknowledged.
             await self._last(send, b"")
@@ -287,15 +309,18 @@ class Call(Response):
     async def _begin(
         self, send: Send, status: int, headers: list[tuple[str, str]], recorded: bool
     ) -> None:
-        ours = [
+        ours = self._ours(recorded)
+        raw = [(n.encode(), v.encode("latin-1", "replace")) for n, v in [*headers, *ours]]
+        self._headers_sent = True
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+
+    def _ours(self, recorded: bool) -> list[tuple[str, str]]:
+        return [
             ("x-kintsugi-call", self._call),
             ("x-kintsugi-session", self._attributed.session),
             ("x-kintsugi-adapter", _header_value(self._upstream.model(self._asked.model).policy)),
             ("x-kintsugi-recorded", "yes" if recorded else "no"),
         ]
-        raw = [(n.encode(), v.encode("latin-1", "replace")) for n, v in [*headers, *ours]]
-        self._headers_sent = True
-        await send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _last(self, send: Send, body: bytes) -> None:
         self._complete = True
@@ -307,13 +332,16 @@ class Call(Response):
         return await asyncio.shield(self._start)
 
     async def _record_start(self) -> bool:
-        messages, parent = self._asked.messages(), self._attributed.parent
-        tools = storable_tools(self._asked.tools)
+        kept, parent = self._kept.asked, self._attributed.parent
+        messages, tools = kept.messages(), storable_tools(kept.tools)
+        self._storable = messages is not None
         if messages is None or tools is None:
             messages, tools, parent = (), (), None
+        elif len(messages) != len(self._conversation):
+            parent = None  # a rule made other messages of these
         known = 0 if parent is None else parent.messages
         same_tools = parent is not None and parent.same_tools and bool(tools)
-        served = self._upstream.model(self._asked.model)
+        served = self._served()
         data = CallStarted(
             call=self._call,
             session=self._attributed.session,
@@ -324,7 +352,7 @@ class Call(Response):
             parent=None if parent is None else parent.call,
             parent_messages=known,
             stream=self._asked.stream,
-            sampling=self._asked.sampling,
+            sampling=kept.sampling,
             endpoint=self._asked.endpoint,
             parent_tools=same_tools,
             attribution=self._attributed.by,
@@ -334,7 +362,7 @@ class Call(Response):
             content=CallStartedContent(
                 messages=messages[known:],
                 tools=() if same_tools else tools,
-                prompts=self._asked.prompts,
+                prompts=kept.prompts,
             ),
         )
         self._started_event = await self._append(data)
@@ -345,29 +373,41 @@ class Call(Response):
             self._desk.sessions.started(data.session, self._call, self._conversation)
         return True
 
-    async def _end(self, outcome: Outcome, error: str | None = None) -> bool:
-        """Record how it ended; whether the whole call is in the log."""
+    def _served(self) -> Served:
+        """What answers, as it is written: a name that no engine has is a client's text."""
+        name = self._asked.model
+        known = name is None or name in self._upstream.served
+        return self._upstream.model(name if known else self._kept.asked.model)
+
+    async def _end(
+        self, outcome: Outcome, error: str | None = None, body: bytes | None = None
+    ) -> bool:
+        """Record how it ended; whether the whole call is in the log. `body` is a whole answer."""
         if self._start is None:
             return False
         # Once: a deadline may pass while the end is being recorded. And what was begun is finished,
         # whoever stops waiting for it.
         if self._end_task is None:
-            self._end_task = asyncio.create_task(self._record_end(outcome, error))
+            self._end_task = asyncio.create_task(self._record_end(outcome, error, body))
         return await asyncio.shield(self._end_task)
 
-    async def _record_end(self, outcome: Outcome, error: str | None) -> bool:
+    async def _record_end(self, outcome: Outcome, error: str | None, body: bytes | None) -> bool:
         started = await self._started()
         found = self._answer.captured()
-        why = found.untrainable_because or self._upstream.unproven
+        redaction = self._desk.redaction
+        error = None if error is None else redaction.text(error)[:_LONGEST_ERROR]
+        messages, redacted = await self._redacted(found.messages, body)
+        redacted = self._kept.because or redacted
+        why = redacted or found.untrainable_because or self._upstream.unproven
         if outcome != "completed":
             why = error or outcome
-        elif self._asked.messages() is None:
+        elif not self._storable and redacted is None:
             why = "the messages are in a form that the log does not hold"
         data = CallEnded(
             call=self._call,
             session=self._attributed.session,
             outcome=outcome,
-            finish_reason=found.finish_reason,
+            finish_reason=found.finish_reason and redaction.text(found.finish_reason),
             prompt_tokens=found.prompt_tokens,
             completion_tokens=found.completion_tokens,
             duration_ms=int(self._seconds * 1000),
@@ -376,14 +416,30 @@ class Call(Response):
             invalid_tool_calls=found.invalid_tool_calls,
             error=error,
             status=self._status,
-            content=CallEndedContent(messages=found.messages) if found.messages else None,
+            content=CallEndedContent(messages=messages) if messages else None,
         )
-        ended = await self._append(data, found.arrays if why is None else None)
+        kept = None
+        if self._keyed is not None and started and outcome == "completed" and body is not None:
+            headers = dict([*self._passed, *self._ours(recorded=True)])
+            kept = receipt(self._keyed, headers, body, redacted)
+        ended = await self._append(data, found.arrays if why is None else None, kept)
         recorded = started and ended is not None
         self._desk.metrics.ended(self._asked.endpoint, outcome, recorded, self._seconds)
         if recorded and outcome == "completed" and found.messages:
             self._remember_answer(found.messages[0].model_dump(mode="json"))
         return recorded
+
+    async def _redacted(
+        self, messages: tuple[Message, ...], body: bytes | None
+    ) -> tuple[tuple[Message, ...], str | None]:
+        """An answer as it may be written, and why it may keep no tokens."""
+        if not self._desk.redaction.active:
+            return messages, None
+        spoken = list(self._answer.spoken())
+        if self._keyed is not None and body is not None:
+            # It is kept as it was sent: fields that nothing else is read of as well.
+            spoken.append(body.decode(errors="replace"))
+        return await unhurried(sum(map(len, spoken)), self._desk.redaction.answer, messages, spoken)
 
     def _remember_answer(self, answer: dict[str, Any]) -> None:
         calls = [
@@ -394,12 +450,14 @@ class Call(Response):
         scope, session = self._caller.scope, self._attributed.session
         self._desk.sessions.answered(session, self._call, scope, self._conversation, said)
 
-    async def _append(self, data: EventData, arrays: Arrays | None = None) -> str | None:
+    async def _append(
+        self, data: EventData, arrays: Arrays | None = None, receipt: Receipt | None = None
+    ) -> str | None:
         """The id of the event, which is in the log now; None when it is not."""
         try:
             with self._desk.metrics.appending(data.STREAM, data.TYPE):
                 return await self._desk.recorder.append(
-                    data, self._about, cause=self._started_event, arrays=arrays
+                    data, self._about, cause=self._started_event, arrays=arrays, receipt=receipt
                 )
         except KintsugiError as error:
             # The client is told, and with `required` refused: see _whole, _stream and _finish.
@@ -436,7 +494,7 @@ def _said(document: dict[str, Any] | None, response: httpx2.Response) -> str:
     error = (document or {}).get("error")
     message = error.get("message") if isinstance(error, dict) else None
     text = message if isinstance(message, str) else f"the engine answers {response.status_code}"
-    return text.encode("utf-8", "replace").decode()[:1000]
+    return text.encode("utf-8", "replace").decode()
 
 
 def _passed_on(response: httpx2.Response) -> list[tuple[str, str]]:

@@ -49,6 +49,8 @@ class _Choice:
     calls: dict[int, _Call] = field(default_factory=dict)
     token_ids: list[Any] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
+    spelled: list[Any] = field(default_factory=list)
+    """What each token says, as bytes or text."""
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
@@ -64,6 +66,12 @@ class _Choice:
             tool_calls=calls,
             reasoning=readable(reasoning) if reasoning else None,
         )
+
+    def spoken(self) -> tuple[str, ...]:
+        """Everything that is known of what was said, as it was said."""
+        tokens = b"".join(map(_raw, self.spelled)).decode(errors="replace")
+        calls = (text for call in self.calls.values() for text in (call.name, call.arguments))
+        return "".join(self.text), "".join(self.reasoning), tokens, *calls
 
     def _tool_call(self, call: _Call) -> ToolCall:
         arguments = parse_arguments(call.arguments)
@@ -136,7 +144,7 @@ class Capture:
         """A chunk of a stream; None where the engine would not have sent it."""
         if (error := document.get("error")) is not None:
             said = error.get("message") if isinstance(error, dict) else error
-            self.error = str(readable(str(said)))[:1000]
+            self.error = str(readable(str(said)))
             return document
         self._take_head(document)
         for choice in _dicts(document.get("choices")):
@@ -147,6 +155,11 @@ class Capture:
     def is_last(self, payload: bytes | None) -> bool:
         """Whether an event that says this ends a whole stream."""
         return payload == sse.DONE
+
+    def spoken(self) -> tuple[str, ...]:
+        """Everything that is known of what was said so far: words, raw arguments of calls, and what
+        the tokens spell."""
+        return tuple(text for choice in self._choices.values() for text in choice.spoken())
 
     def captured(self) -> Captured:
         """What the answer came to so far."""
@@ -181,6 +194,7 @@ class Capture:
         if isinstance(scores := choice.get("logprobs"), dict):
             one.has_logprobs = True
             one.logprobs += self._logprobs(scores)
+            one.spelled += self._spelled(scores)
         if isinstance(ids := choice.get("prompt_token_ids"), list):
             self._prompts.setdefault(self._prompt_of(number), ids)
         if isinstance(finish := choice.get("finish_reason"), str):
@@ -195,6 +209,12 @@ class Capture:
         if self._chat:
             return [entry.get("logprob") for entry in _dicts(scores.get("content"))]
         found = scores.get("token_logprobs")
+        return found if isinstance(found, list) else []
+
+    def _spelled(self, scores: Json) -> list[Any]:
+        if self._chat:
+            return [e.get("bytes") or e.get("token") for e in _dicts(scores.get("content"))]
+        found = scores.get("tokens")
         return found if isinstance(found, list) else []
 
     def _restored(self, document: Json) -> Json:
@@ -405,6 +425,13 @@ def _take_call(one: _Call, call: Json) -> None:
         one.name += name
     if isinstance(text := function.get("arguments"), str):
         one.arguments += text
+
+
+def _raw(token: Any) -> bytes:
+    """What a token says, as bytes."""
+    if isinstance(token, list) and all(type(byte) is int and 0 <= byte < 256 for byte in token):
+        return bytes(token)
+    return token.encode(errors="replace") if isinstance(token, str) else b""
 
 
 def _numbered(name: str, place: int) -> str:

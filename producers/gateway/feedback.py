@@ -17,6 +17,7 @@ from events.registry import first_problem
 from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
+from producers.gateway.redaction import Redaction
 from producers.gateway.wire import bad_request
 from producers.records import readable
 
@@ -50,24 +51,23 @@ class Posted(BaseModel):
             raise ValueError("nothing is said: give `score`, `success`, `comment` or `tags`")
         return self
 
-    def event(self, session: str, verified: bool) -> FeedbackReceived:
+    def event(self, session: str, verified: bool, redaction: Redaction) -> FeedbackReceived:
         """The event's data."""
-        comment = None if self.comment is None else readable(self.comment)
+        comment = None if self.comment is None else redaction.text(readable(self.comment))
         return FeedbackReceived(
             session=session,
-            call=self.call,
+            call=redaction.name(self.call),
             score=self.score,
             success=self.success,
-            tags=tuple(readable(tag) for tag in self.tags),
+            tags=tuple(redaction.text(readable(tag)) for tag in self.tags),
             verified=verified,
             content=FeedbackContent(comment=comment) if comment else None,
         )
 
-    def event_id(self, client: str | None) -> str:
+    def event_id(self, client: str | None, redaction: Redaction) -> str:
         """The same for the same idempotency key of the same client."""
-        if self.idempotency_key is None:
-            return minted_id()
-        return derived_id("feedback", client or "", self.idempotency_key)
+        key = redaction.name(self.idempotency_key)
+        return minted_id() if key is None else derived_id("feedback", client or "", key)
 
 
 def posted(body: bytes) -> Posted:

@@ -15,13 +15,20 @@ from events.codec import Arrays, encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, Place, Record, now_ms
 from events.rollouts import EventData
+from events.sqlite_receipts import Receipt
 
 
 class Spool(Protocol):
     """What the gateway needs of a log of its own."""
 
-    def begin_append(self, entries: Sequence[Entry]) -> "Future[list[Place]]":
+    def begin_append(
+        self, entries: Sequence[Entry], receipt: Receipt | None = None
+    ) -> "Future[list[Place]]":
         """Append durably without waiting for it."""
+        ...
+
+    def receipt(self, key: str) -> bytes | None:
+        """What was remembered under a key."""
         ...
 
     def read(
@@ -70,6 +77,7 @@ class Recorder:
         id: str | None = None,
         cause: str | None = None,
         arrays: Arrays | None = None,
+        receipt: Receipt | None = None,
     ) -> str:
         """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
         envelope = Envelope(
@@ -85,5 +93,5 @@ class Recorder:
         encoded = encode(envelope, data, now_ms(), arrays)
         if encoded.blob is not None:
             await asyncio.to_thread(self._blobs.put, encoded.blob)
-        await asyncio.wrap_future(self.spool.begin_append([encoded.entry]))
+        await asyncio.wrap_future(self.spool.begin_append([encoded.entry], receipt))
         return envelope.id

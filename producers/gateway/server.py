@@ -38,9 +38,12 @@ from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
+from producers.gateway.redaction import Kept, Redaction, unhurried
+from producers.gateway.retries import Keyed, Once, Retries
 from producers.gateway.sessions import Conversation, Named, Sessions
 from producers.gateway.upstreams import UpstreamLost, Upstreams
 from producers.gateway.wire import (
+    Asked,
     Endpoint,
     Refused,
     asked,
@@ -80,9 +83,16 @@ class Gateway:
     """The application, and all that its calls share."""
 
     def __init__(
-        self, recorder: Recorder, upstreams: Upstreams, keyring: Keyring, options: Options
+        self,
+        recorder: Recorder,
+        upstreams: Upstreams,
+        keyring: Keyring,
+        options: Options,
+        redaction: Redaction | None = None,
     ) -> None:
         self._options = options
+        self._redaction = redaction or Redaction()
+        self._retries = Retries(recorder.spool, options.timeout_seconds)
         self._upstreams = upstreams
         self._keyring = keyring
         self._rate = Rate(options.feedback_per_minute)
@@ -99,6 +109,7 @@ class Gateway:
             alias=options.alias,
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
+            redaction=self._redaction,
         )
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", self._chat, "POST"),
@@ -146,17 +157,28 @@ class Gateway:
     async def _call(self, request: Request, endpoint: Endpoint) -> Response:
         client = self._client(request, "call")
         given = _path_fields(request)
-        caller = _caller(request, client, given)
-        named = _named(request, client, given)
-        wanted = asked(endpoint, await _body(request, self._options.max_body_bytes))
+        caller = _caller(request, client, given, self._redaction)
+        named = _named(request, client, given, self._redaction)
+        body = await _body(request, self._options.max_body_bytes)
+        wanted = asked(endpoint, body)
+        kept = await unhurried(len(body), self._redaction.kept, wanted)
+        key = _key(request, caller, self._redaction)
+        if key is None:
+            return self._made(wanted, kept, caller, named, None)
+        keyed = Keyed.of(key, kept)
+        return Once(self._retries, keyed, lambda: self._made(wanted, kept, caller, named, keyed))
+
+    def _made(
+        self, wanted: Asked, kept: Kept, caller: Caller, named: Named | None, keyed: Keyed | None
+    ) -> Call:
         conversation = Conversation.of(wanted.raw_messages, wanted.tools)
-        sessions = self.desk.sessions
-        attributed = sessions.attribute(named, caller.scope, conversation, minted_id())
+        # Sent again after it failed, a call is of the session that it began the first time.
+        fresh = minted_id() if keyed is None else derived_id("session", keyed.key)
+        attributed = self.desk.sessions.attribute(named, caller.scope, conversation, fresh)
         if attributed.by == "none":
             self.metrics.unattributed()
-        call = _call_id(request, caller)
         upstreams = self._upstreams.for_session(attributed.session)
-        return Call(self.desk, upstreams, wanted, conversation, caller, attributed, call)
+        return Call(self.desk, upstreams, wanted, kept, conversation, caller, attributed, keyed)
 
     async def _models(self, request: Request) -> Response:
         self._client(request, "call")
@@ -187,12 +209,13 @@ class Gateway:
                 f"more than {limit} feedback requests in a minute; wait {wait:.1f} seconds",
                 retry_after=int(wait) + 1,
             )
-        said = posted(await _body(request, _MAX_FEEDBACK_BYTES))
-        session = said.session or await self._session_of(said)
-        event_id = said.event_id(client.name)
-        about = About(_header(request, "x-kintsugi-user"), _traceparent(request))
+        said, redaction = posted(await _body(request, _MAX_FEEDBACK_BYTES)), self._redaction
+        session = redaction.name(said.session) or await self._session_of(said)
+        event_id = said.event_id(client.name, redaction)
+        person = redaction.name(_header(request, "x-kintsugi-user"))
+        about = About(person, _traceparent(request, redaction))
         if event_id not in self._heard:
-            data = said.event(session, verified="trusted" in client.scopes)
+            data = said.event(session, "trusted" in client.scopes, redaction)
             await self._append(data, about, event_id)
             if said.call is None:
                 # An outcome of the whole conversation: it is over.
@@ -222,7 +245,7 @@ class Gateway:
 
     async def _end_session(self, request: Request) -> Response:
         self._client(request, "call")
-        session = identifier(request.path_params["ended"], "the session")
+        session = self._redaction.name(identifier(request.path_params["ended"], "the session"))
         assert session is not None, "a path parameter is never empty"
         because: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=because), About(), minted_id())
@@ -291,17 +314,22 @@ def _path_fields(request: Request) -> Mapping[str, str]:
     return found
 
 
-def _named(request: Request, client: Client, given: Mapping[str, str]) -> Named | None:
-    if header := _header(request, "x-kintsugi-session"):
-        return Named(header, "header")
-    if session := identifier(client.session, "the session in the key"):
+def _named(
+    request: Request, client: Client, given: Mapping[str, str], redaction: Redaction
+) -> Named | None:
+    if session := redaction.name(_header(request, "x-kintsugi-session")):
+        return Named(session, "header")
+    if session := redaction.name(identifier(client.session, "the session in the key")):
         return Named(session, "key")
-    if session := identifier(given.get("session"), "the session in the path"):
+    if session := redaction.name(identifier(given.get("session"), "the session in the path")):
         return Named(session, "path")
     return None
 
 
-def _caller(request: Request, client: Client, given: Mapping[str, str]) -> Caller:
+def _caller(
+    request: Request, client: Client, given: Mapping[str, str], redaction: Redaction
+) -> Caller:
+    person = _header(request, "x-kintsugi-user") or identifier(given.get("user"), "the user")
     task = _header(request, "x-kintsugi-task") or identifier(given.get("task"), "the task")
     if task is not None and "trusted" not in client.scopes:
         raise Refused(
@@ -309,10 +337,10 @@ def _caller(request: Request, client: Client, given: Mapping[str, str]) -> Calle
         )
     return Caller(
         client=client.name,
-        person=_header(request, "x-kintsugi-user") or identifier(given.get("user"), "the user"),
-        task=task,
+        person=redaction.name(person),
+        task=redaction.name(task),
         purpose=_purpose(request),
-        traceparent=_traceparent(request),
+        traceparent=_traceparent(request, redaction),
     )
 
 
@@ -326,11 +354,11 @@ def _purpose(request: Request) -> Purpose:
     raise bad_request(f"{header} is {named[:40]!r}; use one of {', '.join(get_args(Purpose))}")
 
 
-def _call_id(request: Request, caller: Caller) -> str:
-    """A new one; with an idempotency key the same for the same client, person and key."""
-    key = _header(request, "idempotency-key")
+def _key(request: Request, caller: Caller, redaction: Redaction) -> str | None:
+    """Of a call that may be sent again: the idempotency key, of this client and person."""
+    key = redaction.name(_header(request, "idempotency-key"))
     if key is None:
-        return minted_id()
+        return None
     return derived_id("call", caller.client or "", caller.person or "", key)
 
 
@@ -345,10 +373,11 @@ def _header(request: Request, name: str) -> str | None:
     return identifier(request.headers.get(name), name)
 
 
-def _traceparent(request: Request) -> str | None:
+def _traceparent(request: Request, redaction: Redaction) -> str | None:
     """The trace that a call is part of; what a proxy malformed is left out."""
     value = request.headers.get("traceparent", "")
-    return value if len(value) == 55 and value.isascii() and value.isprintable() else None
+    proper = len(value) == 55 and value.isascii() and value.isprintable()
+    return value if proper and redaction.text(value) == value else None
 
 
 async def _body(request: Request, most: int) -> bytes:

@@ -1,0 +1,252 @@
+"""What is written of what was said, without what must not be (text -> text, before any event).
+
+    rules.py      say where in a text something stands that must not be written
+    Redaction     puts `[redacted:RULE]` in its place, in everything that becomes an event
+    kept          a request as it is written; the engine gets it as it came
+
+A call in which a rule matched keeps no tokens, for they spell what the text no longer says: that
+is judged over its whole request and over everything that is known of its answer (the raw arguments
+of its tool calls and the text of its tokens as well). A prompt of token ids cannot be read here, so
+where there are rules it is not written.
+
+A name that a client gives (session, user, task, idempotency key) and that a rule matches becomes a
+pseudonym: the same for the same name as long as the home's salt is the same, so attribution works.
+
+Guarantee: what the client gets is never touched; the same text always becomes the same text, so
+what a call stores beside its parent stays true. Not covered: what no rule describes, what is
+encoded (base64, percent signs, pictures), and what is spread over several messages or cut off.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, ParamSpec, TypeVar
+
+from events.canonical import exact_json
+from events.messages import Message, ToolCall
+from producers.gateway.rules import Rule, Span
+from producers.gateway.wire import Asked, Json
+from producers.records import readable
+
+_MOST_ESCAPED: Final = 4
+"""Levels of JSON in JSON in JSON that are read in text that is no whole JSON."""
+
+_ESCAPE: Final = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_SHORT_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
+"""Makes a digest that no rule for numbers can match."""
+
+_TOO_DEEP: Final = "it is nested too deeply for the redaction rules to be read"
+_TOKEN_PROMPT: Final = "the redaction rules cannot read a prompt of token ids"
+
+
+_UNHURRIED: Final = 64 << 10
+"""Characters from which on a text is read beside the loop: RE2 lets other threads run meanwhile."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+async def unhurried(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` returns of a text of this size, without holding up the loop for a large one."""
+    if size < _UNHURRIED:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A request as it is written."""
+
+    asked: Asked
+    because: str | None
+    """Why the call may keep no tokens; None when it may."""
+
+
+class Redaction:
+    """The rules of a gateway."""
+
+    def __init__(self, rules: Sequence[Rule] = (), salt: bytes = b"") -> None:
+        self._rules = tuple(rules)
+        self._salt = salt
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any rule."""
+        return bool(self._rules)
+
+    def kept(self, asked: Asked) -> Kept:
+        """A request as it may be written. Its model's name is replaced too, and says nothing of
+        the tokens."""
+        if not self._rules:
+            return Kept(asked, None)
+        sifted = _Sifted(self._rules)
+        try:
+            given = dict(readable(asked.given))
+            model = self.text(model) if isinstance(model := given.pop("model", None), str) else None
+            unread = _take_token_prompt(given)
+            safe = {**sifted.value(given), **({} if model is None else {"model": model})}
+        except RecursionError:
+            return Kept(Asked(asked.endpoint, {}), _TOO_DEEP)
+        return Kept(Asked(asked.endpoint, safe), sifted.because or unread)
+
+    def answer(
+        self, messages: Iterable[Message], spoken: Iterable[str]
+    ) -> tuple[tuple[Message, ...], str | None]:
+        """Messages of an answer as they may be written, and why it may keep no tokens; `spoken` is
+        whatever else is known of what was said."""
+        sifted = _Sifted(self._rules)
+        safe = tuple(sifted.message(message) for message in messages) if self._rules else messages
+        for text in spoken if self._rules else ():
+            sifted.text(text)
+        return tuple(safe), sifted.because
+
+    def text(self, text: str) -> str:
+        """A text as it may be written."""
+        return _Sifted(self._rules).text(text) if self._rules else text
+
+    def name(self, name: str | None) -> str | None:
+        """A client's name for something, or its pseudonym."""
+        if name is None or not self._rules:
+            return name
+        sifted = _Sifted(self._rules)
+        if sifted.text(name) == name:
+            return name
+        digest = blake2b(name.encode(), key=self._salt, digest_size=10).hexdigest()
+        return f"redacted-{sorted(sifted.matched)[0]}-{digest.translate(_LETTERS)}"
+
+
+class _Sifted:
+    """Values without what the rules match, and the names of those that did."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self.matched: set[str] = set()
+
+    @property
+    def because(self) -> str | None:
+        names = ", ".join(sorted(self.matched))
+        return f"redaction rules matched: {names}" if names else None
+
+    def value(self, value: Any) -> Any:
+        """Any JSON value; keys and numbers are text as well."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return self._object(value)
+        if isinstance(value, list):
+            return self._joined([self.value(one) for one in value])
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            written = exact_json(value)
+            return value if (safe := self.text(written)) == written else safe
+        return value
+
+    def text(self, text: str) -> str:
+        """A text; what is JSON in it, or was written with its escapes, is read as well."""
+        text = self._within_json(text if text.isascii() else str(readable(text)))
+        safe = deeper = self._replaced(text)
+        for _ in range(_MOST_ESCAPED):
+            if "\\" not in deeper:
+                break
+            deeper = _unescaped(deeper)
+            if (replaced := self._replaced(deeper)) != deeper:
+                safe = deeper = replaced
+        return safe
+
+    def message(self, message: Message) -> Message:
+        """A message of an answer."""
+        return message.model_copy(
+            update={
+                "content": self.value(message.content),
+                "reasoning": self.value(message.reasoning),
+                "tool_calls": tuple(self._tool_call(call) for call in message.tool_calls),
+            }
+        )
+
+    def _tool_call(self, call: ToolCall) -> ToolCall:
+        return ToolCall(
+            name=self.text(call.name), arguments=self.value(call.arguments), id=self.value(call.id)
+        )
+
+    def _object(self, value: Mapping[str, Any]) -> Json:
+        safe: Json = {}
+        for name, item in value.items():
+            # Two names that become the same are two all the same.
+            unique = written = self.text(name)
+            while unique in safe:
+                unique = f"{written}#{len(safe)}"
+            safe[unique] = self.value(item)
+        return safe
+
+    def _joined(self, items: list[Any]) -> list[Any]:
+        """What is said over several parts of one content: it is read as one text."""
+        texts = [one for one in items if isinstance(one, dict) and isinstance(one.get("text"), str)]
+        if len(texts) < 2:
+            return items
+        whole = "".join(one["text"] for one in texts)
+        if (safe := self.text(whole)) == whole:
+            return items
+        others = [one for one in items if all(one is not text for text in texts)]
+        return [{**texts[0], "text": safe}, *others]
+
+    def _within_json(self, text: str) -> str:
+        if text.lstrip()[:1] not in ("{", "[", '"'):
+            return text
+        try:
+            parsed = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        before = exact_json(parsed)
+        safe = exact_json(self.value(parsed))
+        return text if safe == before else safe
+
+    def _replaced(self, text: str) -> str:
+        pieces: list[str] = []
+        at = 0
+        for name, begin, end in self._found(text):
+            pieces += (text[at:begin], f"[redacted:{name}]")
+            at = end
+        return "".join((*pieces, text[at:])) if pieces else text
+
+    def _found(self, text: str) -> list[tuple[str, int, int]]:
+        """What the rules match, in order; what overlaps is one, by the name of the first."""
+        merged: list[tuple[str, int, int]] = []
+        for (begin, end), name in sorted(self._spans(text)):
+            self.matched.add(name)
+            if merged and begin < merged[-1][2]:
+                first, start, reached = merged[-1]
+                merged[-1] = first, start, max(reached, end)
+            else:
+                merged.append((name, begin, end))
+        return merged
+
+    def _spans(self, text: str) -> Iterable[tuple[Span, str]]:
+        return ((span, rule.name) for rule in self._rules for span in rule.find(text))
+
+
+def _take_token_prompt(given: Json) -> str | None:
+    """Take prompts of token ids out of a request; why it may keep no tokens then."""
+    prompt = given.get("prompt")
+    if not isinstance(prompt, list):
+        return None
+    texts = [one for one in prompt if isinstance(one, str)]
+    if len(texts) == len(prompt):
+        return None
+    given["prompt"] = texts
+    return _TOKEN_PROMPT
+
+
+def _unescaped(text: str) -> str:
+    """With JSON's escapes resolved wherever they stand."""
+    plain = _ESCAPE.sub(_character, text)
+    # Two escapes may have been the halves of one character.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _character(escape: re.Match[str]) -> str:
+    number, short = escape.groups()
+    return chr(int(number, 16)) if number else _SHORT_ESCAPES.get(short, short)

@@ -1,0 +1,179 @@
+"""A call that is sent again is answered from the log (idempotency key -> the answer it had).
+
+    receipt     what was answered, written in the transaction of the call's CallEnded
+    turn        of the calls with one key one is answered at a time; the others wait
+    reply       the answer of a receipt, byte by byte as it was sent the first time
+
+A receipt is there for calls that completed; whatever else became of a call, sent again it goes to
+the engine again. A key counts per client key and user, and for one request: another one under the
+same key is refused. An answer that may not be written (a redaction rule matched) or is too large is
+not in its receipt, and the call that asks for it again is told so.
+
+Guarantee: with one gateway per home, an answer that was recorded is given again for a day and the
+engine is not asked, also where the gateway was killed before it could say it. Not covered: two
+gateways with homes of their own, which know nothing of each other's calls.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import zstandard
+from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from events.canonical import exact_json, sha256
+from events.errors import LogError
+from events.sqlite_receipts import MAX_RECEIPT_BYTES, Receipt
+from producers.gateway.redaction import Kept
+from producers.gateway.wire import Refused, encoded
+
+MAX_BODY_BYTES: Final = 16 << 20
+"""Of an answer that is kept to be given again."""
+
+_TOO_LARGE: Final = "it was too large to be kept"
+
+
+class Receipts(Protocol):
+    """What is needed of the log."""
+
+    def receipt(self, key: str) -> bytes | None:
+        """What was remembered under a key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A request that may be sent again."""
+
+    key: str
+    """Of the client, for its user."""
+    request: str
+    """A digest of it, as it may be written: one key stands for one request."""
+
+    @staticmethod
+    def of(key: str, kept: Kept) -> "Keyed":
+        """A request under a key."""
+        return Keyed(key, sha256(f"{kept.asked.endpoint} {exact_json(kept.asked.given)}"))
+
+
+def receipt(
+    keyed: Keyed, headers: Mapping[str, str], body: bytes, because: str | None = None
+) -> Receipt:
+    """What is remembered of an answer; without its body where it may not be kept `because`."""
+    if because is None and len(body) > MAX_BODY_BYTES:
+        because = _TOO_LARGE
+    value = _packed(keyed, headers, b"" if because else body, because)
+    if len(value) > MAX_RECEIPT_BYTES:
+        value = _packed(keyed, headers, b"", _TOO_LARGE)
+    return Receipt(keyed.key, value)
+
+
+def _packed(keyed: Keyed, headers: Mapping[str, str], body: bytes, because: str | None) -> bytes:
+    head = {"request": keyed.request, "headers": dict(headers), "because": because}
+    return zstandard.compress(encoded(head) + b"\n" + body)
+
+
+@dataclass(slots=True)
+class _Turn:
+    request: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    holders: int = 0
+
+
+class Retries:
+    """The calls with a key."""
+
+    def __init__(self, receipts: Receipts, patience_seconds: float) -> None:
+        self._receipts = receipts
+        self._patience_seconds = patience_seconds
+        self._turns: dict[str, _Turn] = {}
+
+    @asynccontextmanager
+    async def turn(self, keyed: Keyed) -> AsyncIterator[None]:
+        """Wait until no other call with this key is being answered. Raises Refused where that one
+        is another request, or takes too long."""
+        turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
+        if turn.request != keyed.request:
+            raise _another_request()
+        turn.holders += 1
+        try:
+            await self._acquired(turn)
+            try:
+                yield
+            finally:
+                turn.lock.release()
+        finally:
+            turn.holders -= 1
+            if not turn.holders:
+                del self._turns[keyed.key]
+
+    async def _acquired(self, turn: _Turn) -> None:
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await turn.lock.acquire()
+        except TimeoutError as error:
+            raise Refused(
+                409,
+                "a call with this idempotency key is still being answered; send it again later",
+                retry_after=5,
+            ) from error
+
+    async def reply(self, keyed: Keyed) -> Response | None:
+        """The answer that a call had; None where it has to be asked for. Raises Refused where it
+        cannot be given."""
+        try:
+            found = await asyncio.to_thread(self._receipts.receipt, keyed.key)
+        except LogError as error:
+            raise Refused(
+                503,
+                f"the log cannot say whether this idempotency key was answered: {error}; send it "
+                "again later",
+                retry_after=5,
+            ) from error
+        return None if found is None else _reply(keyed, zstandard.decompress(found))
+
+
+def _reply(keyed: Keyed, unpacked: bytes) -> Response:
+    head, _, body = unpacked.partition(b"\n")
+    said = json.loads(head)
+    if said["request"] != keyed.request:
+        raise _another_request()
+    if said["because"] is not None:
+        call = said["headers"]["x-kintsugi-call"]
+        raise Refused(
+            409,
+            f"this idempotency key was answered (call {call}), and the answer cannot be given "
+            f"again: {said['because']}; use a new key to ask anew",
+            code="answer_not_kept",
+        )
+    return Response(body, 200, said["headers"] | {"x-kintsugi-replayed": "yes"})
+
+
+def _another_request() -> Refused:
+    return Refused(
+        422,
+        "this idempotency key was used for another request; use a new key for a new request",
+        param="idempotency-key",
+        code="idempotency_key_reused",
+    )
+
+
+class Once(Response):
+    """The answer to a request with a key: the one that it had, or a new one."""
+
+    def __init__(self, retries: Retries, keyed: Keyed, call: Callable[[], Response]) -> None:
+        # Not super().__init__: status, headers and body are the answer's.
+        self.background = None
+        self._retries = retries
+        self._keyed = keyed
+        self._call = call
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        async with self._retries.turn(self._keyed):
+            answer = await self._retries.reply(self._keyed) or self._call()
+            await answer(scope, receive, send)

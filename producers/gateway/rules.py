@@ -1,0 +1,195 @@
+"""Rules that say what must not be written: a name, and where in a text it finds something.
+
+Some are built in; others are patterns of the operator's, in the syntax of RE2, which takes time in
+proportion to the text whatever the pattern is: a badly written rule cannot hang the gateway.
+References back and looking around do not exist in it and are refused when the gateway starts.
+
+Pure. The built-in rules find what is written as people and programs usually write it; numbers with
+a checksum (cards, IBANs) are found where it is right and their digits stand alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+from events.errors import KintsugiError
+
+Span = tuple[int, int]
+"""Of characters: first, and after the last."""
+
+BuiltIn = Literal["email", "card", "iban", "secret", "phone"]
+"""A mail address; a payment card's number; a bank account's; an API key, token or private key; a
+telephone number in the international form."""
+
+_MOST_DIGITS: Final = 19
+_FEWEST_DIGITS: Final = 13
+_LONGEST_IBAN: Final = 34
+_SHORTEST_IBAN: Final = 15
+
+
+class BadRule(KintsugiError):
+    """A rule that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What finds one kind of text."""
+
+    name: str
+    find: Callable[[str], Iterator[Span]]
+    """Takes text without halves of surrogate pairs."""
+
+
+def built_in(name: BuiltIn) -> Rule:
+    """One of the rules that come with kintsugi."""
+    return Rule(name, _BUILT_IN[name])
+
+
+def own(name: str, pattern: str) -> Rule:
+    """A rule of the operator's. Raises BadRule where RE2 cannot read the pattern, or where it
+    matches the empty text."""
+    compiled = _compiled(pattern, name)
+    if compiled.search("") is not None:
+        raise BadRule(f"rule {name!r}: {pattern!r} matches the empty text; let it match more")
+    return Rule(name, lambda text: _spans(compiled, text))
+
+
+@cache
+def _compiled(pattern: str, name: str) -> Any:
+    """RE2's expression. The library is loaded where there are rules, and nowhere else."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # raised instead
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        why = b"".join(error.args).decode(errors="replace")
+        raise BadRule(
+            f"rule {name!r}: {pattern!r} is no expression of RE2 ({why}); see "
+            "https://github.com/google/re2/wiki/Syntax"
+        ) from error
+
+
+def _spans(compiled: Any, text: str) -> Iterator[Span]:
+    for match in compiled.finditer(text):
+        begin, end = match.span()
+        if end > begin:
+            yield begin, end
+
+
+def _pattern(name: str, pattern: str) -> Callable[[str], Iterator[Span]]:
+    return lambda text: _spans(_compiled(pattern, name), text)
+
+
+_SEPARATORS: Final = " \u00a0-"
+"""Between groups of digits."""
+
+_DIGITS: Final = r"[0-9](?:[ \x{00A0}-]?[0-9]){12,}"
+_ACCOUNT: Final = r"(?i)\b[A-Z]{2}[0-9]{2}(?:[ \x{00A0}-]?[A-Z0-9]){11,}"
+
+
+def _cards(text: str) -> Iterator[Span]:
+    for begin, end in _spans(_compiled(_DIGITS, "card"), text):
+        yield from _windows(text, begin, end, _FEWEST_DIGITS, _MOST_DIGITS, _is_card)
+
+
+def _ibans(text: str) -> Iterator[Span]:
+    for begin, end in _spans(_compiled(_ACCOUNT, "iban"), text):
+        yield from _windows(text, begin, end, _SHORTEST_IBAN, _LONGEST_IBAN, _is_iban)
+
+
+def _windows(
+    text: str, begin: int, end: int, fewest: int, most: int, right: Callable[[str], bool]
+) -> Iterator[Span]:
+    """Runs of whole groups of so many characters for which `right` holds, first and longest first.
+
+    What stands before and after a number may look like more of it: each of its groups may be the
+    first, and each the last.
+    """
+    groups = list(_groups(text, begin, end))
+    first = 0
+    while first < len(groups):
+        last = _last(text, groups, first, fewest, most, right)
+        if last is None:
+            first += 1
+            continue
+        yield groups[first][0], groups[last][1]
+        first = last + 1
+
+
+def _groups(text: str, begin: int, end: int) -> Iterator[Span]:
+    at = begin
+    for place in range(begin, end):
+        if text[place] in _SEPARATORS:
+            yield at, place
+            at = place + 1
+    yield at, end
+
+
+def _last(
+    text: str,
+    groups: Sequence[Span],
+    first: int,
+    fewest: int,
+    most: int,
+    right: Callable[[str], bool],
+) -> int | None:
+    found: int | None = None
+    joined = ""
+    for last in range(first, len(groups)):
+        joined += text[slice(*groups[last])]
+        if len(joined) > most:
+            break
+        if len(joined) >= fewest and right(joined):
+            found = last
+    return found
+
+
+def _is_card(digits: str) -> bool:
+    """By Luhn's checksum; no card begins with 0, 1, 7, 8 or 9."""
+    if digits[0] not in "23456":
+        return False
+    doubled = [int(digit) * 2 for digit in digits[-2::-2]]
+    plain = [int(digit) for digit in digits[-1::-2]]
+    return (sum(plain) + sum(twice // 10 + twice % 10 for twice in doubled)) % 10 == 0
+
+
+def _is_iban(account: str) -> bool:
+    """By its checksum, ISO 7064 mod 97-10."""
+    if not (account[:2].isalpha() and account[2:4].isdigit()):
+        return False
+    return int("".join(str(int(char, 36)) for char in account[4:] + account[:4])) % 97 == 1
+
+
+_MAIL: Final = (
+    r"[\p{L}\p{N}._%+'-]*[\p{L}\p{N}_%+-]@[\p{L}\p{N}-]+(?:\.[\p{L}\p{N}-]+)*"
+    r"\.[\p{L}]{2,}"
+)
+_PHONE: Final = r"\+[1-9](?:[ ().\x{00A0}-]{0,2}[0-9]){6,14}\b"
+_SECRET: Final = "|".join(
+    (
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?",
+        r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # JSON Web Token
+        r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS
+        r"\bAIza[\w-]{35}",  # Google
+        r"\bgh[pousr]_[A-Za-z0-9]{20,}",
+        r"\bgithub_pat_\w{20,}",
+        r"\bglpat-[\w-]{16,}",
+        r"\bhf_[A-Za-z0-9]{16,}",
+        r"\bkg-[\w-]{43}",  # ours
+        r"\b[rsp]k_(?:live|test)_\w{10,}",  # Stripe
+        r"\bsk-[\w-]{16,}",  # OpenAI, Anthropic and others
+        r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
+        r"(?i:\bbearer\s+)[\w.~+/=-]{8,}",
+    )
+)
+
+_BUILT_IN: Final[Mapping[BuiltIn, Callable[[str], Iterator[Span]]]] = {
+    "email": _pattern("email", _MAIL),
+    "card": _cards,
+    "iban": _ibans,
+    "secret": _pattern("secret", _SECRET),
+    "phone": _pattern("phone", _PHONE),
+}
