@@ -7,19 +7,25 @@ finished within `gateway.grace_seconds`, and the rest is recorded as aborted.
 
 import asyncio
 import logging
+import os
+import secrets
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
 from daemon.settings import ConfigurationError, Settings
-from events.errors import LogUnavailable
+from events.envelope import minted_id
+from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.recorder import Recorder
+from producers.gateway.redaction import Redaction
 from producers.gateway.server import Gateway, Options
 from producers.gateway.upstreams import Upstream, Upstreams
 
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
 
 _MAX_HEAD_BYTES: Final = 64 << 10
 """Of request line and headers."""
+
+_SALT_BYTES: Final = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +52,67 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         ships=app.on_kafka,
     )
     recorder = Recorder(app.spool, app.blobs)
-    return Gateway(recorder, Upstreams(upstreams(settings, urls)), keyring(settings), options)
+    engines = Upstreams(upstreams(settings, urls))
+    return Gateway(recorder, engines, keyring(settings), options, redaction(app))
+
+
+def redaction(app: "App") -> Redaction:
+    """What is not written. The home's salt is made where there are rules."""
+    rules = app.settings.redaction.made()
+    return Redaction(rules, salt(app.home)) if rules else Redaction()
+
+
+def salt(home: Path) -> bytes:
+    """The secret of a home's pseudonyms: 32 bytes in the file `salt`, made when first asked for.
+
+    Raises LogReadOnly where it cannot be made, LogCorrupt where the file holds something else.
+    """
+    path = home / "salt"
+    if not path.exists():
+        _make_salt(path)
+    found = path.read_bytes()
+    if len(found) != _SALT_BYTES:
+        raise LogCorrupt(
+            f"{path} holds {len(found)} bytes and not {_SALT_BYTES}; restore it, or remove it and "
+            "get other pseudonyms from then on"
+        )
+    return found
+
+
+def _make_salt(path: Path) -> None:
+    temporary = path.with_name(f".salt.{minted_id()}")
+    try:
+        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(_SALT_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        # Of several that start at once, one makes it.
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    except OSError as error:
+        raise LogReadOnly(
+            f"{path} cannot be made: {error.strerror}; make its folder writable"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Lines of the program's own log, without what must not be written either."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__("%(levelname)s:%(name)s:%(message)s")
+        self._redaction = redaction
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with the traceback where there is one."""
+        return self._redaction.text(super().format(record))
+
+
+def _log_to_stderr(redaction: Redaction) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(redaction))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -> None:
@@ -53,13 +121,14 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     host = settings.host if host is None else host
     check_reach(host, bool(settings.keys))
     made = gateway(app, urls)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    _log_to_stderr(redaction(app))
     with _bound(host, settings.port if port is None else port) as bound:
         config = uvicorn.Config(
             made.app,
             http="h11",
             h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
             log_level="warning",
+            log_config=None,  # its lines go where ours go
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=settings.grace_seconds,

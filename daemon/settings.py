@@ -8,6 +8,7 @@ Each setting is described in docs/configuration.md; a test compares that page wi
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,6 +26,8 @@ from pydantic_settings import (
 )
 
 from events.errors import KintsugiError
+from producers.gateway.rules import BadRule, BuiltIn, built_in, own
+from producers.gateway.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
@@ -132,6 +135,35 @@ class Gateway(Section):
     feedback_per_minute: int = Field(default=600, ge=1)
 
 
+class Rule(Section):
+    """A redaction rule of one's own."""
+
+    name: str = Field(pattern="^[a-z][a-z0-9_]{0,39}$")
+    """What stands in the place of what it matches: `[redacted:NAME]`."""
+    pattern: str = Field(min_length=1, max_length=10_000)
+    """In the syntax of RE2."""
+
+
+class Redaction(Section):
+    """What the gateway must not write."""
+
+    rules: tuple[BuiltIn | Rule, ...] = ()
+
+    @field_validator("rules")
+    @classmethod
+    def _usable(cls, rules: tuple[BuiltIn | Rule, ...]) -> tuple[BuiltIn | Rule, ...]:
+        made = _rules(rules)
+        if twice := [
+            name for name, count in Counter(one.name for one in made).items() if count > 1
+        ]:
+            raise ValueError(f"two rules are called {twice[0]!r}; give one of them another name")
+        return rules
+
+    def made(self) -> "tuple[RuleInUse, ...]":
+        """The rules, ready to be used."""
+        return _rules(self.rules)
+
+
 class Sessions(Section):
     """Conversations."""
 
@@ -157,6 +189,7 @@ class Settings(BaseSettings):
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
     gateway: Gateway = Gateway()
+    redaction: Redaction = Redaction()
     sessions: Sessions = Sessions()
     kafka: Kafka = Kafka()
     log: Log = Log()
@@ -279,6 +312,16 @@ def names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.replace(".", "__").upper()
+
+
+def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
+    """Raises ValueError, which pydantic reports, for a pattern that cannot be used."""
+    try:
+        return tuple(
+            built_in(one) if isinstance(one, str) else own(one.name, one.pattern) for one in rules
+        )
+    except BadRule as error:
+        raise ValueError(str(error)) from error
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
