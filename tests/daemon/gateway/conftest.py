@@ -27,6 +27,7 @@ from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.recorder import Recorder
+from producers.gateway.redaction import Redaction
 from producers.gateway.server import Gateway, Options
 from producers.gateway.upstreams import Upstream, Upstreams
 from tests.conftest import missing
@@ -101,6 +102,7 @@ def fronting(
     proven: bool = True,
     log: SqliteLog | None = None,
     patience: float = 20,
+    redaction: Redaction | None = None,
     **options: object,
 ) -> Iterator[Fronted]:
     """A gateway over engines, in a thread of this process."""
@@ -111,6 +113,7 @@ def fronting(
         upstreams,
         Keyring(keys),
         Options(**options),  # type: ignore[arg-type]
+        redaction,
     )
     http = uvicorn.Server(uvicorn.Config(made.app, port=0, log_level="error", lifespan="on"))
     thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
