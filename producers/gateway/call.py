@@ -252,13 +252,19 @@ class Call(Response):
                     await self._finish(send, event, recorded)
                     return
                 await self._pass_on(send, event)
-        # The engine's last word was an error, or it was cut off.
-        failure = self._answer.error or f"the engine's stream ended without {self._answer.LAST}"
-        await self._end("failed", failure)
+        if self._answer.error is None:
+            # Cut off, however politely: without a word of ours it would look whole to a client.
+            cut = f"its stream ended without {self._answer.LAST}"
+            raise UpstreamLost(f"{self._upstream.url}: {cut}")
+        await self._end("failed", self._answer.error)
         await self._last(send, splitter.rest())
 
     async def _pass_on(self, send: Send, event: bytes) -> None:
-        document = _object(sse.data(event) or b"")
+        payload = sse.data(event)
+        document = _object(payload or b"")
+        if payload and document is None:
+            # Passed on as it came, but what was said is not known: no answer to learn from.
+            self._answer.error = self._answer.error or "the engine sent an event that is no JSON"
         if document is not None:
             restored = self._answer.chunk(document)
             if restored is None:
