@@ -51,10 +51,19 @@ class Book:
 
     def answer(self, call: str) -> tuple[Message, ...]:
         """What was answered to a call that was completed. Raises KeyError."""
-        for ended in self.ended.get(call, ()):
-            if ended.outcome == "completed" and ended.content is not None:
-                return ended.content.messages
-        raise KeyError(call)
+        (ended,) = self.ended[call]
+        if ended.outcome != "completed" or ended.content is None:
+            raise KeyError(call)
+        return ended.content.messages
+
+    def completed(self, call: str) -> bool:
+        """Whether it has an end, and a good one."""
+        return any(ended.outcome == "completed" for ended in self.ended.get(call, ()))
+
+    def question(self, call: str) -> str:
+        """The last message of a call."""
+        content = self.started[call][0].content
+        return content.messages[-1].text if content and content.messages else ""
 
 
 @dataclass(slots=True)
@@ -67,8 +76,6 @@ class Audit:
     evidence: int = 0
     """Calls that were started and never ended: what a killed gateway leaves."""
     replayed: int = 0
-    begun_again: int = 0
-    """Calls with an idempotency key whose first attempt came to nothing."""
     feedback: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     lost: int = 0
@@ -77,7 +84,9 @@ class Audit:
     lost_feedback: int = 0
     doubled_ids: int = 0
     ended_twice: int = 0
-    """Calls that were completed twice, or without an idempotency key have two ends of any kind."""
+    """Calls with two starts or two ends."""
+    answered_twice: int = 0
+    """Idempotency keys under which more than one call was completed."""
     ended_without_start: int = 0
     unequal_answers: int = 0
     unequal_requests: int = 0
@@ -105,7 +114,7 @@ class Audit:
 def read(home: Path) -> Book:
     """All of a home's log."""
     book = Book()
-    log = SqliteLog(home / "log.db")
+    log = SqliteLog(home / "log.db", read_only=True)
     try:
         book.problems = log.check()
         for stream, partition, end in _partitions(log):
@@ -125,7 +134,7 @@ def audit(home: Path, ledger: Ledger) -> Audit:
     found.outcomes.update(ended[0].outcome for ended in book.ended.values())
     found.replayed = sum(seen.replayed for seen in ledger.seen)
     _audit_log(book, found)
-    _audit_ends(book, {seen.call for seen in ledger.seen if seen.key is not None}, found)
+    _audit_keys(book, ledger, found)
     for seen in ledger.seen:
         _audit_attempt(book, seen, found)
     for feedback in set(ledger.feedback) - set(book.feedback):
@@ -166,16 +175,23 @@ def _audit_log(book: Book, found: Audit) -> None:
     for event, count in book.ids.items():
         if count > 1:
             found.wrong("doubled_ids", f"event {event} {count} times, first {book.places[event]}")
-
-
-def _audit_ends(book: Book, keyed: set[str | None], found: Audit) -> None:
-    for call, ended in book.ended.items():
-        outcomes = [one.outcome for one in ended]
-        if len(ended) > 1 and (call not in keyed or outcomes.count("completed") > 1):
-            found.wrong("ended_twice", f"call {call} {outcomes}")
-        found.begun_again += len(book.started.get(call, ())) > 1
-        if call not in book.started:
+    for call in book.started.keys() | book.ended.keys():
+        counts = len(book.started.get(call, ())), len(book.ended.get(call, ()))
+        if max(counts) > 1:
+            found.wrong("ended_twice", f"call {call}: {counts} starts and ends")
+        if not counts[0]:
             found.wrong("ended_without_start", call)
+
+
+def _audit_keys(book: Book, ledger: Ledger, found: Audit) -> None:
+    """A lost answer's call is known by its question, which no other call asks."""
+    asked: dict[str, list[str]] = {}
+    for call in book.started:
+        if book.completed(call):
+            asked.setdefault(book.question(call), []).append(call)
+    for key, question in {(seen.key, seen.messages[-1]["content"]) for seen in ledger.seen}:
+        if key is not None and len(calls := asked.get(question, [])) > 1:
+            found.wrong("answered_twice", f"key {key}: calls {calls}")
 
 
 def _audit_attempt(book: Book, seen: Seen, found: Audit) -> None:

@@ -198,7 +198,7 @@ def _compared(stage: Scene, book: Book, told: Told) -> dict[str, int]:
     """The log against the engine's own account."""
     figures = dict.fromkeys(("completed", "aborted", "cancelled"), 0)
     heard = stage.engine.heard
-    calls = {_mark(book, call): call for call in book.started}
+    calls = {book.question(call): call for call in book.started}
     for mark in heard.asked.keys() - calls.keys():
         told.wrong.append(f"{mark} reached the engine and has no start")
     for mark in heard.asked - heard.finished - heard.cancelled:
@@ -226,10 +226,6 @@ def _check(mark: str, ended: CallEnded, cancelled: int, told: Told) -> None:
     said = answer_to([{"role": "user", "content": mark}], 0, 40 if "hang_up" in mark else 5)
     if mark != "last" and not said.startswith(ended.content.messages[0].text):
         told.wrong.append(f"{mark}: {ended.content.messages[0].text!r} was not said")
-
-
-def _mark(book: Book, call: str) -> str:
-    return book.request(call)[-1].text
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from typing import Any, Final, Self
 
 Json = dict[str, Any]
 
-FAULTS: Final = ("cut", "reset", "garbage", "stall")
-"""The answer ends without its end; the connection is reset; what comes is no JSON; nothing comes
-any more."""
+FAULTS: Final = ("cut", "reset", "garbage", "stall", "nonsense")
+"""The answer ends without its end; the connection is reset; what comes is no HTTP; nothing comes
+any more; a piece of it is no JSON."""
 
 _MODEL: Final = "scripted"
 _PROMPT: Final = [1, 2, 3]
@@ -145,7 +145,9 @@ class Engine:
         pieces = list(_pieces(body, script))
         async for number, piece in _paced(pieces, script.get("pace_ms", 0)):
             if number == len(pieces) // 2:
-                if fault:
+                if fault == "nonsense":
+                    await _piece(writer, b'{"choices": [')
+                elif fault:
                     return await _struck(writer, fault)
                 await self._held(script)
             await _piece(writer, json.dumps(piece).encode())
@@ -197,6 +199,11 @@ async def _struck(writer: asyncio.StreamWriter, fault: str) -> bool:
         writer.transport.abort()
     elif fault == "stall":
         await asyncio.Event().wait()
+    elif fault == "nonsense":
+        writer.write(
+            _head("content-type: application/json", "content-length: 13") + b'{"choices": ['
+        )
+        await writer.drain()
     elif fault == "garbage":
         writer.write(b"\x00\xffno protocol of anybody's\r\n\r\n" * 3)
         await writer.drain()

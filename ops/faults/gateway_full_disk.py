@@ -33,6 +33,7 @@ BIG: Final = 1 << 20
 """Characters of a request that is no record but a blob."""
 
 _FILLER: Final = "filler"
+_NOBODY: Final = Seen([], "", stream=True)
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -108,9 +109,8 @@ def _under_way(stage: Scene, name: str) -> Iterator[None]:
     threads = [threading.Thread(target=_stream, args=(stage, mark)) for mark in marks]
     for thread in threads:
         thread.start()
-    while not all(stage.engine.heard.asked[mark] for mark in marks):
+    while not all(seen.recorded for mark in marks for seen in stage.ledger.of(mark) or [_NOBODY]):
         time.sleep(0.01)
-    time.sleep(0.3)
     try:
         yield
     finally:

@@ -87,6 +87,18 @@ class Ledger:
         """The attempts that must be in the log."""
         return [one for one in self.seen if one.acknowledged]
 
+    def cut_off(self) -> list[Seen]:
+        """Streams that began and did not come to their end."""
+        return [one for one in self.seen if one.stream and one.status == 200 and not one.whole]
+
+    def silent(self) -> list[Seen]:
+        """Those of them whose client was told nothing of it."""
+        return [one for one in self.cut_off() if one.error is None]
+
+    def of(self, mark: str) -> list[Seen]:
+        """The attempts at one call."""
+        return [one for one in self.seen if one.mark == mark]
+
 
 class _Tap(httpx2.BaseTransport):
     """Keeps what was read of the last response."""
@@ -150,9 +162,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Seen:
-        """One attempt, written into the ledger whatever becomes of it."""
+        """One attempt. It is in the ledger from its beginning, whatever becomes of it.
+
+        `extra_body` goes in the place of the script, to engines that know of none.
+        """
         headers = dict(headers or {})
+        body = fields.pop("extra_body", None) or {"script": script}
         seen = Seen(messages, str(script["mark"]), stream, headers.get("idempotency-key"))
+        self._ledger.seen.append(seen)
         self._tap.read = bytearray()
         self._tap.ended = False
         create = self._openai.chat.completions.with_streaming_response.create
@@ -161,7 +178,7 @@ class Client:
                 model="scripted",
                 messages=messages,  # type: ignore[arg-type]
                 stream=stream,
-                extra_body={"script": script},
+                extra_body=body,
                 extra_headers=headers,
                 **fields,
             ) as raw:
@@ -189,7 +206,6 @@ class Client:
         streamed = seen.stream and seen.status == 200
         seen.whole = read.endswith(DONE) if streamed else self._tap.ended
         seen.taken_back = streamed and NOT_RECORDED in read
-        self._ledger.seen.append(seen)
 
     def praise(self, call: str, key: str) -> bool:
         """Post feedback about a call; whether it was acknowledged."""
@@ -219,8 +235,10 @@ class Talker(threading.Thread):
         pace_ms: float = 2,
         timeout_seconds: float = _READ_SECONDS,
         per_second: float | None = None,
+        extra_body: Json | None = None,
     ) -> None:
-        """`per_second`: calls at this rate; else one follows the other."""
+        """`per_second`: calls at this rate; else one follows the other. `extra_body`: in
+        the place of scripts."""
         super().__init__(name=f"talker-{seed}", daemon=True)
         self.error: Exception | None = None
         self._client = Client(url, ledger, timeout_seconds)
@@ -230,6 +248,7 @@ class Talker(threading.Thread):
         self._words = words
         self._pace_ms = pace_ms
         self._per_second = per_second
+        self._extra_body = extra_body
         self._asked = 0
         self._began = 0.0
 
@@ -276,7 +295,7 @@ class Talker(threading.Thread):
         mark = f"{self._name}.{self._asked}"
         script: Json = {"mark": mark, "words": self._random.randint(1, self._words)}
         script["pace_ms"] = self._pace_ms
-        fields: Json = {}
+        fields: Json = {"extra_body": self._extra_body}
         if self._random.random() < 0.3:
             fields["tools"] = [TOOL]
             script["tool"] = self._random.random() < 0.7

@@ -1,0 +1,201 @@
+"""Engines that die in the middle of an answer, and engines that answer wrongly.
+
+    python -m ops.faults.gateway_upstream_kill --count 20
+
+Two embedded engines behind one gateway, clients in named sessions with long streams; one engine
+after the other is killed while it speaks, and started again. Then a scripted engine cuts answers
+off, resets, sends garbage and falls silent, `count` times each. Passes when every call ended once
+in the log with what its client had read of it, nobody was given a truncated answer that looks
+complete, a session moves to the other engine while its own is away and returns to it, and the log
+says of each wrong answer that it failed or timed out.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count as count_up
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from ops.faults.command import command
+from ops.faults.gateway_audit import Book, read
+from ops.faults.gateway_engine import FAULTS
+from ops.faults.gateway_load import Ledger
+from ops.faults.gateway_scene import ROOT, START_SECONDS, Program, Scene, free_port, scene
+from producers.gateway.upstreams import Upstream, Upstreams
+
+CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
+CLIENTS: Final = 4
+STREAMS: Final = 2
+"""Under way in the session of the engine that dies."""
+LONG: Final = {"max_tokens": 1000, "ignore_eos": True}
+PATIENCE_SECONDS: Final = 60.0
+SILENCE_SECONDS: Final = 1.0
+"""How long the gateway waits for a scripted engine."""
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Kill engines `count` times; then each scripted fault as often."""
+    killed = _killed(count, folder / "killed", random.Random(seed))
+    scripted = _scripted(count, folder / "scripted")
+    passed = killed["passed"] and scripted["passed"]
+    figures = {"killed": killed, "scripted": scripted, "passed": passed}
+    return {"fault": "kill -9 engine", "kills": count, "seeds": [seed], **figures}
+
+
+class RealEngine(Program):
+    """The embedded engine over the reference policy."""
+
+    def __init__(self, output: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        port, model = str(self.port), str(CHECKPOINT)
+        arguments = ("--model", model, "--port", port, "--threads", "1", "--name", "scripted")
+        super().__init__(output, "daemon.engine", *arguments)
+
+    def start(self) -> None:
+        """Returns when it answers. Raises RuntimeError."""
+        self.launch()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if not self.runs() or time.monotonic() > deadline:
+                raise RuntimeError(f"the engine does not start; see {self.output}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx2.get(f"{self.url}/models", timeout=5).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+
+def _killed(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    figures = {"moved": 0, "came_back": 0}
+    with ExitStack() as stack:
+        engines = [RealEngine(folder / f"engine-{number}.log") for number in range(2)]
+        for engine in engines:
+            stack.callback(engine.kill)
+            engine.start()
+        urls = [engine.url for engine in engines]
+        stage = stack.enter_context(scene(folder, urls))
+        short = {"max_tokens": 16}
+        with stage.talking(CLIENTS, chance.randrange(1000), extra_body=short):
+            for number in range(count):
+                engine = engines[number % 2]
+                name, session = f"kill-{number}", _session_of(engine.url, urls)
+                with _streaming(stage, name, session):
+                    time.sleep(chance.uniform(0, 0.3))
+                    engine.kill()
+                away = _asked_of(stage, f"{name}.away", session)
+                figures["moved"] += away not in (None, engine.url)
+                engine.start()
+                figures["came_back"] += _returns(stage, name, session, engine.url)
+        found, book = stage.audited(), read(stage.gateway.home)
+    figures["cut_off"] = len(stage.ledger.cut_off())
+    figures["silent"] = len(stage.ledger.silent())
+    figures["unsaid"] = _unsaid(stage.ledger, book)
+    homely = figures["moved"] == figures["came_back"] == count
+    told = figures["silent"] == figures["unsaid"] == found.evidence == 0 < figures["cut_off"]
+    return {**found.report(), **figures, "passed": found.sound and homely and told}
+
+
+def _scripted(count: int, folder: Path) -> dict[str, Any]:
+    wrong: list[str] = []
+    with scene(folder, KINTSUGI_GATEWAY__TIMEOUT_SECONDS=f"{SILENCE_SECONDS:g}") as stage:
+        with stage.client() as client:
+            for number, fault, stream in product(range(count), FAULTS, (False, True)):
+                mark = f"{fault}.{'stream' if stream else 'whole'}.{number}"
+                script = {"mark": mark, "words": 10, "fault": fault}
+                message = {"role": "user", "content": mark}
+                seen = client.ask([message], script, stream=stream)
+                if seen.answered or (seen.error is None and seen.finished):
+                    wrong.append(f"{mark} looks like an answer")
+            message = {"role": "user", "content": "last"}
+            if not client.ask([message], {"mark": "last", "words": 3}, stream=True).acknowledged:
+                wrong.append("a call after all that is not answered")
+        found, book = stage.audited(), read(stage.gateway.home)
+    for call, started in book.started.items():
+        mark = book.question(call)
+        expected = "timeout" if mark.startswith("stall") else "failed"
+        outcomes = [ended.outcome for ended in book.ended.get(call, ())]
+        if outcomes != [expected if mark != "last" else "completed"]:
+            wrong.append(f"{mark} is {outcomes} at {started[0].upstream}")
+    wrong += [f"{seen.mark} ended without a word" for seen in stage.ledger.silent()]
+    passed = found.sound and not wrong
+    return {**found.report(), "wrong": wrong[:20], "passed": passed}
+
+
+@contextmanager
+def _streaming(stage: Scene, name: str, session: str) -> Iterator[None]:
+    """Long streams in a session that have said something when the body begins."""
+    marks = [f"{name}.{number}" for number in range(STREAMS)]
+    threads = [threading.Thread(target=_stream, args=(stage, mark, session)) for mark in marks]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not all(any(one.answers for one in stage.ledger.of(mark)) for mark in marks):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the streams {', '.join(marks)} do not begin")
+        time.sleep(0.005)
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _stream(stage: Scene, mark: str, session: str) -> None:
+    with stage.client() as client:
+        message = {"role": "user", "content": mark}
+        headers = {"x-kintsugi-session": session}
+        client.ask([message], {"mark": mark}, stream=True, headers=headers, extra_body=LONG)
+
+
+def _session_of(url: str, urls: Sequence[str]) -> str:
+    """The name of a session that belongs to this engine."""
+    names = (f"session-{number}" for number in count_up())
+    upstreams = Upstreams([Upstream(one) for one in urls])
+    return next(name for name in names if upstreams.for_session(name)[0].url == url)
+
+
+def _asked_of(stage: Scene, mark: str, session: str) -> str | None:
+    """Which engine a call of the session is answered by."""
+    with stage.client() as client:
+        message = {"role": "user", "content": mark}
+        headers = {"x-kintsugi-session": session}
+        body = {"max_tokens": 2}
+        seen = client.ask([message], {"mark": mark}, stream=False, headers=headers, extra_body=body)
+    if not seen.acknowledged or seen.status != 200:
+        return None
+    (started,) = read(stage.gateway.home).started[str(seen.call)]
+    return started.upstream
+
+
+def _returns(stage: Scene, mark: str, session: str, url: str) -> bool:
+    """Whether the session is answered by this engine again after a while."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    attempt = 0
+    while _asked_of(stage, f"{mark}.back.{attempt}", session) != url:
+        if time.monotonic() > deadline:
+            return False
+        attempt += 1
+        time.sleep(0.5)
+    return True
+
+
+def _unsaid(ledger: Ledger, book: Book) -> int:
+    """Streams that were cut off and whose calls are not recorded as failed."""
+    return sum(
+        all(ended.outcome != "failed" for ended in book.ended.get(str(seen.call), ()))
+        for seen in ledger.cut_off()
+    )
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
