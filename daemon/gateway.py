@@ -1,26 +1,33 @@
 """The gateway as a process: settings in, a server that drains on SIGTERM.
 
 Refuses to listen beyond this machine without keys: whoever reaches it spends its engines and reads
-what they say. On SIGTERM or SIGINT nothing new is taken, calls that are being answered are
-finished within `gateway.grace_seconds`, and the rest is recorded as aborted.
+what they say. On SIGTERM or SIGINT it is not ready any more, begins no call, finishes those that
+are being answered within `gateway.grace_seconds`, and records the rest as aborted.
 """
 
 import asyncio
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import uvicorn
 
+from daemon.patience import PatientConnection
 from daemon.settings import ConfigurationError, Settings
+from daemon.settings import Upstream as ConfiguredUpstream
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.keys import ClientKey, Keyring
@@ -36,6 +43,15 @@ _MAX_HEAD_BYTES: Final = 64 << 10
 """Of request line and headers."""
 
 _SALT_BYTES: Final = 32
+
+_KEPT_SECONDS: Final = 75
+"""How long a connection may rest. Longer than clients keep theirs (5 seconds for those of OpenAI),
+so that none asks on one that is being closed."""
+
+_CUT_SECONDS: Final = 1
+"""Of the grace, for what uvicorn waits for on its own."""
+
+_SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 _logger = logging.getLogger(__name__)
 
@@ -119,34 +135,79 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     """Answer until told to stop. Raises ConfigurationError, LogError."""
     settings = app.settings.gateway
     host = settings.host if host is None else host
-    check_reach(host, bool(settings.keys))
+    address = address_of(host)
+    check_reach(host, address, bool(settings.keys))
     made = gateway(app, urls)
     _log_to_stderr(redaction(app))
-    with _bound(host, settings.port if port is None else port) as bound:
+    with _bound(address, settings.port if port is None else port) as bound:
         config = uvicorn.Config(
             made.app,
-            http="h11",
+            http=partial(PatientConnection, seconds=settings.client_seconds),  # type: ignore[arg-type]
+            ws="none",
+            proxy_headers=False,
             h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
             log_level="warning",
             log_config=None,  # its lines go where ours go
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=settings.grace_seconds,
+            timeout_keep_alive=_KEPT_SECONDS,
+            timeout_graceful_shutdown=_CUT_SECONDS,
         )
+        grace = settings.grace_seconds - _CUT_SECONDS
         # uvicorn stops on these, then raises them again for whoever listened before.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        address = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
-        print(f"kintsugi gateway at {address}", file=sys.stderr, flush=True)
-        asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))
+        url = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
+        print(f"kintsugi gateway at {url}", file=sys.stderr, flush=True)
+        asyncio.run(_Server(config, made, grace).serve(sockets=[bound]))
 
 
-def check_reach(host: str, keys: bool) -> None:
-    """Refuse to listen beyond this machine without keys."""
-    if keys or _is_loopback(host):
+class _Server(uvicorn.Server):
+    """A server that still answers, by refusing, while what it began is finished."""
+
+    def __init__(self, config: uvicorn.Config, stopped: Gateway, grace_seconds: float) -> None:
+        super().__init__(config)
+        self._gateway = stopped
+        self._grace_seconds = grace_seconds
+        self._until: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the grace, a second one ends it."""
+        if self._until is not None:
+            super().handle_exit(sig, frame)
+            return
+        self._gateway.stop()
+        self._until = time.monotonic() + self._grace_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._until is not None:
+            over = not self._gateway.busy or time.monotonic() >= self._until
+            self.should_exit = self.should_exit or over
+        return await super().on_tick(counter)
+
+
+def address_of(host: str) -> str:
+    """The one address that is listened on. Raises ConfigurationError for a host without one."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"gateway.host is {host!r}, which has no address ({error}); name an address of this "
+            "machine"
+        ) from error
+    if not found:
+        raise ConfigurationError("gateway.host is empty; name an address of this machine")
+    # A name may have several, as localhost: the first of the older kind, which every client tries.
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[-1][0])
+
+
+def check_reach(host: str, address: str, keys: bool) -> None:
+    """Refuse to listen beyond this machine without keys; a name is what it resolves to."""
+    if keys or ip_address(address).is_loopback:
         return
+    named = host if host == address else f"{host} ({address})"
     raise ConfigurationError(
-        f"gateway.host is {host}, which others can reach, and gateway.keys is empty; mint a key "
+        f"gateway.host is {named}, which others can reach, and gateway.keys is empty; mint a key "
         "with kintsugi key NAME, or listen on 127.0.0.1"
     )
 
@@ -158,9 +219,21 @@ def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
     if not named:
         raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
     for url in named:
-        if not url.startswith(("http://", "https://")) or not url.endswith("/v1"):
-            raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
+        _check_url(url)
     return [Upstream(url, _key(settings, url)) for url in dict.fromkeys(named)]
+
+
+def _check_url(url: str) -> None:
+    """A key in a URL would be in every event and every message that names its engine."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise ConfigurationError(
+            f"upstream {shown!r} has more than scheme, host and path; put a key into "
+            "upstreams[].api_key"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc or not url.endswith("/v1"):
+        raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
 
 
 def keyring(settings: Settings) -> Keyring:
@@ -170,21 +243,34 @@ def keyring(settings: Settings) -> Keyring:
 
 
 def _key(settings: Settings, url: str) -> str | None:
-    for one in settings.upstreams:
-        if one.url.rstrip("/") != url:
-            continue
-        if one.api_key is not None:
-            return one.api_key.get_secret_value()
-        if one.api_key_file is not None:
-            return one.api_key_file.expanduser().read_text().strip()
+    for place, one in enumerate(settings.upstreams):
+        if one.url.rstrip("/") == url:
+            key = _secret(one, f"upstreams[{place}]")
+            if key is not None and _SENDABLE.fullmatch(key) is None:
+                raise ConfigurationError(
+                    f"the key of upstreams[{place}] ({url}) is empty or has characters that no "
+                    "header can hold; give the key alone"
+                )
+            return key
     return None
 
 
-def _is_loopback(host: str) -> bool:
+def _secret(one: ConfiguredUpstream, where: str) -> str | None:
+    """An engine's key from its one place."""
+    if one.api_key is not None:
+        if one.api_key_file is not None:
+            raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")
+        return one.api_key.get_secret_value()
+    if one.api_key_file is None:
+        return None
+    path = one.api_key_file.expanduser()
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return path.read_bytes().decode("latin-1").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{where}.api_key_file is {path}, which cannot be read: {error.strerror}; correct the "
+            "name or its permissions"
+        ) from error
 
 
 def _printed(host: str) -> str:

@@ -22,6 +22,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -132,6 +133,8 @@ class Gateway(Section):
     grace_seconds: int = Field(default=30, ge=1)
     """For calls that are being answered when it is told to stop."""
     max_body_bytes: int = Field(default=32 << 20, ge=1024)
+    client_seconds: float = Field(default=60.0, gt=0)
+    """That a client has for sending a request, and for taking some of what waits for it."""
     feedback_per_minute: int = Field(default=600, ge=1)
 
 
@@ -175,7 +178,11 @@ class Settings(BaseSettings):
     """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,  # --debug prints them, and an input may be a key
     )
 
     home: Path = Path("~/.local/share/kintsugi")
@@ -277,6 +284,10 @@ def load(**flags: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise ConfigurationError(_explain(error)) from error
+    except SettingsError as error:
+        raise ConfigurationError(
+            f"{error}; a list or a table in a variable is written as JSON"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigurationError(
             f"{config_file(given.get('home'))} cannot be read as TOML: {error}; correct the file"
@@ -371,6 +382,7 @@ def _explain(error: ValidationError) -> str:
         remedy = f"did you mean {close[0]}?" if close else "remove it, or see docs/configuration.md"
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
-    secret = "password" in name or name == "database_url"
+    # What is wrong with an engine may be the whole entry, its key included.
+    secret = "password" in name or name.startswith(("database_url", "upstreams"))
     value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
     return f"setting {name}: {message}{value}; see docs/configuration.md"

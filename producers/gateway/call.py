@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import httpx2
 from starlette.responses import Response
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
@@ -40,6 +39,7 @@ from events.rollouts import (
 from events.sqlite_receipts import Receipt
 from producers.gateway import sse
 from producers.gateway.capture import capturing
+from producers.gateway.connections import HttpClient, Reply
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
@@ -87,7 +87,7 @@ class Desk:
 
     recorder: Recorder
     sessions: Sessions
-    client: httpx2.AsyncClient
+    client: HttpClient
     metrics: Metrics
     alias: str
     capture: CaptureMode
@@ -140,15 +140,18 @@ class Call(Response):
         """Answer, unless the client goes away first."""
         work = asyncio.create_task(self._answered(self._timed(send)))
         gone = asyncio.create_task(_gone(receive))
+        stopped: Send | None = None
         with self._desk.metrics.in_flight():
             try:
                 await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                # The server gives up on us: what was begun is recorded, and the client told.
+                stopped = send
             finally:
-                # Also where the server itself gives up on us: what was begun is recorded first.
                 for task in (work, gone):
                     task.cancel()
                 await asyncio.gather(gone, return_exceptions=True)
-                await asyncio.shield(self._closed(work))
+                await asyncio.shield(self._closed(work, stopped))
 
     def _timed(self, send: Send) -> Send:
         """Counts when the client has something to read."""
@@ -165,13 +168,15 @@ class Call(Response):
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    async def _closed(self, work: "asyncio.Task[None]") -> None:
+    async def _closed(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
         bug = failure if isinstance(failure, Exception) else None
         if self._end_task is not None:
             await self._end_task
         elif bug is not None:
             await self._end("failed", f"the gateway failed: {type(bug).__name__}")
+        elif stopped is not None:
+            await self._failed(stopped, _STOPPED, "aborted")
         else:
             await self._end("aborted", "the client went away before the answer was whole")
         if bug is not None:
@@ -213,7 +218,7 @@ class Call(Response):
         if self._start is None:
             self._start = asyncio.create_task(self._record_start())
 
-    async def _relay(self, response: httpx2.Response, send: Send) -> None:
+    async def _relay(self, response: Reply, send: Send) -> None:
         self._status = response.status_code
         self._passed = _passed_on(response)
         kind = response.headers.get("content-type", "")
@@ -222,7 +227,7 @@ class Call(Response):
         else:
             await self._whole(response, send)
 
-    async def _whole(self, response: httpx2.Response, send: Send) -> None:
+    async def _whole(self, response: Reply, send: Send) -> None:
         body = await response.aread()
         document = _object(body)
         if response.status_code == 200 and document is not None:
@@ -238,7 +243,7 @@ class Call(Response):
         await self._begin(send, response.status_code, headers, recorded)
         await self._last(send, body)
 
-    async def _stream(self, response: httpx2.Response, send: Send) -> None:
+    async def _stream(self, response: Reply, send: Send) -> None:
         recorded = await self._started()
         if not recorded and self._desk.capture == "required":
             await self._end("failed", str(_UNRECORDED))
@@ -476,6 +481,10 @@ _UNRECORDED: Final = Refused(
     503, "the call cannot be recorded and capture is required; free space on the gateway's disk"
 )
 
+_STOPPED: Final = Refused(
+    503, "the gateway was stopped before the answer was whole; ask again", retry_after=5
+)
+
 
 def _header_value(text: str) -> str:
     """A client may ask for a model of any name."""
@@ -495,7 +504,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _said(document: dict[str, Any] | None, response: httpx2.Response) -> str:
+def _said(document: dict[str, Any] | None, response: Reply) -> str:
     """What an engine that refused says went wrong."""
     error = (document or {}).get("error")
     message = error.get("message") if isinstance(error, dict) else None
@@ -503,5 +512,5 @@ def _said(document: dict[str, Any] | None, response: httpx2.Response) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _passed_on(response: httpx2.Response) -> list[tuple[str, str]]:
+def _passed_on(response: Reply) -> list[tuple[str, str]]:
     return [(name, response.headers[name]) for name in _PASSED_ON if name in response.headers]

@@ -2,7 +2,9 @@
 
 A key is 256 random bits that `kintsugi key` mints and shows once, so a plain SHA-256 of it can be
 stored: there is nothing to guess. A token is a key, or a key, `~` and the name of a session, for
-agents that can set an API key and nothing else.
+agents that can set an API key and nothing else. Where no keys are configured, `none~SESSION` names
+one: what an agent sends there otherwise may be somebody's real key with a `~` in it, and no part of
+a key is ever kept.
 
 Pure. Every stored hash is compared in constant time, and always all of them.
 """
@@ -18,6 +20,9 @@ Scope = Literal["call", "feedback", "trusted"]
 """`call` the model, post `feedback`; what `trusted` says of a task or an outcome is believed."""
 
 _MARK: Final = "~"
+
+_NOBODYS: Final = ("", "none", "EMPTY")
+"""What stands for a key where none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,8 @@ class Keyring:
         if not mark:
             secret, session = token, ""
         if self.open:
-            return Client(None, frozenset(("call", "feedback")), session or None)
+            named = session if secret in _NOBODYS else ""
+            return Client(None, frozenset(("call", "feedback")), named or None)
         digest = sha256(secret.encode()).hexdigest()
         found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
         return Client(found[0].name, found[0].scopes, session or None) if found else None

@@ -16,13 +16,11 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-import httpx2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,9 +28,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from events.envelope import derived_id, minted_id
-from events.errors import KintsugiError
+from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, Purpose, SessionEnded
+from events.sqlite_receipts import Receipt
+from producers.gateway import openapi
 from producers.gateway.call import Call, Caller, CaptureMode, Desk
+from producers.gateway.connections import HttpClient
+from producers.gateway.entrance import Entrance
 from producers.gateway.feedback import Posted, Rate, posted, session_of
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
@@ -53,8 +55,8 @@ from producers.gateway.wire import (
 )
 
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
-_MAX_HEARD: Final = 10_000
-"""Pieces of feedback that are remembered: sent again, they are not even appended."""
+_CLOSING_SECONDS: Final = 10.0
+"""For recording what was cut off."""
 _PATH_FIELDS: Final = ("session", "task", "user")
 _GONE: Final = 499
 """Status of what nobody reads any more."""
@@ -96,15 +98,12 @@ class Gateway:
         self._upstreams = upstreams
         self._keyring = keyring
         self._rate = Rate(options.feedback_per_minute)
-        self._heard: OrderedDict[str, None] = OrderedDict()
-        # As many connections as there are calls: a limit here would queue calls unseen.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
         self.metrics = Metrics()
         self.metrics.watch(upstreams.all, recorder.spool, options.ships)
         self.desk = Desk(
             recorder=recorder,
             sessions=Sessions(),
-            client=httpx2.AsyncClient(limits=limits, trust_env=False),
+            client=HttpClient(),
             metrics=self.metrics,
             alias=options.alias,
             capture=options.capture,
@@ -120,20 +119,34 @@ class Gateway:
             ("/v1/feedback", self._feedback, "POST"),
             ("/v1/sessions/{ended}/end", self._end_session, "POST"),
         )
-        self.app = Starlette(
-            routes=[
-                Route(prefix + path, endpoint, methods=[method])
-                for path, endpoint, method in routes
-                for prefix in ("", "/r/{given:path}")
-            ]
-            + [
-                Route("/livez", _livez),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._metrics),
-            ],
+        self.routes = [
+            Route(prefix + path, endpoint, methods=[method])
+            for path, endpoint, method in routes
+            for prefix in ("", "/r/{given:path}")
+        ] + [
+            Route("/livez", _livez),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics),
+            Route("/openapi.json", _openapi),
+        ]
+        routed = Starlette(
+            routes=self.routes,
             exception_handlers=self._handlers(),
             lifespan=self._lifespan,
         )
+        # A path is what it is: the other one of a redirect would be made of what the client sent.
+        routed.router.redirect_slashes = False
+        self.app = Entrance(routed, keyring.open, self.metrics.rejected)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """From now on nothing new is begun; GET /readyz says so."""
+        self._stopping = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return bool(self.app.live)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -141,6 +154,8 @@ class Gateway:
         try:
             yield
         finally:
+            # Whom the server gave up on is being recorded.
+            await self.app.left(_CLOSING_SECONDS)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await self.desk.client.aclose()
@@ -214,27 +229,21 @@ class Gateway:
         event_id = said.event_id(client.name, redaction)
         person = redaction.name(_header(request, "x-kintsugi-user"))
         about = About(person, _traceparent(request, redaction))
-        if event_id not in self._heard:
-            data = said.event(session, "trusted" in client.scopes, redaction)
-            await self._append(data, about, event_id)
-            if said.call is None:
-                # An outcome of the whole conversation: it is over.
-                end = SessionEnded(session=session, because="feedback")
-                await self._append(end, about, derived_id(event_id, "session ended"))
-            self._hear(event_id)
+        append = self._append if said.idempotency_key is None else self._append_once
+        data = said.event(session, "trusted" in client.scopes, redaction)
+        if await append(data, about, event_id):
+            self.metrics.feedback()
+        if said.call is None:
+            # An outcome of the whole conversation: it is over.
+            end = SessionEnded(session=session, because="feedback")
+            await append(end, about, derived_id(event_id, "session ended"))
         return _json({"feedback": event_id, "session": session, "call": said.call})
-
-    def _hear(self, event_id: str) -> None:
-        self.metrics.feedback()
-        self._heard[event_id] = None
-        while len(self._heard) > _MAX_HEARD:
-            self._heard.popitem(last=False)
 
     async def _session_of(self, said: Posted) -> str:
         call = said.call or ""
         found = self.desk.sessions.session_of(call)
         if found is None:
-            found = await asyncio.to_thread(session_of, self.desk.recorder.spool, call)
+            found = await asyncio.to_thread(self._recorded_session, call)
         if found is None:
             raise Refused(
                 404,
@@ -242,6 +251,14 @@ class Gateway:
                 param="call",
             )
         return found
+
+    def _recorded_session(self, call: str) -> str | None:
+        try:
+            return session_of(self.desk.recorder.spool, call)
+        except LogError as error:
+            raise Refused(
+                503, f"the log cannot be read: {error}; send it again later", retry_after=5
+            ) from error
 
     async def _end_session(self, request: Request) -> Response:
         self._client(request, "call")
@@ -251,16 +268,31 @@ class Gateway:
         await self._append(SessionEnded(session=session, because=because), About(), minted_id())
         return _json({"session": session, "ended": True})
 
-    async def _append(self, data: Any, about: About, event_id: str) -> None:
+    async def _append_once(self, data: Any, about: About, event_id: str) -> bool:
+        """Append, unless an event of this id is there: it follows from an idempotency key."""
+        keyed = Keyed(event_id, data.TYPE)
+        async with self._retries.turn(keyed):
+            if await self._retries.known(keyed):
+                return False
+            return await self._append(data, about, event_id, Receipt(event_id, b""))
+
+    async def _append(
+        self, data: Any, about: About, event_id: str, receipt: Receipt | None = None
+    ) -> bool:
         try:
             with self.metrics.appending(data.STREAM, data.TYPE):
-                await self.desk.recorder.append(data, about, id=event_id)
+                await self.desk.recorder.append(data, about, id=event_id, receipt=receipt)
         except KintsugiError as error:
             raise Refused(
                 503, f"it cannot be recorded: {error}; send it again later", retry_after=5
             ) from error
+        return True
 
     def _client(self, request: Request, scope: KeyScope) -> Client:
+        if self._stopping and scope == "call":
+            raise Refused(
+                503, "the gateway is stopping; ask it again when it is back", retry_after=5
+            )
         client = self._keyring.client(_authorization(request))
         if client is None:
             raise Refused(
@@ -275,6 +307,8 @@ class Gateway:
         return client
 
     async def _readyz(self, _: Request) -> Response:
+        if self._stopping:
+            return PlainTextResponse("stopping\n", 503)
         if not self._upstreams.well:
             return PlainTextResponse("no engine answers\n", 503)
         return PlainTextResponse("ready\n")
@@ -389,6 +423,10 @@ async def _body(request: Request, most: int) -> bytes:
     return bytes(read)
 
 
+async def _openapi(_: Request) -> Response:
+    return _json(openapi.DOCUMENT)
+
+
 async def _livez(_: Request) -> Response:
     return PlainTextResponse("alive\n")
 
@@ -410,7 +448,8 @@ def _refusal(error: Exception) -> Refused:
 def _refused(refused: Refused, request: Request) -> Response:
     """As the clients of this path read it."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
-    anthropics = _ANTHROPICS.search(request.url.path) is not None
+    # Not request.url: a Host that is none makes no URL.
+    anthropics = _ANTHROPICS.search(request.scope["path"]) is not None
     return _json(refused.body("messages" if anthropics else None), refused.status, headers)
 
 

@@ -1,0 +1,114 @@
+"""Patience with the gateway's clients, and its end: what uvicorn's HTTP protocol leaves open.
+
+    a client that sends      has `seconds` for a whole request, from its first byte, or from the
+                             connection; then it is told so, and the connection closed
+    a client that reads      has as long to take something of what waits for it; then it is gone
+    a client that speaks     no HTTP, or too much of it, is refused in OpenAI's shape with the
+                             status that fits, and nothing that it sent is repeated or logged
+
+Guarantee: no connection is held longer by a client that does nothing. Not covered: how many there
+are; the operating system's limit of open files is the bound.
+"""
+
+import asyncio
+import sys
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from producers.gateway.wire import Refused, encoded
+
+_NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1"
+_LONG_HEAD: Final = "the request's line and headers are too long; send less"
+
+
+class PatientConnection(H11Protocol):
+    """One connection; `seconds` bounds how long its client may keep us waiting."""
+
+    def __init__(self, *, seconds: float, **given: Any) -> None:
+        super().__init__(**given)
+        self._seconds = seconds
+        self._reading: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._reading = self.loop.call_later(self._seconds, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reading, self._writing = _stopped(self._reading), _stopped(self._writing)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """A request that has begun is awaited; one that is whole is not."""
+        if not self._awaited():
+            self._reading = _stopped(self._reading)
+        elif self._reading is None:
+            self._reading = self.loop.call_later(self._seconds, self._late)
+
+    def _awaited(self) -> bool:
+        if self.transport.is_closing():
+            return False
+        state = self.conn.their_state
+        return state is h11.SEND_BODY or (state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def _late(self) -> None:
+        self._reading = None
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            self.transport.close()
+            return
+        self._refuse(
+            Refused(
+                408, f"the request was not whole after {self._seconds:g} seconds; send it again"
+            )
+        )
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(self._seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._writing = _stopped(self._writing)
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called while the error of the parser is handled; `msg` is uvicorn's, for everything."""
+        error = sys.exc_info()[1]
+        status = getattr(error, "error_status_hint", 400)
+        self._refuse(Refused(status, _LONG_HEAD if status == 431 else _NO_HTTP))
+
+    def _refuse(self, refused: Refused) -> None:
+        """The last answer on this connection, where none was begun; then it is closed."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The application hears that nobody listens, and what it still says goes nowhere.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = encoded(refused.body())
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            reason = STATUS_PHRASES[refused.status]
+            head = h11.Response(status_code=refused.status, headers=headers, reason=reason)
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def _stopped(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """No timer, after this one."""
+    if timer is not None:
+        timer.cancel()
+    return None

@@ -1,0 +1,115 @@
+"""What is turned away before any route sees it (request -> refusal, or the application).
+
+    framing       a request with two lengths: where it ends is a matter of opinion, and whatever
+                  stands before us may be of the other one
+    encoding      a compressed body: a few bytes that may become gigabytes
+    this machine  without keys, only who addresses this machine as such, and no page of another
+                  site: a browser sends its pages' requests to loopback addresses too, under any
+                  name that an attacker's DNS points there, and Host or Origin gives them away
+
+Guarantee: decides by the headers alone. Not covered: other users and programs of this machine;
+without keys they may ask.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from producers.gateway.wire import Refused, encoded
+
+_REMEDY: Final = "mint a key with kintsugi key NAME and set gateway.keys"
+
+Header = tuple[bytes, bytes]
+
+
+class Entrance:
+    """An application behind a door."""
+
+    def __init__(self, app: ASGIApp, keyless: bool, rejected: Callable[[int], None]) -> None:
+        self._app = app
+        self._keyless = keyless
+        self._rejected = rejected
+        self.live: set[asyncio.Task[Any]] = set()
+        """What answers a request now."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on."""
+        refused = turned_away(scope["headers"], self._keyless) if scope["type"] == "http" else None
+        if refused is None:
+            await self._answer(scope, receive, send)
+            return
+        self._rejected(refused.status)
+        # Whatever follows on this connection is of the one who was turned away, or of his body.
+        headers = {"connection": "close"}
+        body = encoded(refused.body())
+        answer = Response(body, refused.status, headers, media_type="application/json")
+        await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "an application runs in a task"
+        if scope["type"] == "http":
+            self.live.add(task)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self.live.discard(task)
+
+    async def left(self, patience_seconds: float) -> None:
+        """Wait until no request is being answered."""
+        if self.live:
+            await asyncio.wait(self.live, timeout=patience_seconds)
+
+
+def turned_away(headers: Iterable[Header], keyless: bool) -> Refused | None:
+    """Why a request with these headers is not even looked at; None when it is."""
+    given = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+    if b"content-length" in given and b"transfer-encoding" in given:
+        return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
+    coding = given.get(b"content-encoding", "identity")
+    if coding.strip().lower() not in ("identity", ""):
+        return Refused(415, f"the body is encoded as {coding[:40]!r}; send it as it is")
+    return _foreign(given) if keyless else None
+
+
+_LOOKED_AT: Final = frozenset(
+    (b"content-length", b"transfer-encoding", b"content-encoding", b"host", b"origin")
+)
+
+
+def _foreign(given: dict[bytes, str]) -> Refused | None:
+    host, origin = given.get(b"host"), given.get(b"origin")
+    if host is not None and not is_here(f"//{host}"):
+        return Refused(
+            403,
+            f"Host is {host[:80]!r}, and without keys only this machine is answered; ask for "
+            f"127.0.0.1 or localhost, or {_REMEDY}",
+        )
+    if origin is not None and not is_here(origin):
+        return Refused(
+            403,
+            f"a page of {origin[:80]!r} asks, and without keys no page of another site is "
+            f"answered; {_REMEDY}",
+        )
+    return None
+
+
+def is_here(url: str) -> bool:
+    """Whether a URL names this machine in a way that no DNS can bend."""
+    try:
+        name = urlsplit(url).hostname
+    except ValueError:
+        return False
+    if not name:
+        return False
+    if name.rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
