@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import httpx2
-
 from daemon.doctor import Check, Finding
 from events.errors import KintsugiError
 from producers.gateway import sse
+from producers.gateway.connections import HttpClient
 from producers.gateway.proof import SECONDS, Probes, parsed, probed
 from producers.gateway.upstreams import Upstream, UpstreamLost
 from producers.gateway.wire import VLLM, Json, encoded
@@ -90,7 +89,7 @@ class Patient:
     """Below `/v1`."""
     root: Upstream
     """The same server, above it."""
-    client: httpx2.AsyncClient
+    client: HttpClient
 
     async def ask(self, path: str, body: Json) -> Answer:
         """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
@@ -112,7 +111,7 @@ def examine(upstream: Upstream) -> list[Check]:
 
 
 async def _examined(upstream: Upstream) -> list[Check]:
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with HttpClient() as client:
         patient = Patient(upstream, upstream.above(), client)
         try:
             await patient.upstream.look(client)
@@ -334,7 +333,7 @@ async def _processes(patient: Patient) -> Finding:
 
 async def _served(patient: Patient) -> set[str]:
     """What a fresh connection is told."""
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with HttpClient() as client:
         await patient.upstream.look(client)
     return set(patient.upstream.served)
 

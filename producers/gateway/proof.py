@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from producers.gateway.wire import Json, encoded
 
 if TYPE_CHECKING:
-    import httpx2
-
+    from producers.gateway.connections import HttpClient
     from producers.gateway.upstreams import Upstream
 
 SECONDS: Final = 120.0
@@ -69,7 +68,7 @@ class Probes:
         )
 
 
-async def probed(upstream: "Upstream", client: "httpx2.AsyncClient") -> Probes | str:
+async def probed(upstream: "Upstream", client: "HttpClient") -> Probes | str:
     """The answers to the probes; a sentence where one is refused.
 
     Raises UpstreamLost, TimeoutError.
@@ -88,7 +87,7 @@ async def probed(upstream: "Upstream", client: "httpx2.AsyncClient") -> Probes |
     return Probes(*answers)
 
 
-async def unproven(upstream: "Upstream", client: "httpx2.AsyncClient") -> str | None:
+async def unproven(upstream: "Upstream", client: "HttpClient") -> str | None:
     """Why an engine's answers cannot be trained on; None when they can.
 
     Raises UpstreamLost, TimeoutError.
@@ -97,9 +96,7 @@ async def unproven(upstream: "Upstream", client: "httpx2.AsyncClient") -> str | 
     return found if isinstance(found, str) else found.unproven()
 
 
-async def _choices(
-    upstream: "Upstream", client: "httpx2.AsyncClient", fields: Json
-) -> list[Json] | str:
+async def _choices(upstream: "Upstream", client: "HttpClient", fields: Json) -> list[Json] | str:
     """The choices of a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     sent = encoded(body | upstream.naming() | fields)

@@ -126,8 +126,16 @@ class Retries:
     async def reply(self, keyed: Keyed) -> Response | None:
         """The answer that a call had; None where it has to be asked for. Raises Refused where it
         cannot be given."""
+        found = await self._found(keyed)
+        return None if found is None else _reply(keyed, zstandard.decompress(found))
+
+    async def known(self, keyed: Keyed) -> bool:
+        """Whether there is a receipt at all. Raises Refused where the log cannot say."""
+        return await self._found(keyed) is not None
+
+    async def _found(self, keyed: Keyed) -> bytes | None:
         try:
-            found = await asyncio.to_thread(self._receipts.receipt, keyed.key)
+            return await asyncio.to_thread(self._receipts.receipt, keyed.key)
         except LogError as error:
             raise Refused(
                 503,
@@ -135,7 +143,6 @@ class Retries:
                 "again later",
                 retry_after=5,
             ) from error
-        return None if found is None else _reply(keyed, zstandard.decompress(found))
 
 
 def _reply(keyed: Keyed, unpacked: bytes) -> Response:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-import httpx2
-
 from events.errors import KintsugiError
+from producers.gateway.connections import HttpClient, Lost, Reply
 from producers.gateway.proof import parsed, unproven
 from producers.gateway.wire import DIALECTS, Dialect, Json
 
@@ -86,41 +85,38 @@ class Upstream:
 
     @asynccontextmanager
     async def request(
-        self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None, timeout: float
-    ) -> AsyncIterator[httpx2.Response]:
+        self, client: HttpClient, method: str, path: str, body: bytes | None, timeout: float
+    ) -> AsyncIterator[Reply]:
         """An answer that is still coming. Raises UpstreamLost, and TimeoutError."""
         headers = self._headers | ({"content-type": "application/json"} if body else {})
         try:
-            limits = httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
-            async with client.stream(
-                method, self.url + path, content=body, headers=headers, timeout=limits
-            ) as response:
-                yield response
-        except httpx2.ConnectTimeout as error:
+            async with (
+                asyncio.timeout(timeout),
+                client.request(method, self.url, path, headers, body, _CONNECT_SECONDS) as reply,
+            ):
+                yield reply
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.url} gave no whole answer in {timeout:g} s") from error
+        except Lost as error:
             self.well = False
-            raise UpstreamLost(f"{self.url} cannot be reached") from error
-        except httpx2.TimeoutException as error:
-            raise TimeoutError(f"{self.url} gave no answer in time") from error
-        except httpx2.TransportError as error:
-            self.well = False
-            raise UpstreamLost(f"{self.url}: {error or type(error).__name__}") from error
+            raise UpstreamLost(f"{self.url}: {error}") from error
 
-    async def check(self, client: httpx2.AsyncClient) -> None:
+    async def check(self, client: HttpClient) -> None:
         """Ask what it serves, and for proof where due. Raises UpstreamLost, TimeoutError."""
         await self.look(client)
         if not self.well or self.unproven == _NOT_YET:
             self.well = True
             await self._decide(client)
 
-    async def look(self, client: httpx2.AsyncClient) -> None:
+    async def look(self, client: HttpClient) -> None:
         """Ask what it serves. Raises UpstreamLost, TimeoutError."""
         path = "/models"
         async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
-            await response.aread()
+            answer = await response.aread()
         if response.status_code != 200:
             self.well = False
             raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
-        self._take(_cards(response))
+        self._take(_cards(answer))
 
     def _take(self, cards: Sequence[Json]) -> None:
         names = [card for card in cards if isinstance(card.get("id"), str)]
@@ -133,7 +129,7 @@ class Upstream:
         owners = {card.get("owned_by") for card in names}
         self.dialect = DIALECTS.get(str(owners.pop())) if len(owners) == 1 else None
 
-    async def _decide(self, client: httpx2.AsyncClient) -> None:
+    async def _decide(self, client: HttpClient) -> None:
         if self.dialect is None:
             self.unproven = "the engine is neither vLLM nor the embedded one, so it is not asked"
             return
@@ -167,14 +163,14 @@ class Upstreams:
         """
         return sorted(self.all, key=lambda one: (not one.well, _weight(one.url, session)))
 
-    async def watch(self, client: httpx2.AsyncClient) -> None:
+    async def watch(self, client: HttpClient) -> None:
         """Check all of them, again and again, until cancelled."""
         while True:
             await asyncio.gather(*(_checked(upstream, client) for upstream in self.all))
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _checked(upstream: Upstream, client: httpx2.AsyncClient) -> None:
+async def _checked(upstream: Upstream, client: HttpClient) -> None:
     was = upstream.well
     try:
         await upstream.check(client)
@@ -197,7 +193,7 @@ def _weight(url: str, session: str) -> bytes:
     return blake2b(f"{url}\x1f{session}".encode(), digest_size=8).digest()
 
 
-def _cards(response: httpx2.Response) -> list[Json]:
-    document = parsed(response.content)
+def _cards(answer: bytes) -> list[Json]:
+    document = parsed(answer)
     cards = document.get("data") if isinstance(document, dict) else None
     return [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []

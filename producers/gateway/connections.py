@@ -1,0 +1,351 @@
+"""Connections to engines: HTTP/1.1, kept open, little between the wire and us (request -> reply).
+
+A client for any server on the internet costs a call more processor time than all else that the
+gateway does. This one does what an engine needs, with llhttp (httptools) to read the answers.
+
+Guarantee: a body comes out byte by byte as it came, whatever the pieces. Whoever leaves a reply
+before its end closes its connection, which is how an engine learns that nobody listens; whoever
+reads slowly slows the engine down. A connection that the engine closed while it was kept is
+replaced, once, if not a byte was answered on it. Not covered: proxies, redirects, compression.
+"""
+
+import asyncio
+import re
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Self, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+_KEPT_SECONDS: Final = 4.0
+"""How long a connection may rest. uvicorn, which serves vLLM, closes after 5."""
+_MOST_KEPT: Final = 256
+"""Resting connections per engine. Busy ones are as many as there are calls: a limit would queue
+calls where nobody sees them."""
+_MAX_HEAD_BYTES: Final = 64 << 10
+_HIGH_WATER_BYTES: Final = 256 << 10
+"""Of a body that nobody took yet: then the engine has to wait."""
+
+_FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
+
+
+class Lost(Exception):
+    """An engine could not be reached, or broke off; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where connections lead."""
+
+    host: str
+    port: int
+    authority: str
+    tls: bool
+
+    @staticmethod
+    def of(url: str) -> "_Origin":
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no http URL; write http://HOST:PORT/v1")
+        tls = parts.scheme == "https"
+        authority = parts.netloc.rpartition("@")[2]
+        return _Origin(parts.hostname, parts.port or (443 if tls else 80), authority, tls)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; one exchange at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.rested_since = 0.0
+        self._expecting = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._head_bytes = 0
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._paused = False
+        self._whole = False
+        self._keeps = False
+        self.heard = False
+        """Whether anything was answered."""
+        self.status = 0
+        """0 before the head is there."""
+        self.headers: dict[str, str] = {}
+
+    def send(self, request: bytes) -> None:
+        """Begin an exchange."""
+        self._reset()
+        self._expecting = True
+        if self._transport is None:
+            self._failure = "the connection was closed"
+        else:
+            self._transport.write(request)
+
+    async def head(self) -> None:
+        """Wait for status and headers. Raises Lost."""
+        while not self.status:
+            await self._more()
+
+    async def piece(self) -> bytes:
+        """What came of the body since; b"" at its end. Raises Lost."""
+        while not self._pieces:
+            if self._whole:
+                return b""
+            await self._more()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    def rests(self) -> bool:
+        """End the exchange; whether another may follow."""
+        if self._transport is None or not (self._whole and self._keeps):
+            return False
+        if self._paused or self._transport.get_write_buffer_size():
+            return False
+        self._expecting = False
+        self.rested_since = time.monotonic()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def close(self) -> None:
+        """At once: the engine need not finish."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _more(self) -> None:
+        if self._failure is not None:
+            raise Lost(self._failure)
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        self.close()
+        self._wake()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not by isinstance: uvloop's are no subclasses of it.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._until_closed and error is None:
+            self._whole = True
+        if not self._whole:
+            self._failure = self._failure or str(error or "the connection was closed")
+        self._wake()
+
+    @property
+    def _until_closed(self) -> bool:
+        """Whether the end of the body is that of the connection."""
+        named = "content-length" in self.headers or "transfer-encoding" in self.headers
+        return bool(self.status) and not named
+
+    def data_received(self, data: bytes) -> None:
+        if not self._expecting or self._whole:
+            # Nobody asked: whatever this is, it belongs to no exchange.
+            self.close()
+            return
+        self.heard = True
+        if not self.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"it answers no HTTP: {error}")
+            return
+        if not self.status and self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail(f"its headers are longer than {_MAX_HEAD_BYTES:,} bytes")
+
+    # llhttp's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()  # of an interim answer: the answer follows
+            return
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            self._fail(f"it compresses answers ({encoding[:40]}) although it was asked not to")
+            return
+        self.status = status
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self._held += len(body)
+        if self._held > _HIGH_WATER_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self._whole = True
+            self._keeps = self._parser.should_keep_alive()
+            self._wake()
+
+
+class Reply:
+    """An answer that is still coming."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.status_code = connection.status
+        self.headers: Mapping[str, str] = connection.headers
+        """Names in lower case."""
+
+    async def aiter_bytes(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises Lost."""
+        while data := await self._connection.piece():
+            yield data
+
+    async def aread(self) -> bytes:
+        """The whole body. Raises Lost."""
+        first = await self._connection.piece()
+        pieces = [first]
+        while first and (data := await self._connection.piece()):
+            pieces.append(data)
+        return first if len(pieces) == 1 else b"".join(pieces)
+
+
+class HttpClient:
+    """Asks engines; keeps connections to them."""
+
+    def __init__(self) -> None:
+        self._origins: dict[str, _Origin] = {}
+        self._kept: dict[_Origin, list[_Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        base: str,
+        path: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        connect_seconds: float,
+    ) -> AsyncIterator[Reply]:
+        """The answer to a request for `base` and `path`, a URL. Raises Lost."""
+        origin = self._origins.get(base)
+        if origin is None:
+            origin = self._origins[base] = _Origin.of(base)
+        target = urlsplit(base).path + path
+        request = _request(method, target, origin.authority, headers, content)
+        connection = await self._answering(origin, request, connect_seconds)
+        try:
+            yield Reply(connection)
+        finally:
+            self._release(origin, connection)
+
+    async def aclose(self) -> None:
+        """Close what rests."""
+        for kept in self._kept.values():
+            for connection in kept:
+                connection.close()
+        self._kept.clear()
+
+    async def _answering(
+        self, origin: _Origin, request: bytes, connect_seconds: float
+    ) -> _Connection:
+        kept = self._take(origin)
+        if kept is not None:
+            try:
+                return await _asked(kept, request)
+            except Lost:
+                # The engine may have closed it at the moment at which it was taken.
+                if kept.heard:
+                    raise
+        return await _asked(await self._connected(origin, connect_seconds), request)
+
+    def _take(self, origin: _Origin) -> _Connection | None:
+        kept = self._kept.get(origin, [])
+        while kept:
+            connection = kept.pop()
+            if connection.is_open and time.monotonic() - connection.rested_since < _KEPT_SECONDS:
+                return connection
+            connection.close()
+        return None
+
+    def _release(self, origin: _Origin, connection: _Connection) -> None:
+        kept = self._kept.setdefault(origin, [])
+        if len(kept) < _MOST_KEPT and connection.rests():
+            kept.append(connection)
+        else:
+            connection.close()
+
+    async def _connected(self, origin: _Origin, seconds: float) -> _Connection:
+        if origin.tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    _Connection, origin.host, origin.port, ssl=self._tls if origin.tls else None
+                )
+        except TimeoutError as error:
+            raise Lost(f"it cannot be reached in {seconds:g} seconds") from error
+        except (OSError, UnicodeError) as error:
+            raise Lost(f"it cannot be reached: {error}") from error
+        return connection
+
+
+async def _asked(connection: _Connection, request: bytes) -> _Connection:
+    """The same connection, once status and headers of the answer are there. Raises Lost."""
+    try:
+        connection.send(request)
+        await connection.head()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _request(
+    method: str, target: str, authority: str, headers: Mapping[str, str], content: bytes | None
+) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"host: {authority}", "accept: */*"]
+    for name, value in headers.items():
+        if _FIELD.fullmatch(value) is None:
+            raise ValueError(f"the value of header {name} is no printable ASCII")
+        lines.append(f"{name}: {value}")
+    if content is not None:
+        lines.append(f"content-length: {len(content)}")
+    return "\r\n".join((*lines, "", "")).encode() + (content or b"")
