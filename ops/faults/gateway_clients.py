@@ -73,6 +73,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     if not found.sound:
         told.wrong.append(str(found.first))
     figures = _compared(stage, read(stage.gateway.home), told)
+    if not (figures["completed"] and figures["aborted"] and figures["cancelled"]):
+        told.wrong.append("nobody got an answer, or nobody hung up: nothing was tried")
     if told.growth_bytes > BOUND_BYTES:
         told.wrong.append(f"{told.growth_bytes} bytes for each client that does not read")
     return {
@@ -171,7 +173,7 @@ def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
     fields = {"model": "scripted", "messages": [message], "stream": stream}
     body = json.dumps({**fields, "script": {"mark": mark, **script}}).encode()
     return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % len(body)
     ) + body
 

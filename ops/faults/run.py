@@ -33,14 +33,21 @@ PLAN: Final = {
     "fold_kill": (100, 20),
     "fold_twins": (60, 60),
     "full_disk": (100, 20),
+    "gateway_broker_down": (600, 600),
+    "gateway_clients": (1_000, 100),
+    "gateway_full_disk": (100, 20),
+    "gateway_kill": (1_000, 50),
+    "gateway_pause": (100, 20),
+    "gateway_retry": (300, 30),
+    "gateway_upstream_kill": (100, 10),
     "kill_appender": (100, 20),
     "log_trimmed": (20, 10),
     "power_cut": (1_000, 100),
     "reordered": (200, 40),
     "shipper_kill": (100, 20),
 }
-"""Driver -> (full count, count of one piece). broker_down, database_down and fold_twins count the
-seconds of one absence, which cannot be cut into pieces."""
+"""Driver -> (full count, count of one piece). broker_down, database_down, fold_twins and
+gateway_broker_down count the seconds of one absence, which cannot be cut into pieces."""
 
 UNPLANNED: Final = (100, 20)
 
