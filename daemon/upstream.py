@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OLDEST_VLLM: Final = (0, 32, 0)
-"""The oldest that was seen to answer each request with its own adapter while others are loaded.
-0.22.1 and 0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
+"""The oldest known to answer each request with its own adapter while others are loaded; 0.22.1 and
+0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
 
 NEEDED_SLOTS: Final = 4
 """Adapters in one step: the stable one, a canary, one that drains, and a spare."""

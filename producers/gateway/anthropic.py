@@ -67,9 +67,9 @@ def _said(message: Any) -> list[Any]:
 
 def _answer(blocks: Sequence[Json]) -> Json:
     """An assistant's message. Its texts are one: so is what is recorded of an answer."""
-    thoughts = [str(block.get("thinking", "")) for block in blocks if _is(block, "thinking")]
+    thoughts = [block["thinking"] for block in blocks if _is_thought(block)]
     calls = [_call(block) for block in blocks if _is(block, "tool_use")]
-    rest = [block for block in blocks if block.get("type") not in ("thinking", "tool_use")]
+    rest = [block for block in blocks if not _is_thought(block) and not _is(block, "tool_use")]
     words = all(map(_is_words, rest))
     answer: Json = {
         "role": "assistant",
@@ -137,6 +137,10 @@ def _plain(block: Json) -> Json:
 
 def _is(block: Json, kind: str) -> bool:
     return block.get("type") == kind
+
+
+def _is_thought(block: Json) -> bool:
+    return _is(block, "thinking") and isinstance(block.get("thinking"), str)
 
 
 def _is_words(block: Json) -> bool:

@@ -123,10 +123,12 @@ def scripted() -> Iterator[Script]:
     """A server that says what it is told to, and refuses the rest."""
     with ExitStack() as stack:
 
-        def serve(**answers: Any) -> str:
+        def serve(key: str | None = None, **answers: Any) -> str:
             said = {"/" + path.replace("__", "/"): cycle(many) for path, many in answers.items()}
 
             async def answer(request: Request) -> Response:
+                if key is not None and request.headers.get("authorization") != f"Bearer {key}":
+                    return JSONResponse({"error": {"message": "who?"}}, 401)
                 if request.url.path not in said:
                     return JSONResponse({"detail": "Not Found"}, 404)
                 return JSONResponse(next(said[request.url.path]))
@@ -190,3 +192,17 @@ def test_an_engine_of_another_kind_is_told(kintsugi: Kintsugi, scripted: Script)
     code, found = examined(kintsugi, scripted(v1__models=[models("somebody", "base")]))
     assert (code, found["models"][0]) == (1, False)
     assert "train nothing" in found["models"][1]
+
+
+def test_an_engine_is_asked_with_the_key_that_is_configured_for_it(
+    kintsugi: Kintsugi, scripted: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"v1__models": [models("vllm", "base")], "version": [{"version": "0.32.0"}]}
+    url = scripted(key="k-1", **said)
+    code, found = examined(kintsugi, url)
+    assert (code, list(found)) == (4, ["models"])
+    assert "answers 401" in found["models"][1]
+    monkeypatch.setenv("KINTSUGI_UPSTREAMS", f'[{{"url": "{url}/v1", "api_key": "k-1"}}]')
+    _, found = examined(kintsugi, url)
+    assert found["models"][0]
+    assert found["version"][0]

@@ -64,6 +64,9 @@ def test_what_has_no_form_of_ours_stays_a_part() -> None:
     assert message.content == [text("This?"), image]
     (answer,) = request(said("assistant", text("a"), {"type": "odd", "x": 1})).messages() or ()
     assert answer.content == [text("a"), {"type": "odd", "x": 1}]
+    odd = THOUGHT | {"thinking": [1]}
+    (thought,) = request(said("assistant", odd)).messages() or ()
+    assert (thought.content, thought.reasoning) == ([odd], None)
     (result,) = request(said("user", {**TOLD, "content": [text("a"), image]})).messages() or ()
     assert result.content == [text("a"), image]
 
@@ -76,6 +79,7 @@ def test_what_has_no_form_of_ours_stays_a_part() -> None:
         {"role": "user", "content": ["a"]},
         said("assistant", USE | {"name": None}),
         said("user", TOLD | {"content": 5}),
+        said("user", TOLD | {"is_error": "perhaps"}),
         {"content": "a"},
         "a",
     ],
