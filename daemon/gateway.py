@@ -5,7 +5,6 @@ what they say. On SIGTERM or SIGINT it is not ready any more, begins no call, fi
 are being answered within `gateway.grace_seconds`, and records the rest as aborted.
 """
 
-import asyncio
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import uvicorn
+import uvloop
 
 from daemon.patience import PatientConnection
 from daemon.settings import ConfigurationError, Settings
@@ -159,7 +159,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
             signal.signal(number, lambda *_: None)
         url = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
         print(f"kintsugi gateway at {url}", file=sys.stderr, flush=True)
-        asyncio.run(_Server(config, made, grace).serve(sockets=[bound]))
+        uvloop.run(_Server(config, made, grace).serve(sockets=[bound]))
 
 
 class _Server(uvicorn.Server):
