@@ -113,6 +113,8 @@ def _pending(connection: "Connection") -> Sequence[Row[Any]]:
     since = func.coalesce(
         select(func.max(earlier.c.time))
         .where(earlier.c.session == ends.session, earlier.c.time < ends.time)
+        # Said here: inside of `has_calls` it would be found only one level up.
+        .correlate(SessionEnd.table())
         .scalar_subquery(),
         "",
     )

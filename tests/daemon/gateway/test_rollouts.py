@@ -154,3 +154,19 @@ def test_a_long_conversation_is_stored_as_what_is_new(live: Live, tmp_path: Path
 def _home(home: Path) -> Path:
     """Commands and gateway share the home."""
     return home
+
+
+def test_sessions_that_ended_twice_before_anybody_looked_are_rollouts_once(
+    live: Live, home: Path, kintsugi: Kintsugi
+) -> None:
+    home.mkdir()
+    with fronting(home, [live.url]) as front:
+        for session in ("one", "two"):
+            hello = [{"role": "user", "content": "Hello"}]
+            ask(front, hello, headers={"x-kintsugi-session": session})
+        for session in ("one", "two"):
+            httpx2.post(f"{front.url}/v1/feedback", json={"session": session, "score": 1})
+            httpx2.post(f"{front.url}/v1/sessions/{session}/end")
+    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 2}
+    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 0}
+    assert len(shown(kintsugi)) == 2
