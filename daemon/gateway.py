@@ -30,6 +30,7 @@ from daemon.settings import ConfigurationError, Settings
 from daemon.settings import Upstream as ConfiguredUpstream
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
+from producers.gateway.entrance import MAX_HEAD_BYTES
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Redaction
@@ -38,9 +39,6 @@ from producers.gateway.upstreams import Upstream, Upstreams
 
 if TYPE_CHECKING:
     from daemon.app import App
-
-_MAX_HEAD_BYTES: Final = 64 << 10
-"""Of request line and headers."""
 
 _SALT_BYTES: Final = 32
 
@@ -145,7 +143,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
             http=partial(PatientConnection, seconds=settings.client_seconds),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_level="warning",
             log_config=None,  # its lines go where ours go
             access_log=False,

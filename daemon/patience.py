@@ -17,10 +17,10 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from producers.gateway.entrance import TOO_LONG
 from producers.gateway.wire import Refused, encoded
 
 _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1"
-_LONG_HEAD: Final = "the request's line and headers are too long; send less"
 
 
 class PatientConnection(H11Protocol):
@@ -85,7 +85,7 @@ class PatientConnection(H11Protocol):
         """Called while the error of the parser is handled; `msg` is uvicorn's, for everything."""
         error = sys.exc_info()[1]
         status = getattr(error, "error_status_hint", 400)
-        self._refuse(Refused(status, _LONG_HEAD if status == 431 else _NO_HTTP))
+        self._refuse(Refused(status, TOO_LONG if status == 431 else _NO_HTTP))
 
     def _refuse(self, refused: Refused) -> None:
         """The last answer on this connection, where none was begun; then it is closed."""

@@ -3,6 +3,7 @@
     framing       a request with two lengths: where it ends is a matter of opinion, and whatever
                   stands before us may be of the other one
     encoding      a compressed body: a few bytes that may become gigabytes
+    length        a head that is too long
     this machine  without keys, only who addresses this machine as such, and no page of another
                   site: a browser sends its pages' requests to loopback addresses too, under any
                   name that an attacker's DNS points there, and Host or Origin gives them away
@@ -22,6 +23,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from producers.gateway.wire import Refused, encoded
 
+MAX_HEAD_BYTES: Final = 64 << 10
+"""Of request line and headers."""
+
+TOO_LONG: Final = (
+    f"the request's line and headers are more than {MAX_HEAD_BYTES:,} bytes; send less"
+)
+
+_FIELD_BYTES: Final = 4
+"""Between a header's name and value, and after it."""
+
 _REMEDY: Final = "mint a key with kintsugi key NAME and set gateway.keys"
 
 Header = tuple[bytes, bytes]
@@ -39,7 +50,7 @@ class Entrance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on."""
-        refused = turned_away(scope["headers"], self._keyless) if scope["type"] == "http" else None
+        refused = self._turned_away(scope) if scope["type"] == "http" else None
         if refused is None:
             await self._answer(scope, receive, send)
             return
@@ -49,6 +60,13 @@ class Entrance:
         body = encoded(refused.body())
         answer = Response(body, refused.status, headers, media_type="application/json")
         await answer(scope, receive, send)
+
+    def _turned_away(self, scope: Scope) -> Refused | None:
+        # The parser counts only what it cannot read yet: a head that came at once may be longer.
+        size = sum(len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"])
+        if size + len(scope["raw_path"]) + len(scope["query_string"]) > MAX_HEAD_BYTES:
+            return Refused(431, TOO_LONG)
+        return turned_away(scope["headers"], self._keyless)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
