@@ -15,8 +15,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
@@ -133,6 +134,7 @@ class Call(Response):
         self._end_task: asyncio.Task[bool] | None = None
         self._started_event: str | None = None
         self._storable = False
+        self._after: Callable[[], None] | None = None
         self._passed: list[tuple[str, str]] = []
         self._sent = bytearray()
 
@@ -179,6 +181,7 @@ class Call(Response):
             await self._failed(stopped, _STOPPED, "aborted")
         else:
             await self._end("aborted", "the client went away before the answer was whole")
+        self._settled()
         if bug is not None:
             raise bug
 
@@ -335,7 +338,10 @@ class Call(Response):
 
     async def _last(self, send: Send, body: bytes) -> None:
         self._complete = True
-        await send({"type": "http.response.body", "body": body})
+        try:
+            await send({"type": "http.response.body", "body": body})
+        finally:
+            self._settled()
 
     async def _started(self) -> bool:
         """Whether the start of the call is in the log."""
@@ -435,10 +441,22 @@ class Call(Response):
             kept = receipt(self._keyed, headers, body, redacted)
         ended = await self._append(data, found.arrays if why is None else None, kept)
         recorded = started and ended is not None
-        self._desk.metrics.ended(self._asked.endpoint, outcome, recorded, self._seconds)
-        if recorded and outcome == "completed" and found.messages:
-            self._remember_answer(found.messages[0].model_dump(mode="json"))
+        answer = (
+            found.messages[0] if recorded and outcome == "completed" and found.messages else None
+        )
+        self._after = partial(self._settle, outcome, recorded, answer)
         return recorded
+
+    def _settle(self, outcome: Outcome, recorded: bool, answer: Message | None) -> None:
+        """What has to be known before the next request, and need not hold up this answer."""
+        self._desk.metrics.ended(self._asked.endpoint, outcome, recorded, self._seconds)
+        if answer is not None:
+            self._remember_answer(answer.model_dump(mode="json"))
+
+    def _settled(self) -> None:
+        after, self._after = self._after, None
+        if after is not None:
+            after()
 
     async def _redacted(
         self, messages: tuple[Message, ...], body: bytes | None

@@ -121,6 +121,7 @@ class Metrics:
         Gauge("kintsugi_build_info", "What runs.", ("version",), registry=self.registry).labels(
             version("kintsugi")
         ).set(1)
+        self._said = ""
         self._says("recording")
 
     def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
@@ -171,6 +172,9 @@ class Metrics:
         self._says("recording")
 
     def _says(self, state: str) -> None:
+        if state == self._said:
+            return
+        self._said = state
         for name in _STATES:
             self._state.labels(name).set(name == state)
 
