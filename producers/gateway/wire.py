@@ -10,6 +10,7 @@ Pure: bytes and headers in, values out.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ class Asked:
 def asked(endpoint: Endpoint, body: bytes) -> Asked:
     """A request's body. Raises Refused where it is no JSON object."""
     try:
-        given = json.loads(body, parse_constant=_no_constant)
+        given = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
     if not isinstance(given, dict):
@@ -279,6 +280,14 @@ def _short(value: Any) -> Any:
     if len(text) <= _LONGEST_VALUE:
         return readable(value)
     return {"sha256": sha256(text), "characters": len(text)}
+
+
+def _finite(text: str) -> float:
+    """1e999 is JSON, and what it is read as would be written as Infinity, which is none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return number
 
 
 def _no_constant(name: str) -> NoReturn:
