@@ -15,6 +15,7 @@ here never reached a model and is no event; every call that did is (call.py).
 import asyncio
 import logging
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ from producers.gateway.entrance import Entrance
 from producers.gateway.feedback import Posted, Rate, posted, session_of
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
+from producers.gateway.memory import remembered
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
@@ -57,6 +59,8 @@ from producers.gateway.wire import (
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
 _CLOSING_SECONDS: Final = 10.0
 """For recording what was cut off."""
+_RECALL_SECONDS: Final = 2.0
+"""So long a start may take to know again what was known before it."""
 _PATH_FIELDS: Final = ("session", "task", "user")
 _GONE: Final = 499
 """Status of what nobody reads any more."""
@@ -151,14 +155,31 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         watch = asyncio.create_task(self._upstreams.watch(self.desk.client))
+        given_up = threading.Event()
+        recall = asyncio.create_task(self._recall(given_up))
+        # Calls that come meanwhile wait for it at the door, but not for long.
+        await asyncio.wait((recall,), timeout=_RECALL_SECONDS)
         try:
             yield
         finally:
+            given_up.set()
+            await asyncio.gather(recall, return_exceptions=True)
             # Whom the server gave up on is being recorded.
             await self.app.left(_CLOSING_SECONDS)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await self.desk.client.aclose()
+
+    async def _recall(self, given_up: threading.Event) -> None:
+        """Know again what was known before a restart."""
+        spool = self.desk.recorder.spool
+        try:
+            earlier = await asyncio.to_thread(remembered, spool, given_up.is_set)
+        except LogError as error:
+            # Sessions begin anew and calls are stored whole, which is all that this would save.
+            _logger.warning("%s", error, extra={"action": "nothing_recalled"})
+            return
+        self.desk.sessions.recall(earlier)
 
     async def _chat(self, request: Request) -> Response:
         return await self._call(request, "chat")

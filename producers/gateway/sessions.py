@@ -12,7 +12,8 @@ a fork, and stays one.
 
 Guarantee: bounded memory; what was forgotten costs a longer record or, unnamed, a session too many,
 never a wrong parent. Not covered: two conversations of one key and user that were word for word the
-same up to an answer; from there on, unnamed, they are one session. A restart forgets all.
+same up to an answer; from there on, unnamed, they are one session. After a restart memory.py finds
+the newest again.
 """
 
 import secrets
@@ -71,13 +72,21 @@ class Conversation:
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
         """The digests of raw messages."""
-        beginnings = [b""]
-        for message in messages:
-            beginnings.append(_next(beginnings[-1], message))
-        return Conversation(tuple(beginnings), _digest(exact_json(list(tools))))
+        return Conversation((b"",), _digest(exact_json(list(tools)))).followed_by(messages)
 
     def __len__(self) -> int:
         return len(self.beginnings) - 1
+
+    def first(self, messages: int) -> "Conversation":
+        """Its beginning."""
+        return Conversation(self.beginnings[: messages + 1], self.tools)
+
+    def followed_by(self, messages: Sequence[Any]) -> "Conversation":
+        """With more messages at its end."""
+        beginnings = list(self.beginnings)
+        for message in messages:
+            beginnings.append(_next(beginnings[-1], message))
+        return Conversation(tuple(beginnings), self.tools)
 
     def answered(self, message: Mapping[str, Any]) -> Digest:
         """The digest with an answer at its end."""
@@ -130,6 +139,12 @@ class Sessions:
         found: str | None = self._known.get(("call", call))
         return found
 
+    def recall(self, earlier: "Sessions") -> None:
+        """Add what was known earlier; what is known already is newer and stays."""
+        newer, self._known = self._known, earlier._known.copy()
+        for key, value in newer.items():
+            self._remember(key, value)
+
     def _by_beginning(self, scope: Scope, conversation: Conversation) -> Named | None:
         for digest in reversed(conversation.beginnings[1:]):
             session = self._known.get(("session", scope, digest))
@@ -163,11 +178,13 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 def _text(message: Any) -> str:
     """A message as it is compared: an answer by what it says and calls, for clients send it back
-    in their own words; any other exactly."""
+    in their own words; any other exactly, but for fields that are null."""
     try:
-        if isinstance(message, dict) and message.get("role") == "assistant":
+        if not isinstance(message, dict):
+            return exact_json(message)
+        if message.get("role") == "assistant":
             return exact_json(_answer(message))
-        return exact_json(message)
+        return exact_json({name: value for name, value in message.items() if value is not None})
     except RecursionError:
         # Nested too deeply to be compared: equal to no other.
         return secrets.token_hex()

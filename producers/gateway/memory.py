@@ -1,0 +1,154 @@
+"""What a gateway knew before it was restarted (its own spool -> Sessions).
+
+The newest records of each partition are read and the conversations in them put together again, call
+by call from their parents on, so that unnamed calls find their session and calls of a long
+conversation store what is new. Text that a rule replaced has no digest of what was said: such a
+call, and whatever goes on from it, stays unknown but for its session, and the next call of it is
+stored whole. So is one whose parent lies before what is read, or whose body lies in a blob.
+
+Guarantee: bounded in records and seconds; what is not found again costs a longer record or,
+unnamed, a session too many, never a parent whose stored messages are others. Blocking; raises
+LogError.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from events.codec import Event, decode
+from events.errors import BadRecord, SchemaAhead
+from events.log import Record
+from events.messages import Message
+from events.rollouts import CallEnded, CallStarted
+from events.streams import ROLLOUTS
+from producers.gateway.recorder import Spool
+from producers.gateway.sessions import Conversation, Scope, Sessions
+
+MAX_RECORDS: Final = 1_250
+"""Of each partition: about 5,000 calls of all of them, read in two seconds."""
+
+MAX_SECONDS: Final = 20.0
+
+_PORTION: Final = 250
+"""Records that are read at once."""
+
+_REPLACED: Final = "[redacted:"
+"""Stands where a rule matched (redaction.py)."""
+
+
+def remembered(
+    spool: Spool,
+    given_up: Callable[[], bool] = lambda: False,
+    most: int = MAX_RECORDS,
+    seconds: float = MAX_SECONDS,
+) -> Sessions:
+    """The sessions of the newest calls, as far as they are read when it is `given_up`."""
+    deadline = time.monotonic() + seconds
+    memory = _Memory()
+    starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
+    partitions = [
+        _newest(spool, partition, max(start, end - most), end)
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    # In the order in which they came: of two conversations that are alike the last one counts.
+    for record in heapq.merge(*partitions, key=lambda record: record.recorded_ms):
+        if given_up() or time.monotonic() > deadline:
+            break
+        memory.take(record)
+    return memory.sessions
+
+
+def _newest(spool: Spool, partition: int, offset: int, end: int) -> Iterator[Record]:
+    while offset < end:
+        records = spool.read(ROLLOUTS.name, partition, offset, limit=min(_PORTION, end - offset))
+        if not records:
+            return
+        yield from records
+        offset = records[-1].offset + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A call whose request is known word for word."""
+
+    scope: Scope
+    conversation: Conversation
+    answer: dict[str, Any] | None = None
+
+    def beginning(self, messages: int) -> Conversation | None:
+        """Its first messages, its answer among them where they are one more than it was asked."""
+        whole = self.conversation
+        if messages == len(whole) + 1 and self.answer is not None:
+            return whole.followed_by([self.answer])
+        return whole.first(messages) if messages <= len(whole) else None
+
+
+class _Memory:
+    """Records, each after those of its session before it, and what is known from them."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions()
+        self._calls: dict[str, _Known] = {}
+
+    def take(self, record: Record) -> None:
+        try:
+            event = decode(record)
+        except (BadRecord, SchemaAhead):
+            return  # a dead letter of the fold, and none of ours
+        if isinstance(event.data, CallStarted):
+            self._started(event, event.data)
+        elif isinstance(event.data, CallEnded):
+            self._ended(event, event.data)
+
+    def _started(self, event: Event, data: CallStarted) -> None:
+        self.sessions.placed(data.call, data.session)
+        conversation = None if event.blob else self._conversation(data)
+        if conversation is None or not len(conversation):
+            return
+        self._calls[data.call] = _Known((data.client, event.envelope.person), conversation)
+        self.sessions.started(data.session, data.call, conversation)
+
+    def _ended(self, event: Event, data: CallEnded) -> None:
+        known = self._calls.get(data.call)
+        messages = data.content.messages if data.content else ()
+        if known is None or data.outcome != "completed" or event.blob or not messages:
+            return
+        if _is_replaced(messages[:1]):
+            return
+        answer = as_sent(messages[0])
+        self._calls[data.call] = _Known(known.scope, known.conversation, answer)
+        self.sessions.answered(data.session, data.call, known.scope, known.conversation, answer)
+
+    def _conversation(self, data: CallStarted) -> Conversation | None:
+        """What was asked, from the parent on; None where it is not known word for word."""
+        content = data.content
+        messages, tools = (content.messages, content.tools) if content else ((), ())
+        if _is_replaced(messages) or _REPLACED in repr(tools):
+            return None
+        own = [as_sent(message) for message in messages]
+        if data.parent is None:
+            return Conversation.of(own, tools)
+        parent = self._calls.get(data.parent)
+        beginning = parent.beginning(data.parent_messages) if parent else None
+        if beginning is None:
+            return None
+        if not data.parent_tools:
+            beginning = Conversation(beginning.beginnings, Conversation.of((), tools).tools)
+        return beginning.followed_by(own)
+
+
+def _is_replaced(messages: Sequence[Message]) -> bool:
+    return any(_REPLACED in message.model_dump_json() for message in messages)
+
+
+def as_sent(message: Message) -> dict[str, Any]:
+    """A stored message as a client sends it."""
+    if message.role != "assistant":
+        return message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    calls = [
+        {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    return {"role": "assistant", "content": message.content, "tool_calls": calls}

@@ -1,0 +1,195 @@
+"""What is known again after a restart, from the records alone: the same as was known before it."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from events.codec import encode
+from events.envelope import Envelope, minted_id
+from events.log import now_ms
+from events.rollouts import (
+    CallEnded,
+    CallEndedContent,
+    CallStarted,
+    CallStartedContent,
+    EventData,
+    Outcome,
+)
+from events.sqlite import SqliteLog
+from producers.conversation import parse_messages
+from producers.gateway.memory import remembered
+from producers.gateway.sessions import Attributed, Conversation, Named, Parent, Sessions
+
+SCOPE = ("agent", "rosa")
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+CALLS = {
+    "role": "assistant",
+    "content": None,
+    "refusal": None,
+    "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "{}", "name": None}
+ANSWER = {"role": "assistant", "content": "Done."}
+NEXT = {"role": "user", "content": "And?"}
+TURNS: tuple[tuple[list[Any], Any], ...] = (([SYSTEM, USER], CALLS), ([RESULT], ANSWER))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    with closing(SqliteLog(tmp_path / "log.db")) as opened:
+        yield opened
+
+
+def append(log: SqliteLog, data: EventData) -> None:
+    envelope = Envelope(
+        id=minted_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1]
+    )
+    log.append([encode(envelope, data, now_ms()).entry])
+
+
+def call(
+    log: SqliteLog,
+    name: str,
+    messages: Any,
+    answer: Any = None,
+    parent: Parent | None = None,
+    session: str = "s",
+    outcome: Outcome = "completed",
+    tools: Any = TOOLS,
+) -> None:
+    """Append a call as the gateway does."""
+    same = parent is not None and parent.same_tools
+    content = CallStartedContent(
+        messages=parse_messages(messages), tools=() if same else tuple(tools)
+    )
+    append(
+        log,
+        CallStarted(
+            call=name, session=session, alias="agent", base="b", policy="b", client=SCOPE[0],
+            parent=parent.call if parent else None, parent_tools=same,
+            parent_messages=parent.messages if parent else 0, content=content,
+        ),
+    )  # fmt: skip
+    if answer is not None:
+        said = CallEndedContent(messages=parse_messages([answer]))
+        append(log, CallEnded(call=name, session=session, outcome=outcome, content=said))
+
+
+def talk(log: SqliteLog) -> None:
+    """Two calls, the second stored as what the first did not hold."""
+    call(log, "c1", TURNS[0][0], CALLS)
+    call(log, "c2", [RESULT], ANSWER, Parent("c1", 3, same_tools=True))
+
+
+def attributed(sessions: Sessions, *messages: Any, named: Named | None = None) -> Attributed:
+    return sessions.attribute(named, SCOPE, Conversation.of(messages, TOOLS), "fresh")
+
+
+def test_an_unnamed_conversation_finds_its_session_and_its_parent(log: SqliteLog) -> None:
+    talk(log)
+    found = attributed(remembered(log), SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT)
+    assert (found.session, found.by) == ("s", "prefix")
+    assert found.parent == Parent("c2", 5, same_tools=True)
+
+
+def test_a_call_is_known_by_its_name_and_by_its_request(log: SqliteLog) -> None:
+    talk(log)
+    sessions = remembered(log)
+    assert (sessions.session_of("c1"), sessions.session_of("c3")) == ("s", None)
+    again = attributed(sessions, SYSTEM, USER, named=Named("s", "header"))
+    assert again.parent == Parent("c1", 2, same_tools=True)
+
+
+def test_other_words_another_user_and_other_tools_are_others(log: SqliteLog) -> None:
+    talk(log)
+    sessions = remembered(log)
+    assert attributed(sessions, SYSTEM, NEXT, CALLS, RESULT, ANSWER, NEXT).by == "none"
+    conversation = Conversation.of([SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT], [])
+    assert sessions.attribute(None, ("agent", "ana"), conversation, "fresh").by == "none"
+    found = sessions.attribute(None, SCOPE, conversation, "fresh")
+    assert found.parent == Parent("c2", 5, same_tools=False)
+
+
+def test_what_was_not_answered_whole_tells_no_session(log: SqliteLog) -> None:
+    call(log, "c1", [USER], ANSWER, outcome="aborted")
+    call(log, "c2", [NEXT])
+    sessions = remembered(log)
+    assert attributed(sessions, USER, ANSWER, NEXT).by == "none"
+    named = Named("s", "header")
+    assert attributed(sessions, NEXT, ANSWER, named=named).parent == Parent("c2", 1, True)
+
+
+@pytest.mark.parametrize("where", ["request", "answer", "arguments", "tools"])
+def test_replaced_text_is_never_taken_for_what_was_said(log: SqliteLog, where: str) -> None:
+    marked = "[redacted:email]"
+    user: Any = {"role": "user", "content": marked if where == "request" else "Hi"}
+    answer: Any = {"role": "assistant", "content": marked if where == "answer" else "Hello"}
+    if where == "arguments":
+        function = {"name": "f", "arguments": json.dumps({"to": marked})}
+        answer["tool_calls"] = [{"id": "1", "function": function}]
+    tools = [{"type": marked if where == "tools" else "function"}]
+    call(log, "c1", [user], answer, tools=tools)
+    call(log, "c2", [NEXT], ANSWER, Parent("c1", 2, same_tools=True))
+    sessions = remembered(log)
+    whole = Conversation.of([user, answer, NEXT, ANSWER, NEXT], tools)
+    found = sessions.attribute(None, SCOPE, whole, "fresh")
+    assert (found.by, found.parent) == ("none", None)
+    assert sessions.session_of("c2") == "s"
+
+
+def test_a_parent_before_what_is_read_is_not_guessed(log: SqliteLog) -> None:
+    talk(log)
+    sessions = remembered(log, most=2)
+    assert attributed(sessions, SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT).by == "none"
+    assert (sessions.session_of("c1"), sessions.session_of("c2")) == (None, "s")
+
+
+def test_it_ends_when_it_is_given_up_or_out_of_time(log: SqliteLog) -> None:
+    talk(log)
+    assert remembered(log, given_up=lambda: True).session_of("c1") is None
+    assert remembered(log, seconds=-1).session_of("c1") is None
+
+
+def test_what_became_known_meanwhile_is_newer() -> None:
+    earlier, now = Sessions(3), Sessions(3)
+    for number in range(3):
+        earlier.placed(f"c{number}", "old")
+    now.placed("c0", "new")
+    now.recall(earlier)
+    assert (now.session_of("c0"), now.session_of("c2")) == ("new", "old")
+    now.placed("c3", "new")
+    assert now.session_of("c1") is None, "the oldest goes first"
+    assert now.session_of("c0") == "new"
+
+
+def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> None:
+    """Conversations that branch, retell and use tools, told to both."""
+    chance, before = random.Random(6), Sessions()
+    told: list[tuple[list[Any], str]] = []
+    for number in range(150):
+        history, _ = chance.choice(told) if told and chance.random() < 0.8 else ([SYSTEM], "")
+        messages = [*history, {"role": "user", "content": chance.choice("abc"), "name": None}]
+        conversation = Conversation.of(messages, TOOLS)
+        found = before.attribute(None, SCOPE, conversation, f"s{number}")
+        answer: dict[str, Any] = chance.choice(
+            [CALLS, ANSWER, {"role": "assistant", "content": f"{number % 7}"}]
+        )
+        known = found.parent.messages if found.parent else 0
+        call(log, f"c{number}", messages[known:], answer, found.parent, found.session)
+        before.placed(f"c{number}", found.session)
+        before.started(found.session, f"c{number}", conversation)
+        before.answered(found.session, f"c{number}", SCOPE, conversation, answer)
+        told.append(([*messages, answer], found.session))
+    after = remembered(log)
+    for history, _ in told:
+        assert attributed(after, *history, NEXT) == attributed(before, *history, NEXT)
+        assert attributed(after, *history, NEXT).by == "prefix"
