@@ -33,6 +33,10 @@ class RecordingUpstream:
     """The request lines, without the version."""
     redirect: str | None = None
     """Where calls are sent on to, by a 307."""
+    until: threading.Event | None = None
+    """An answer is not whole before this is set: a stream goes on till then."""
+    padding: int = 0
+    """Characters of a chunk."""
 
     @property
     def url(self) -> str:
@@ -85,7 +89,8 @@ def _answered(connection: socketserver.StreamRequestHandler, found: RecordingUps
     body = connection.rfile.read(int(named.get("content-length", "0")))
     found.received += body
     try:
-        connection.wfile.write(_answer(line, body, found.redirect))
+        for piece in _answer(line, body, found):
+            connection.wfile.write(piece)
     except OSError:
         return False
     return True
@@ -101,16 +106,30 @@ def _head(connection: socketserver.StreamRequestHandler) -> bytes:
     return head
 
 
-def _answer(line: str, body: bytes, redirect: str | None) -> bytes:
+def _answer(line: str, body: bytes, found: RecordingUpstream) -> Iterator[bytes]:
     if line.startswith("GET /v1/models "):
-        return _whole(_MODELS)
-    if redirect is not None:
-        return f"HTTP/1.1 307 No\r\nlocation: {redirect}\r\ncontent-length: 0\r\n\r\n".encode()
-    if isinstance(asked := _parsed(body), dict) and asked.get("stream") is True:
-        events = f"data: {json.dumps(_CHUNK)}\n\ndata: [DONE]\n\n".encode()
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        return f"{head}content-length: {len(events)}\r\n\r\n".encode() + events
-    return _whole(_CHAT)
+        yield _whole(_MODELS)
+    elif found.redirect is not None:
+        head = f"HTTP/1.1 307 No\r\nlocation: {found.redirect}\r\ncontent-length: 0\r\n\r\n"
+        yield head.encode()
+    elif isinstance(asked := _parsed(body), dict) and asked.get("stream") is True:
+        yield b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+        yield b"transfer-encoding: chunked\r\n\r\n"
+        for event in _events(found):
+            yield b"%x\r\n%s\r\n" % (len(event), event)
+        yield b"0\r\n\r\n"
+    else:
+        if found.until is not None:
+            found.until.wait()
+        yield _whole(_CHAT)
+
+
+def _events(found: RecordingUpstream) -> Iterator[bytes]:
+    chunk = json.dumps(_CHUNK | {"padding": "x" * found.padding})
+    yield f"data: {chunk}\n\n".encode()
+    while found.until is not None and not found.until.wait(0.005):
+        yield f"data: {chunk}\n\n".encode()
+    yield b"data: [DONE]\n\n"
 
 
 def _parsed(body: bytes) -> Any:
