@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -219,6 +220,21 @@ def test_feedback_is_late_once_and_joined(live: Live, tmp_path: Path) -> None:
         assert post(front.url, "/v1/feedback", score=1).status_code == 400
         found = [e for e in front.events() if isinstance(e.data, FeedbackReceived)]
         assert len(found) == len(calls)
+
+
+def test_feedback_sent_again_is_one_event_at_once_and_after_a_restart(
+    live: Live, tmp_path: Path
+) -> None:
+    said = {"session": "s", "success": True, "idempotency_key": "k"}
+    for _ in range(2):
+        with (
+            fronting(tmp_path, [live.url], log=SqliteLog(tmp_path / "log.db")) as front,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            posts = [pool.submit(post, front.url, "/v1/feedback", **said) for _ in range(8)]
+            assert {one.result().status_code for one in posts} == {200}
+            types = [type(event.data) for event in front.events()]
+    assert types == [FeedbackReceived, SessionEnded]
 
 
 def test_a_session_is_ended_by_its_outcome_or_by_asking(front: Fronted) -> None:
