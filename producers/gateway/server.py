@@ -163,12 +163,12 @@ class Gateway:
             yield
         finally:
             given_up.set()
-            await asyncio.gather(recall, return_exceptions=True)
             # Whom the server gave up on is being recorded.
             await self.app.left(_CLOSING_SECONDS)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await self.desk.client.aclose()
+            await recall
 
     async def _recall(self, given_up: threading.Event) -> None:
         """Know again what was known before a restart."""
