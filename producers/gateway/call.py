@@ -41,6 +41,7 @@ from events.sqlite_receipts import Receipt
 from producers.gateway import sse
 from producers.gateway.capture import capturing
 from producers.gateway.connections import HttpClient, Reply
+from producers.gateway.memory import as_sent
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
@@ -451,7 +452,7 @@ class Call(Response):
         """What has to be known before the next request, and need not hold up this answer."""
         self._desk.metrics.ended(self._asked.endpoint, outcome, recorded, self._seconds)
         if answer is not None:
-            self._remember_answer(answer.model_dump(mode="json"))
+            self._remember_answer(as_sent(answer))
 
     def _settled(self) -> None:
         after, self._after = self._after, None
@@ -470,12 +471,7 @@ class Call(Response):
             spoken.append(body.decode(errors="replace"))
         return await unhurried(sum(map(len, spoken)), self._desk.redaction.answer, messages, spoken)
 
-    def _remember_answer(self, answer: dict[str, Any]) -> None:
-        calls = [
-            {"id": call["id"], "function": {"name": call["name"], "arguments": call["arguments"]}}
-            for call in answer["tool_calls"]
-        ]
-        said = {"role": "assistant", "content": answer["content"], "tool_calls": calls}
+    def _remember_answer(self, said: dict[str, Any]) -> None:
         scope, session = self._caller.scope, self._attributed.session
         self._desk.sessions.answered(session, self._call, scope, self._conversation, said)
 
