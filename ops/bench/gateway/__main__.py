@@ -22,7 +22,8 @@ fsync and fdatasync by a library preloaded into our gateway, `events` what its l
 afterwards; every call must have two, and those looked at must hold tokens, or the bench ends.
 
 Memory: `calls` more calls by 64 clients, half of them streamed, in sessions of eight; what was
-resident every twentieth, and the slope over the second half. Linux only.
+resident every twentieth, and the slope over the second half. It says something from 65,536 calls
+on: before, what the gateway remembers on purpose still grows. Linux only.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from events.streams import ROLLOUTS
 from ops.bench.gateway import disk
 from ops.bench.gateway.load import Load, Sample
 from ops.bench.gateway.sides import PUBLIC, Home, Side, Syncs, engine, ours, public
+from producers.gateway.sessions import MAX_KNOWN
 
 CLIENTS: Final = (1, 16, 64)
 RATE: Final = 50.0
@@ -250,8 +252,9 @@ def goals(cells: Sequence[Json], bare_p50: float, memory: Json) -> list[Json]:
             # One client waits for the engine, whatever stands between: no gateway is 3 times it.
             what = f"requests over the public gateway's, {name}"
             found.append(_goal(what, over, WANTED_RATIO, over >= WANTED_RATIO))
-    growth = memory["bytes_per_call"]
-    found.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
+    if memory["calls"] >= MAX_KNOWN:
+        growth = memory["bytes_per_call"]
+        found.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
     return found
 
 
