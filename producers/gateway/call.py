@@ -439,7 +439,7 @@ class Call(Response):
         kept = None
         if self._keyed is not None and started and outcome == "completed" and body is not None:
             headers = dict([*self._passed, *self._ours(recorded=True)])
-            kept = receipt(self._keyed, headers, body, redacted)
+            kept = await unhurried(len(body), receipt, self._keyed, headers, body, redacted)
         ended = await self._append(data, found.arrays if why is None else None, kept)
         recorded = started and ended is not None
         answer = (

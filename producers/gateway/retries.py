@@ -30,7 +30,7 @@ from events.canonical import exact_json, sha256
 from events.errors import LogError
 from events.sqlite_receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.redaction import Kept
-from producers.gateway.wire import Refused, encoded
+from producers.gateway.wire import Refused, bad_request, encoded
 
 MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is kept to be given again."""
@@ -57,8 +57,15 @@ class Keyed:
 
     @staticmethod
     def of(key: str, kept: Kept) -> "Keyed":
-        """A request under a key."""
-        return Keyed(key, sha256(f"{kept.asked.endpoint} {exact_json(kept.asked.given)}"))
+        """A request under a key. Raises Refused for one that cannot be compared."""
+        try:
+            written = exact_json(kept.asked.given)
+        except RecursionError as error:
+            raise bad_request(
+                "the body is nested too deeply to be compared with a later one; flatten it, or "
+                "leave out the idempotency key"
+            ) from error
+        return Keyed(key, sha256(f"{kept.asked.endpoint} {written}"))
 
 
 def receipt(

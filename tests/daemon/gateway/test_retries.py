@@ -21,7 +21,7 @@ from producers.gateway.retries import Keyed, receipt
 from producers.gateway.rules import own
 from producers.gateway.wire import Asked
 from tests.daemon.engine.conftest import Live, Recite
-from tests.daemon.gateway.conftest import Front, Fronted
+from tests.daemon.gateway.conftest import Front, Fronted, fronting
 from tests.daemon.gateway.program import Program, running
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -180,6 +180,19 @@ def test_where_the_log_cannot_be_asked_a_key_is_refused(live: Live, front_over: 
     refused = send(front.url, SHORT)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert "idempotency key" in refused.json()["error"]["message"]
+
+
+def test_what_is_nested_to_the_limit_is_refused_or_asked_and_never_a_failure_of_ours(
+    tmp_path: Path,
+) -> None:
+    with fronting(tmp_path, ["http://127.0.0.1:9"], proven=False) as front:
+        found = set()
+        for depth in range(940, 990, 3):
+            body = '{"messages": [], "x": ' + "[" * depth + "]" * depth + "}"
+            headers = {"idempotency-key": f"deep-{depth}"}
+            answer = httpx2.post(f"{front.url}{CHAT}", content=body, headers=headers)
+            found.add(answer.status_code)
+        assert found == {400, 503}
 
 
 def test_an_answer_that_is_too_large_is_not_kept_but_known() -> None:
