@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.messages import Message, ToolCall
+from producers.gateway.capture import capturing
 from producers.gateway.redaction import Redaction
 from producers.gateway.rules import BadRule, BuiltIn, built_in, own
-from producers.gateway.wire import Asked
+from producers.gateway.wire import EMBEDDED, Added, Asked
 
 NAMES: tuple[BuiltIn, ...] = get_args(BuiltIn)
 ALL = Redaction([built_in(name) for name in NAMES], b"salt")
@@ -152,6 +153,51 @@ def test_an_answer_is_judged_by_all_that_is_known_of_it() -> None:
         {"to": "[redacted:email]"},
     )
     assert because == "redaction rules matched: email"
+
+
+def halves(text: str) -> tuple[str, str]:
+    return text[: len(text) // 2], text[len(text) // 2 :]
+
+
+def test_a_streams_chunks_are_read_together() -> None:
+    capture = capturing(chat(user("Hi")), Added(True, True), EMBEDDED)
+    for half in halves(MAIL):
+        capture.chunk({"choices": [{"index": 0, "delta": {"content": half}}]})
+    (safe,), because = ALL.answer(capture.captured().messages, capture.spoken())
+    assert (safe.content, because) == ("[redacted:email]", "redaction rules matched: email")
+
+
+def test_what_tokens_spell_and_a_parser_dropped_is_known() -> None:
+    capture = capturing(chat(user("Hi")), Added(True, True), EMBEDDED)
+    for half in halves("jürgen@müller.de"):
+        for byte in half.encode():
+            scores = [{"token": "\ufffd", "bytes": [byte], "logprob": -0.5}]
+            said = {"index": 0, "delta": {}, "token_ids": [5], "logprobs": {"content": scores}}
+            capture.chunk({"choices": [said]})
+    found = capture.captured()
+    messages, because = ALL.answer(found.messages, capture.spoken())
+    assert (messages, because) == (found.messages, "redaction rules matched: email")
+
+
+def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
+    asked = Asked(
+        "messages", {"system": MAIL, "messages": [user([{"type": "text", "text": MAIL}])]}
+    )
+    kept = ALL.kept(asked)
+    messages = kept.asked.messages()
+    assert messages is not None
+    assert [one.text for one in messages] == ["[redacted:email]"] * 2
+    capture = capturing(asked, Added(), None)
+    first, last = halves(json.dumps({"to": MAIL}))
+    for delta in (
+        {"type": "thinking_delta", "thinking": MAIL},
+        {"type": "input_json_delta", "partial_json": first},
+        {"type": "input_json_delta", "partial_json": last},
+    ):
+        capture.chunk({"type": "content_block_delta", "index": 0, "delta": delta})
+    (safe,), _ = ALL.answer(capture.captured().messages, capture.spoken())
+    assert safe.reasoning == "[redacted:email]"
+    assert safe.tool_calls[0].arguments == {"to": "[redacted:email]"}
 
 
 def test_a_name_gets_the_same_pseudonym_from_the_same_salt() -> None:
