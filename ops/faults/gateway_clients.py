@@ -172,10 +172,11 @@ def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
     message = {"role": "user", "content": mark}
     fields = {"model": "scripted", "messages": [message], "stream": stream}
     body = json.dumps({**fields, "script": {"mark": mark, **script}}).encode()
-    return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n" % len(body)
-    ) + body
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    )
+    return head % len(body) + body
 
 
 def _connected(stage: Scene, small: bool = False) -> socket.socket:
