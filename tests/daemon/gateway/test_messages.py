@@ -145,13 +145,15 @@ def test_the_call_is_in_the_log_before_the_stream_ends(engine: Engine, over_engi
     assert ended.content.messages[0].text == "Hi Hi "
 
 
-def test_a_stream_that_is_cut_off_ends_without_its_last_event(
+def test_a_stream_that_is_cut_off_ends_with_an_error_and_without_its_last_event(
     engine: Engine, over_engine: Over
 ) -> None:
     front = over_engine()
     engine[0].extend(named(one) for one in (BEGIN, WORD))
-    answer = post(front.url, MESSAGES, **HELLO, stream=True)
-    assert answer.content == b"".join(engine[0])
+    answer = post(front.url, MESSAGES, **HELLO, stream=True).content
+    sent = b"".join(engine[0])
+    assert answer.startswith(sent + b'event: error\ndata: {"type":"error","error":')
+    assert b"event: message_stop" not in answer
     (ended,) = front.ended()
     assert ended.outcome == "failed"
     assert "without message_stop" in (ended.error or "")
