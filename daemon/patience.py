@@ -84,7 +84,8 @@ class PatientConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Called while the error of the parser is handled; `msg` is uvicorn's, for everything."""
         error = sys.exc_info()[1]
-        status = getattr(error, "error_status_hint", 400)
+        # What is not understood is no fault of ours: h11 would answer some of it with 501.
+        status = 431 if getattr(error, "error_status_hint", 400) == 431 else 400
         self._refuse(Refused(status, TOO_LONG if status == 431 else _NO_HTTP))
 
     def _refuse(self, refused: Refused) -> None:

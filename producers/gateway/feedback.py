@@ -18,7 +18,7 @@ from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
 from producers.gateway.redaction import Redaction
-from producers.gateway.wire import bad_request
+from producers.gateway.wire import bad_request, identifier
 from producers.records import readable
 
 _Text = Annotated[str, Field(max_length=256)]
@@ -73,13 +73,17 @@ class Posted(BaseModel):
 def posted(body: bytes) -> Posted:
     """A request's body. Raises Refused that names the first thing wrong with it."""
     try:
-        return Posted.model_validate_json(body)
+        found = Posted.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None
         if first["type"] == "value_error":
             raise bad_request(first["msg"].removeprefix("Value error, "), param) from error
         raise bad_request(first_problem(error), param) from error
+    # As in a header: a name that no call can have is one that nothing will ever be joined to.
+    identifier(found.call, "call")
+    identifier(found.session, "session")
+    return found
 
 
 def session_of(spool: Spool, call: str) -> str | None:

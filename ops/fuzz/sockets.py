@@ -1,0 +1,94 @@
+"""Sends bytes to a gateway and judges what comes back (requests -> what is wrong).
+
+Wrong is a status of 500 or more, for the engine behind it is well; an error without a reason in the
+shape of its API; bytes that are no HTTP; and an answer that never comes, for the gateway waits for
+no client longer than it is told to.
+"""
+
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import h11
+
+_WAIT_SECONDS: Final = 120
+_CLIENTS: Final = 8
+_PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
+
+
+@dataclass(slots=True)
+class Found:
+    """What came back."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    """0: the connection was closed without an answer."""
+    wrong: list[str] = field(default_factory=list)
+
+
+def send_all(port: int, requests: Iterable[bytes]) -> Found:
+    """Each on a connection of its own, some at the same time."""
+    found = Found()
+    with ThreadPoolExecutor(_CLIENTS) as pool:
+        for raw, (status, why) in pool.map(lambda raw: (raw, send(port, raw)), requests):
+            found.statuses[status] += 1
+            if why is not None:
+                found.wrong.append(f"{why}: {raw[:2000]!r}")
+    return found
+
+
+def send(port: int, raw: bytes) -> tuple[int, str | None]:
+    """The status of the first answer, and what is wrong with it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_SECONDS) as connection:
+        # Who is refused before all was sent may still hear why.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(raw)
+        try:
+            status, body = _answer(connection, raw.startswith(b"HEAD "))
+        except h11.RemoteProtocolError as error:
+            return 0, f"the answer is no HTTP ({error})"
+        except TimeoutError:
+            return 0, f"no answer and no end in {_WAIT_SECONDS} seconds"
+    return status, _wrong(status, body, raw)
+
+
+def _answer(connection: socket.socket, head: bool) -> tuple[int, bytes]:
+    """Status and body of the first answer; 0 where there is none."""
+    reader = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
+    method = "HEAD" if head else "POST"
+    reader.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+    reader.send(h11.EndOfMessage())
+    status, body = 0, b""
+    while True:
+        event = reader.next_event()
+        if event is h11.NEED_DATA:
+            try:
+                received = connection.recv(65536)
+            except ConnectionResetError:
+                return status, body
+            if not received and not status:
+                return status, body
+            reader.receive_data(received)
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            return status, body
+
+
+def _wrong(status: int, body: bytes, raw: bytes) -> str | None:
+    if status >= 500:
+        return f"status {status}, {body[:500]!r}"
+    if status < 400 or raw.startswith(b"HEAD ") or _PLAIN.search(raw):
+        return None
+    try:
+        reason = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"status {status} without a reason, {body[:500]!r}"
+    return None if reason else f"status {status} with an empty reason"

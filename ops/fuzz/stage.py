@@ -1,0 +1,98 @@
+"""A gateway over the reference policy, and what has to hold of it after whatever it was sent.
+
+with stage(folder) as fuzzed:
+    send_all(fuzzed.gateway.port, requests(seed, count))
+    problems = fuzzed.problems()      # stops the gateway, reads its log and folds it
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from ops.faults.gateway_scene import ROOT, Gateway, Program, free_port
+
+REFERENCE: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
+CLIENT_SECONDS: Final = 0.5
+
+_SETTINGS: Final = {
+    "KINTSUGI_GATEWAY__CLIENT_SECONDS": str(CLIENT_SECONDS),
+    "KINTSUGI_GATEWAY__MAX_BODY_BYTES": "200000",
+    "KINTSUGI_GATEWAY__FEEDBACK_PER_MINUTE": "1000000000",
+    "KINTSUGI_REDACTION__RULES": '["email", "secret"]',
+}
+_LENGTH: Final = 128
+"""Tokens that fit: who asks for as many as there are shall not wait long for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzed:
+    """A gateway that is sent what nobody would send."""
+
+    gateway: Gateway
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, and with what it recorded, as sentences."""
+        found: list[str] = []
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+        answer = httpx2.post(f"{self.gateway.url}/chat/completions", json=body, timeout=120)
+        if answer.status_code != 200 or answer.headers["x-kintsugi-recorded"] != "yes":
+            found.append(f"afterwards it answers {answer.status_code}: {answer.text[:500]}")
+        if (status := self.gateway.stop()) != 0:
+            found.append(f"it ended with {status}")
+        said = self.gateway.output.read_text(errors="replace")
+        for sign in ("Traceback", "ERROR", "Exception"):
+            if sign in said:
+                at = said.index(sign)
+                found.append(f"it said {sign}: {said[max(0, at - 500) : at + 3000]}")
+        return found + self._recorded()
+
+    def _recorded(self) -> list[str]:
+        """Whether all of it can be read, made into rollouts, folded and rebuilt."""
+        found = []
+        for arguments in (
+            ("log", "verify", "--json"),
+            ("work", "--once", "--json"),
+            ("diagnose", "--json"),
+            ("rebuild", "--json"),
+        ):
+            done = self._kintsugi(*arguments)
+            if done.returncode != 0:
+                found.append(f"kintsugi {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        letters: list[Any] = json.loads(self._kintsugi("dlq", "list", "--json").stdout)
+        return found + [f"a dead letter: {letter}" for letter in letters]
+
+    def _kintsugi(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
+        home = {"KINTSUGI_HOME": str(self.gateway.home), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [sys.executable, "-m", "daemon", *arguments],
+            env=clean | home | {"KINTSUGI_SESSIONS__IDLE_SECONDS": "1"},
+            cwd=self.gateway.output.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@contextmanager
+def stage(folder: Path) -> Iterator[Fuzzed]:
+    """An engine and a gateway, until the end of the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    given = ("--port", str(port), "--length", str(_LENGTH), "--threads", "1")
+    engine = Program(folder / "engine.log", "daemon.engine", "--model", str(REFERENCE), *given)
+    gateway = Gateway(folder, [f"http://127.0.0.1:{port}/v1"], _SETTINGS)
+    with ExitStack() as stack:
+        stack.callback(engine.kill)
+        engine.launch()
+        stack.callback(gateway.kill)
+        gateway.start()
+        yield Fuzzed(gateway)
