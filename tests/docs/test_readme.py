@@ -70,6 +70,19 @@ def test_an_environment_is_written_and_proven(folder: Path) -> None:
     assert all(name in shown for name in ("shop", "retail", "airline"))
 
 
+@pytest.mark.processes
+def test_a_live_agent_is_recorded_with_its_tokens(folder: Path) -> None:
+    checkpoint = "daemon/engine/reference/checkpoint"
+    script = block("gateway").replace(checkpoint, str(ROOT / checkpoint))
+    for port in ("8001", "8080"):
+        script = script.replace(port, str(free_port()))
+    shown = run(script, folder)
+    calls = re.search(r"^(\d+)$", shown, re.MULTILINE)
+    assert calls is not None
+    assert int(calls[1]) >= 10
+    assert "ok  logprobs-mode" in shown
+
+
 @pytest.mark.learning
 @pytest.mark.processes
 def test_an_adapter_is_trained_and_is_better(folder: Path) -> None:
