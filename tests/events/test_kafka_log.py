@@ -242,7 +242,7 @@ def test_a_start_that_another_process_moved_is_log_truncated(
 def test_a_broker_that_is_down_is_log_unavailable_of_each_call_and_heals(
     broker: Broker, kafka_topics: dict[str, str]
 ) -> None:
-    log = KafkaLog(broker.bootstrap, topics=kafka_topics, replication=1, timeout_seconds=2)
+    log = KafkaLog(broker.bootstrap, topics=kafka_topics, replication=1)
     broker.stop()
     try:
         for call in (
