@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from events.streams import STREAMS
-from ops.faults.scene import Child, Scene, compared, passed, report, scene
+from ops.faults.scene import Child, compared, drained, passed, report, scene, waiting
 
 PER_SECOND: Final = 100
 DRAIN_SECONDS: Final = 120
@@ -28,33 +27,19 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         time.sleep(2)
         stage.broker.stop()
         time.sleep(count)
-        backlog = _unshipped(stage)
+        backlog = waiting(stage.spool)
         stage.broker.start()
-        drained = _drained(stage)
+        drain_seconds = drained(stage.spool, PER_SECOND, DRAIN_SECONDS)
         appender.stop_asked()
         acknowledged = json.loads(appender.line())
         appender.stop()
         shipper.stop()
         stage.ship_the_rest()
         found = passed(compared(stage.spool, stage.kafka), backlog=backlog, **acknowledged)
-    found["drain_seconds"] = round(drained, 1)
+    found["drain_seconds"] = round(drain_seconds, 1)
     kept_up = acknowledged["acknowledged"] >= PER_SECOND * count
-    found["passed"] = found["passed"] and kept_up and drained < DRAIN_SECONDS
+    found["passed"] = found["passed"] and kept_up and drain_seconds < DRAIN_SECONDS
     return found
-
-
-def _unshipped(stage: Scene) -> int:
-    return sum(
-        sum(stage.spool.end(stream)) - sum(stage.spool.shipped(stream)) for stream in STREAMS
-    )
-
-
-def _drained(stage: Scene) -> float:
-    """Seconds until the shipper is less than a second behind."""
-    started = time.monotonic()
-    while _unshipped(stage) > PER_SECOND and time.monotonic() - started < 2 * DRAIN_SECONDS:
-        time.sleep(0.1)
-    return time.monotonic() - started
 
 
 if __name__ == "__main__":

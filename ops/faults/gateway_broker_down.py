@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from events.kafka import KafkaLog
 from events.sqlite import SqliteLog
-from events.streams import STREAMS
 from ops.faults.gateway_scene import Program, scene
-from ops.faults.scene import compared, report
+from ops.faults.scene import compared, drained, report, waiting
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper
 
@@ -53,9 +52,9 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             broker.stop()
             time.sleep(count)
             recorded = sum(spool.end("rollouts")) - first
-            backlog = _unshipped(spool)
+            backlog = waiting(spool)
             broker.start()
-            drained = _drained(spool)
+            drain_seconds = drained(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
         shipper.stop()
         refused = sum(not seen.acknowledged for seen in stage.ledger.seen)
         found = stage.audited()
@@ -67,13 +66,13 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         "recorded": recorded,
         "backlog": backlog,
         "refused": refused,
-        "drain_seconds": round(drained, 1),
+        "drain_seconds": round(drain_seconds, 1),
         "resident_before_bytes": before,
         "resident_most_bytes": memory.most,
         "first_difference": same.first_difference,
     }
     kept_up = recorded >= 0.9 * EVENTS_PER_SECOND * count
-    calm = memory.most - before < GROWTH_BYTES and drained < DRAIN_SECONDS
+    calm = memory.most - before < GROWTH_BYTES and drain_seconds < DRAIN_SECONDS
     passed = found.sound and same.equal and not refused and kept_up and calm
     return {**found.report(), **figures, "passed": passed}
 
@@ -106,24 +105,12 @@ class _Memory:
             self.now()
 
 
-def _unshipped(spool: SqliteLog) -> int:
-    return sum(sum(spool.end(stream)) - sum(spool.shipped(stream)) for stream in STREAMS)
-
-
 def _wait_until_shipped(spool: SqliteLog, least: int, patience: float) -> None:
     deadline = time.monotonic() + patience
     while sum(spool.shipped("rollouts")) < least:
         if time.monotonic() > deadline:
             raise RuntimeError(f"nothing was shipped in {patience:g} seconds; see ship.log")
         time.sleep(0.1)
-
-
-def _drained(spool: SqliteLog) -> float:
-    """Seconds until the shipper is less than a second behind."""
-    began = time.monotonic()
-    while _unshipped(spool) > EVENTS_PER_SECOND and time.monotonic() - began < 2 * DRAIN_SECONDS:
-        time.sleep(0.1)
-    return time.monotonic() - began
 
 
 if __name__ == "__main__":

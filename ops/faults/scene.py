@@ -31,7 +31,7 @@ from events.log import Entry, EventLog, now_ms
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 from ops.kafka.broker import Broker
-from producers.shipper import Shipper
+from producers.shipper import Shipper, unshipped
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -228,6 +228,19 @@ class Child:
         assert self._process.stdout is not None
         self._process.stdout.close()
         return status
+
+
+def waiting(spool: SqliteLog) -> int:
+    """Records of a spool that the broker has not acknowledged."""
+    return unshipped(spool, {stream: spool.end(stream) for stream in STREAMS})
+
+
+def drained(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
+    """Seconds until the shipper is less than a second behind, at most twice `most_seconds`."""
+    began = time.monotonic()
+    while waiting(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
+        time.sleep(0.1)
+    return time.monotonic() - began
 
 
 def report(name: str, run: Callable[[int, Path], dict[str, Any]], default: int) -> int:

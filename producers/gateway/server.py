@@ -3,7 +3,7 @@
     POST /v1/chat/completions   POST /v1/feedback                    GET /livez
     POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
     POST /v1/messages           POST /v1/messages/count_tokens       GET /metrics
-    GET  /v1/models
+    GET  /v1/models                                                  GET /openapi.json
 
 Each path of /v1 also stands below `/r/session/NAME`, `/r/task/ID` and `/r/user/NAME`, one or more
 of them in any order, for agents that can set a base URL and nothing else.

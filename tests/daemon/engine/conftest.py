@@ -1,7 +1,5 @@
 """A random Qwen3 with the reference policy's tokenizer, adapters of it, and servers over them."""
 
-import asyncio
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import uvicorn
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -25,6 +22,7 @@ from daemon.engine.server import Server
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint as random_checkpoint
 from tests.daemon.engine.reciting_model import reciting
+from tests.daemon.listening import at_a_port
 
 LENGTH = 8192
 TARGETS = ("q_proj", "v_proj", "down_proj")
@@ -101,17 +99,8 @@ def listening(policy: Policy, chat: Chat, slots: int = 8) -> Iterator[Live]:
     """A server over a policy, in a thread of this process, reached over HTTP."""
     engine = Engine(policy, slots=slots)
     server = Server(Adapters(policy, "a checkpoint"), chat, engine)
-    http = uvicorn.Server(uvicorn.Config(server.app, port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
-    thread.start()
-    try:
-        while not http.started:
-            time.sleep(0.005)
-        port = http.servers[0].sockets[0].getsockname()[1]
-        yield Live(server, engine, f"http://127.0.0.1:{port}")
-    finally:
-        http.should_exit = True
-        thread.join()
+    with at_a_port(server.app) as url:
+        yield Live(server, engine, url)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,8 @@
 """A gateway over a real embedded engine, both in this process and reached over sockets; and real
 vLLMs, started as they must be and otherwise."""
 
-import asyncio
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +12,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from transformers import PreTrainedTokenizerFast
 
 from events.blobs import BlobStore
@@ -41,6 +38,7 @@ from tests.daemon.engine.conftest import (
     shop_tokens,
 )
 from tests.daemon.engine.reciting_model import reciting
+from tests.daemon.listening import at_a_port
 
 __all__ = ["base", "checkpoint", "live", "recite", "served_chat", "shop_tokens"]
 
@@ -115,20 +113,13 @@ def fronting(
         Options(**options),  # type: ignore[arg-type]
         redaction,
     )
-    http = uvicorn.Server(uvicorn.Config(made.app, port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
-    thread.start()
     try:
-        while not http.started:
-            time.sleep(0.005)
-        port = http.servers[0].sockets[0].getsockname()[1]
-        fronted = Fronted(made, upstreams, opened, f"http://127.0.0.1:{port}")
-        ready = lambda: not fronted.unproven()  # noqa: E731
-        assert not proven or fronted.wait_for(ready, patience), fronted.unproven()
-        yield fronted
+        with at_a_port(made.app, lifespan="on") as url:
+            fronted = Fronted(made, upstreams, opened, url)
+            ready = lambda: not fronted.unproven()  # noqa: E731
+            assert not proven or fronted.wait_for(ready, patience), fronted.unproven()
+            yield fronted
     finally:
-        http.should_exit = True
-        thread.join()
         opened.close()
 
 
