@@ -23,6 +23,15 @@ from events.rollouts import (
     RolloutEnded,
     SessionEnded,
 )
+from events.serving import (
+    AdapterEvaluated,
+    AdapterMoved,
+    AdapterProduced,
+    AdapterStaged,
+    GateDecided,
+    OperatorActed,
+    RouteChanged,
+)
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -101,5 +110,12 @@ REGISTRY: Final = Registry.of(
         FeedbackReceived,
         PatternsDiagnosed,
         TaskProposed,
+        AdapterProduced,
+        AdapterStaged,
+        AdapterEvaluated,
+        GateDecided,
+        RouteChanged,
+        AdapterMoved,
+        OperatorActed,
     )
 )

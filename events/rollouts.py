@@ -28,6 +28,10 @@ Attribution = Literal["header", "key", "path", "prefix", "none"]
 """How a call's session was found: named by the client in one of three ways; by its beginning, which
 is an earlier call with its answer; or not at all, so that the call begins a session of its own."""
 
+Routed = Literal["named", "drawn", "kept", "fallback"]
+"""Why a policy was asked: it was asked for by its exact name; the shares of the route drew it for
+the session; it had the session before; or whoever was chosen could not be asked."""
+
 EndCause = Literal["asked", "feedback", "idle"]
 """Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
 
@@ -153,7 +157,9 @@ class CallStarted(EventData):
     """Name of the key that asked; None where no keys are configured."""
     purpose: Purpose = "live"
     upstream: str | None = None
-    """Which server was asked."""
+    """Which server was asked first; `CallEnded` says which one answered."""
+    routed: Routed | None = None
+    """Why this policy was asked; None where no route had a say."""
 
     content: CallStartedContent | None = Field(default=None, exclude=True)
 
@@ -191,6 +197,8 @@ class CallEnded(EventData):
     error: str | None = None
     status: Count | None = None
     """HTTP status that the client got; None when it got none."""
+    upstream: str | None = None
+    """Which server answered; None where none did."""
 
     content: CallEndedContent | None = Field(default=None, exclude=True)
 

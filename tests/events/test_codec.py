@@ -420,7 +420,7 @@ def altered(name: str, value: bytes) -> Record:
 
 
 def test_an_unknown_type_is_named_and_tells_itself_apart() -> None:
-    with pytest.raises(UnknownType, match="event type 'MoodChanged' is not one of CallEnded"):
+    with pytest.raises(UnknownType, match="event type 'MoodChanged' is not one of Adapter"):
         decode(altered("ce_type", b"MoodChanged"))
 
 

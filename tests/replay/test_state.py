@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from consumers import database, reads
-from consumers.tables import FOLD_VERSION
+from consumers.tables import FOLD_VERSION, ServingStep
 from events.log import Record
 from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {3: "7b72c62c42758d6df726f0fa06e78b7c073dbe52d60bb146f0be85a2d2dfa450"}
+STATE: Final = {4: "c75a1c5b0ddedbc8a8018d4079659f197dda80bc7b6e9d53e53d6746d8d53606"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -26,7 +26,20 @@ FACTS: Final = (
     "FeedbackReceived.v1",
     "SessionEnded.v1",
 )
-DECISIONS: Final = ("TaskProposed.v1", "PatternsDiagnosed.v1")
+DECISIONS: Final = (
+    "TaskProposed.v1",
+    "PatternsDiagnosed.v1",
+    "AdapterProduced.v1",
+    "AdapterStaged.v1",
+    "AdapterEvaluated.v1",
+    "GateDecided.v1",
+    "OperatorActed.v1",
+    "RouteChanged.v1",
+    "AdapterMoved.v1",
+)
+SHADOWS: Final = ("AdapterProduced.v1", "AdapterStaged.v1")
+"""What came before for the adapter that `RouteChanged` names as its shadow: the golden events of
+the other adapter under its name."""
 
 PLACES: Final = ((0, "log-1", 4), (0, "log-2", 1), (7, "log-1", 10))
 """(partition, source, events): the position that the golden PatternsDiagnosed names. What stands
@@ -37,6 +50,8 @@ def corpus() -> Iterator[Record]:
     for partition, source, count in PLACES:
         for sequence in range(count):
             yield _placed(FACTS[sequence % len(FACTS)], partition, source, sequence)
+    for sequence, name in enumerate(SHADOWS):
+        yield _of_the_shadow(_placed(name, 0, "log-0", sequence))
     for sequence, name in enumerate(DECISIONS):
         yield _placed(name, 0, "log-1", sequence)
 
@@ -46,6 +61,14 @@ def _placed(name: str, partition: int, source: str, sequence: int) -> Record:
     return replace(record, partition=partition, source=source, sequence=sequence)
 
 
+def _of_the_shadow(record: Record) -> Record:
+    value = record.value.replace(b"cancel-40-0f3c9a1e", b"adapter-3")
+    headers = tuple(
+        (name, b"shadow-" + text if name == "ce_id" else text) for name, text in record.headers
+    )
+    return replace(record, value=value, headers=headers)
+
+
 def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     broker = Broker()
     broker.deliver(list(corpus()))
@@ -53,5 +76,7 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     with database.reading(engine) as connection:
         assert reads.dead_letters(connection) == []
         assert [line.rollout for line in reads.rollout_lines(connection)] == ["rollout-1"]
-    assert runner.counters.folded == 17
+        steps = connection.execute(select(ServingStep.table()))
+        assert {step.refused for step in steps} == {None}
+    assert runner.counters.folded == 26
     assert hash_of(engine) == STATE[FOLD_VERSION]

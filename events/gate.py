@@ -1,0 +1,78 @@
+"""What a promotion gate is told and what it says, as data: settings and report, frozen.
+
+The report is what a `GateDecided` event holds, so it carries every number that the decision rests
+on. daemon/serving/gate.py gives the fields their meaning.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from events.messages import Frozen
+
+Decision = Literal["PROMOTE", "REJECT", "EXTEND"]
+"""`EXTEND`: neither shown better nor shown worse; run more tasks, then ask again."""
+
+Verdict = Literal["PASS", "FAIL", "EXTEND"]
+
+Test = Literal["sign_flip", "group_sequential", "e_process"]
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class GateSettings(Frozen):
+    """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
+
+    test: Test = "sign_flip"
+    """`sign_flip`: once, at the planned number of tasks. The others may look earlier:
+    `group_sequential` at each quarter of it, `e_process` after every task."""
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    """Chance of promoting a candidate that is no better, one-sided."""
+    min_gain: Share = 0.02
+    """Least estimated gain on the target."""
+    overall_margin: Share = 0.01
+    """The overall difference is above minus this, with 95 % confidence."""
+    slice_margin: Share = 0.05
+    """The same for each slice but the target."""
+    format_margin: Share = 0.02
+    """How much the share of malformed tool calls may grow."""
+    token_growth: Annotated[float, Field(ge=0)] = 0.2
+    """How much the mean tokens of a rollout may grow, as a share of the incumbent's."""
+    golden_floor: Share = 0.75
+    """A golden task is lost when the candidate passes fewer of its trials than this share."""
+    golden_losses: Annotated[int, Field(ge=0)] = 1
+    """Golden tasks that may be lost: by chance alone one is."""
+
+
+class Check(Frozen):
+    """One thing that has to hold."""
+
+    name: str
+    """`target`, `overall`, `slice NAME`, `violations`, `format`, `tokens` or `golden`."""
+    verdict: Verdict
+    value: float
+    """What was measured: a difference of pass^1, a count, a share or a growth."""
+    limit: float
+    """What `value`, or its bound `low`, had to keep to."""
+    low: float | None = None
+    """Lower 95 % confidence bound, one-sided; None where the value is compared as it is."""
+    tasks: int
+    """How many it rests on."""
+
+
+class GateReport(Frozen):
+    """A decision and its reasons."""
+
+    decision: Decision
+    test: Test
+    alpha: float
+    """That this attempt was allowed to spend."""
+    p_value: float | None = None
+    """Of the target's test; None for an e-process."""
+    e_value: float | None = None
+    """Largest value of the e-process."""
+    tasks: int
+    """Of the target's test."""
+    detectable: float | None = None
+    """Gain that this many tasks, as unlike each other as these are, show with a power of 80 %."""
+    checks: tuple[Check, ...]

@@ -1,0 +1,141 @@
+"""The life of an adapter: its states, which follows which, and what an event makes of a state.
+
+    produced -> staged -> evaluated -> gated -> canary -> promoted
+             -> draining -> unloaded -> collected
+
+with three ways out: rejected (it is no good), rolled_back (it turned out to be no good), and
+draining at any time. `NEXT` is the whole truth, as data. Everything here is pure: the fold moves
+rows by it, whoever writes an event asks it first, and docs/events.md prints it.
+
+An adapter that was unloaded can be staged again, and is then judged anew. Nothing comes after
+`collected`: its files are gone, and its name is not used again.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from events.serving import (
+    AdapterEvaluated,
+    AdapterMoved,
+    AdapterProduced,
+    AdapterStaged,
+    GateDecided,
+    RouteChanged,
+    ServingEvent,
+)
+
+
+class State(StrEnum):
+    """Where an adapter is in its life."""
+
+    PRODUCED = "produced"
+    STAGED = "staged"
+    EVALUATED = "evaluated"
+    GATED = "gated"
+    CANARY = "canary"
+    PROMOTED = "promoted"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled_back"
+    DRAINING = "draining"
+    UNLOADED = "unloaded"
+    COLLECTED = "collected"
+
+
+_S = State
+
+NEXT: Final[Mapping[State, frozenset[State]]] = {
+    _S.PRODUCED: frozenset({_S.STAGED, _S.REJECTED}),
+    _S.STAGED: frozenset({_S.EVALUATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
+    _S.EVALUATED: frozenset({_S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
+    _S.GATED: frozenset({_S.EVALUATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.DRAINING}),
+    _S.CANARY: frozenset({_S.PROMOTED, _S.ROLLED_BACK, _S.DRAINING}),
+    _S.PROMOTED: frozenset({_S.ROLLED_BACK, _S.DRAINING}),
+    _S.REJECTED: frozenset({_S.CANARY, _S.PROMOTED, _S.UNLOADED}),
+    _S.ROLLED_BACK: frozenset({_S.CANARY, _S.PROMOTED, _S.UNLOADED}),
+    _S.DRAINING: frozenset({_S.CANARY, _S.PROMOTED, _S.UNLOADED}),
+    _S.UNLOADED: frozenset({_S.STAGED, _S.COLLECTED}),
+    _S.COLLECTED: frozenset(),
+}
+"""State -> the states that may follow it."""
+
+SERVING: Final = frozenset({_S.CANARY, _S.PROMOTED})
+"""A route gives them sessions. They leave by `RouteChanged` and in no other way."""
+
+LOADED: Final = frozenset(
+    {_S.STAGED, _S.EVALUATED, _S.GATED, _S.CANARY, _S.PROMOTED, _S.REJECTED, _S.ROLLED_BACK,
+     _S.DRAINING}
+)  # fmt: skip
+"""Replicas may hold them. A rejected one may never have been loaded."""
+
+RETIRED: Final = frozenset({_S.REJECTED, _S.ROLLED_BACK, _S.DRAINING})
+"""No new session goes to them; they are unloaded once nobody uses them."""
+
+_ENTERS: Final[Mapping[str, frozenset[State]]] = {
+    "canary": frozenset({_S.GATED}),
+    "promoted": frozenset({_S.GATED}),
+    "rollback": LOADED - SERVING - {_S.ROLLED_BACK},
+    "operator": LOADED - SERVING,
+    "expired": frozenset(),
+}
+"""Why a route changes -> the states from which it may take an adapter into service."""
+
+
+def after(adapter: str, state: State | None, event: ServingEvent) -> State | None:
+    """The state of `adapter` after `event`, the same one where it does not move.
+
+    `state` is None for a name that nobody produced. Returns None where the event is not allowed in
+    this state: then it changes nothing of this adapter. What else a route must keep to is in
+    consumers/routing.py.
+    """
+    if isinstance(event, AdapterProduced):
+        return State.PRODUCED if state is None else None
+    if state is None:
+        return None
+    if isinstance(event, RouteChanged):
+        return _routed(adapter, state, event)
+    if isinstance(event, AdapterMoved):
+        return _moved(state, State(event.state))
+    if isinstance(event, AdapterStaged):
+        return _staged(state)
+    if isinstance(event, AdapterEvaluated):
+        return _evaluated(state)
+    return _gated(state, event)
+
+
+def _routed(adapter: str, state: State, event: RouteChanged) -> State | None:
+    if adapter not in {part.adapter for part in event.shares}:
+        if state not in SERVING:
+            return state
+        return State.ROLLED_BACK if event.why == "rollback" else State.DRAINING
+    if state not in SERVING and state not in _ENTERS[event.why]:
+        return None
+    alone = len(event.shares) == 1
+    if alone or state is State.PROMOTED:
+        return State.PROMOTED
+    return State.CANARY
+
+
+def _moved(state: State, wanted: State) -> State | None:
+    return wanted if wanted in NEXT[state] and state not in SERVING else None
+
+
+def _staged(state: State) -> State | None:
+    """On more replicas, or proven again after one was restarted, it stays what it is."""
+    if State.STAGED in NEXT[state]:
+        return State.STAGED
+    return state if state in LOADED - RETIRED else None
+
+
+def _evaluated(state: State) -> State | None:
+    """A new measurement takes back what the gate said of an older one; a route's it does not."""
+    if state in (State.STAGED, State.EVALUATED, State.GATED):
+        return State.EVALUATED
+    return state if state in SERVING else None
+
+
+def _gated(state: State, event: GateDecided) -> State | None:
+    if state is not State.EVALUATED:
+        return None
+    verdicts = {"PROMOTE": State.GATED, "REJECT": State.REJECTED, "EXTEND": State.EVALUATED}
+    return verdicts[event.report.decision]

@@ -1,0 +1,190 @@
+"""What happens to adapters and routes: events of the stream `learning`.
+
+    AdapterProduced    a job left it, or an operator pushed it
+    AdapterStaged      every replica has loaded it and was seen to answer with it
+    AdapterEvaluated   it was measured beside the incumbent
+    GateDecided        it may take the incumbent's place, may not, or more has to be run
+    RouteChanged       who answers an alias from here on
+    AdapterMoved       it goes out of service: rejected, draining, unloaded, collected
+    OperatorActed      a person asked for something; comes before what follows from it
+
+Which of them may happen to an adapter in which state is in lifecycle.py. In all of them an adapter
+is named by its name, and the base model without an adapter by None.
+"""
+
+from math import fsum, isclose
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from events.gate import GateReport
+from events.learning import Decision
+from events.messages import Frozen
+from events.position import Position
+from events.rollouts import Count, Name
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Text = Annotated[str, Field(max_length=4096)]
+Reason = Annotated[str, Field(max_length=1000)]
+
+Why = Literal["canary", "promoted", "rollback", "operator", "expired"]
+"""Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
+`expired` ends a canary that showed nothing in its time."""
+
+Retired = Literal["rejected", "draining", "unloaded", "collected"]
+
+
+class AdapterProduced(Decision):
+    """An adapter exists: immutable from here on, under a name that is never used again."""
+
+    TYPE: ClassVar[str] = "AdapterProduced"
+
+    adapter: Name
+    alias: Name
+    """The agent that it is for."""
+    base: Name
+    sha256: Sha256
+    """Of its weights."""
+    path: Text
+    """Its folder, absolute, on the host that wrote this."""
+    capability: str | None = None
+    """What it was trained for."""
+    job: str | None = None
+    """The job that left it; None for one that was pushed."""
+    origin: Literal["job", "push"]
+
+
+class AdapterStaged(Decision):
+    """An adapter is loaded on every replica, and every replica answers with it and not with the
+    base."""
+
+    TYPE: ClassVar[str] = "AdapterStaged"
+
+    adapter: Name
+    replicas: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Where: their URLs."""
+    distance: Annotated[float, Field(ge=0)]
+    """From the fingerprint that it should have: the root mean square of the differences of
+    log-probabilities, in nats; of the replica where it is largest."""
+    from_base: Annotated[float, Field(ge=0)]
+    """From the fingerprint of its base, in the same way; of the replica where it is smallest."""
+
+
+class PassRates(Frozen):
+    """pass^1 of both, over the same tasks and seeds."""
+
+    incumbent: Annotated[float, Field(ge=0, le=1)]
+    candidate: Annotated[float, Field(ge=0, le=1)]
+
+
+class AdapterEvaluated(Decision):
+    """An adapter and the incumbent attempted the same tasks. Their rollouts are events of their
+    own."""
+
+    TYPE: ClassVar[str] = "AdapterEvaluated"
+
+    adapter: Name
+    incumbent: Name | None = None
+    """The adapter it was measured against; None for the base."""
+    environment: Name
+    tasks: Count
+    trials: Count
+    """Of each task."""
+    pass_hat_1: PassRates
+
+
+class GateDecided(Decision):
+    """What the gate said of an adapter, with the numbers."""
+
+    TYPE: ClassVar[str] = "GateDecided"
+
+    adapter: Name
+    alias: Name
+    incumbent: Name | None = None
+    """The adapter it would follow; None for the base."""
+    report: GateReport
+
+
+class RouteShare(Frozen):
+    """A part of an alias' sessions, and who answers them."""
+
+    adapter: Name | None = None
+    """None for the base."""
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
+class LiveEvidence(Frozen):
+    """What the live guard had seen when it decided."""
+
+    pairs: Count
+    """Judged sessions of the canary that had a partner."""
+    against: Annotated[float, Field(ge=0)]
+    """Evidence that the canary is worse; 20 decides."""
+    towards: Annotated[float, Field(ge=0)]
+    """Evidence that it is not worse by the margin; 20 decides."""
+    position: Position
+    """The rollouts that it had read."""
+
+
+class RouteChanged(Decision):
+    """Who answers an alias from here on: the whole route, not a difference."""
+
+    TYPE: ClassVar[str] = "RouteChanged"
+
+    alias: Name
+    base: Name
+    shares: Annotated[tuple[RouteShare, ...], Field(min_length=1)]
+    """They sum to 1; nobody has two."""
+    shadow: Name | None = None
+    """An adapter that answers as well, unseen by the client."""
+    why: Why
+    reason: Reason = ""
+    """In words, with the numbers."""
+    evidence: LiveEvidence | None = None
+    """What it rests on, where the live guard decided."""
+
+    @model_validator(mode="after")
+    def _is_a_route(self) -> Self:
+        total = fsum(part.share for part in self.shares)
+        if not isclose(total, 1.0, abs_tol=1e-9):
+            raise ValueError(f"the shares sum to {total}, not to 1")
+        names = [part.adapter for part in self.shares]
+        if len(names) != len(set(names)):
+            raise ValueError(f"somebody has two shares: {', '.join(map(str, names))}")
+        if self.shadow in names and self.shadow is not None:
+            raise ValueError(f"{self.shadow} has a share and is the shadow as well")
+        return self
+
+
+class AdapterMoved(Decision):
+    """An adapter went one step out of service."""
+
+    TYPE: ClassVar[str] = "AdapterMoved"
+
+    adapter: Name
+    state: Retired
+    reason: Reason = ""
+
+
+class OperatorActed(Decision):
+    """A person asked for something. What follows from it names it as its cause."""
+
+    TYPE: ClassVar[str] = "OperatorActed"
+
+    actor: Name
+    """Who, as the system knows them."""
+    action: Name
+    """The command: `adapters promote`, `route set`, ..."""
+    arguments: dict[str, str] = {}
+    reason: Reason = ""
+
+
+ServingEvent = (
+    AdapterProduced
+    | AdapterStaged
+    | AdapterEvaluated
+    | GateDecided
+    | RouteChanged
+    | AdapterMoved
+)  # fmt: skip
+"""What moves adapters and routes."""
