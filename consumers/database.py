@@ -111,9 +111,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads: one consistent view."""
-    with engine.connect() as connection, connection.begin():
-        yield connection
+    """A transaction that only reads: one consistent view, however many questions it asks."""
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            # Its default sees, at each statement, what was committed until then.
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            yield connection
 
 
 def is_transient(error: BaseException) -> bool:

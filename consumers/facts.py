@@ -39,6 +39,15 @@ class Call:
         }
 
 
+def agent_calls(messages: Sequence[Message]) -> list[Call]:
+    """The agent's own calls in a conversation, in order."""
+    return [
+        Call(item, item.call.name, _has_failed(item))
+        for item in executed_calls(messages)
+        if item.requestor == "assistant"
+    ]
+
+
 class Facts:
     """A rollout, read with the catalog of its environment."""
 
@@ -47,11 +56,7 @@ class Facts:
         self.task = rollout.task
         self.gold = rollout.task.gold_actions if rollout.task else None
         self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
-        self.calls = [
-            Call(item, item.call.name, _has_failed(item))
-            for item in executed_calls(self.messages)
-            if item.requestor == "assistant"
-        ]
+        self.calls = agent_calls(self.messages)
         self.catalog = catalog if catalog is not None else self._undeclared()
 
     def _undeclared(self) -> ToolCatalog:

@@ -7,20 +7,28 @@ event of `learning` (rounds.py).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from consumers.adapters import (
+    adapter_evaluated,
+    adapter_moved,
+    adapter_produced,
+    adapter_staged,
+    gate_decided,
+    operator_acted,
+    route_changed,
+)
 from consumers.batch import Batch, Row
 from consumers.detectors import dedup_key, diagnose
+from consumers.facts import agent_calls
+from consumers.folding import Folding
 from consumers.rounds import close_round
+from consumers.rules import tool_loops
 from consumers.tables import Call, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from envs.catalog import catalog
 from events.canonical import exact_json
-from events.codec import Event
-from events.envelope import derived_id, timestamp
+from events.envelope import derived_id
 from events.learning import PatternsDiagnosed, TaskProposed
-from events.log import Record
-from events.messages import executed_calls
 from events.rollouts import (
     CallEnded,
     CallStarted,
@@ -29,30 +37,15 @@ from events.rollouts import (
     SessionEnded,
 )
 from events.rollouts import Task as TaskData
-
-
-@dataclass(frozen=True, slots=True)
-class Folding:
-    """An event together with the record that names it."""
-
-    event: Event
-    record: Record
-
-    @property
-    def time(self) -> str | None:
-        """When it happened, RFC 3339."""
-        moment = self.event.envelope.time
-        return None if moment is None else timestamp(moment)
-
-    def pointer(self, prefix: str = "") -> Row:
-        """The columns that name the event."""
-        return {
-            "partition": self.record.partition,
-            "event_source": self.record.source,
-            f"{prefix}sequence": self.record.sequence,
-            f"{prefix}offset": self.record.offset,
-        }
-
+from events.serving import (
+    AdapterEvaluated,
+    AdapterMoved,
+    AdapterProduced,
+    AdapterStaged,
+    GateDecided,
+    OperatorActed,
+    RouteChanged,
+)
 
 Fold = Callable[[Folding, Any, Batch], None]
 
@@ -62,7 +55,7 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
     task = data.task
     diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
     messages = data.content.messages if data.content else ()
-    calls = [call for call in executed_calls(messages) if call.requestor == "assistant"]
+    calls = agent_calls(messages)
     batch.stage(
         Rollout,
         {
@@ -85,7 +78,9 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
             "time": folding.time,
             "messages": len(messages),
             "tool_calls": len(calls),
-            "tool_errors": sum(call.failed for call in calls),
+            "tool_errors": sum(call.item.failed for call in calls),
+            "malformed_calls": sum(isinstance(call.item.call.arguments, str) for call in calls),
+            "loops": len(tool_loops(calls)),
             "category": diagnosis.category,
             "categories": exact_json(diagnosis.categories),
             "pivot": diagnosis.pivot if diagnosis.category else None,
@@ -120,7 +115,7 @@ def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
             "attribution": data.attribution,
             "client": data.client,
             "purpose": data.purpose,
-            "upstream": data.upstream,
+            "routed": data.routed,
             "started": folding.time,
             **folding.pointer("started_"),
         },
@@ -144,6 +139,7 @@ def call_ended(folding: Folding, data: CallEnded, batch: Batch) -> None:
             "invalid_tool_calls": data.invalid_tool_calls,
             "error": data.error,
             "status": data.status,
+            "upstream": data.upstream,
             "ended": folding.time,
             **folding.pointer("ended_"),
         },
@@ -239,6 +235,13 @@ FOLDS: Final[Mapping[str, Fold]] = {
     FeedbackReceived.TYPE: feedback_received,
     TaskProposed.TYPE: task_proposed,
     PatternsDiagnosed.TYPE: patterns_diagnosed,
+    AdapterProduced.TYPE: adapter_produced,
+    AdapterStaged.TYPE: adapter_staged,
+    AdapterEvaluated.TYPE: adapter_evaluated,
+    GateDecided.TYPE: gate_decided,
+    RouteChanged.TYPE: route_changed,
+    AdapterMoved.TYPE: adapter_moved,
+    OperatorActed.TYPE: operator_acted,
 }
 """By event type. Every type has its fold: one that nobody reads is not written."""
 

@@ -134,7 +134,7 @@ def _fresh_tables(engine: Engine) -> Iterator[Engine]:
     """Empty tables beside the live ones, gone afterwards; one rebuild at a time."""
     build = _fresh_schema if engine.dialect.name == "postgresql" else _fresh_file
     with build(engine) as fresh:
-        METADATA.create_all(fresh)
+        METADATA.create_all(fresh, [model.table() for model in (*PROJECTED, *BOOKKEEPING)])
         try:
             yield fresh
         finally:

@@ -25,18 +25,23 @@ def _context_overflow(facts: Facts) -> list[Finding]:
 
 
 def _tool_loop(facts: Facts) -> list[Finding]:
-    counts = Counter([call.name for call in facts.calls])
+    return tool_loops(facts.calls)
+
+
+def tool_loops(calls: Sequence[Call]) -> list[Finding]:
+    """Calls of the agent over and over: same name and arguments, or errors from one tool."""
+    counts = Counter([call.name for call in calls])
     often = {name: count for name, count in counts.items() if count >= _IN_A_ROW}
     if not often:
         return []
-    errors = Counter([call.name for call in facts.calls if call.failed])
+    errors = Counter([call.name for call in calls if call.failed])
     return [
-        *_rows(facts.calls, often),
+        *_rows(calls, often),
         *(
             found
             for name, count in sorted(often.items())
             if count >= _IN_ALL
-            for found in _repeats(facts.calls, name)
+            for found in _repeats(calls, name)
         ),
         *(
             {"kind": "errors", "tool": name, "count": count}

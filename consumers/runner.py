@@ -23,7 +23,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
-from consumers.folds import FOLDS, READS_CONTENT, Folding
+from consumers.folding import Folding
+from consumers.folds import FOLDS, READS_CONTENT
 from consumers.position import (
     Unread,
     advance,
@@ -153,8 +154,10 @@ class Runner:
         self._stopped.wait(seconds)
 
     def _catch_up(self, stream: str, partition: int, goal: int) -> None:
-        while self._offset(stream, partition) < goal:
-            if self.step(stream, partition) == 0 and self._offset(stream, partition) < goal:
+        while (missing := goal - self._offset(stream, partition)) > 0:
+            # Not beyond the goal: a rebuild compares what both have folded, and the log grows.
+            folded = self.step(stream, partition, min(missing, self._batch_events))
+            if folded == 0 and self._offset(stream, partition) < goal:
                 if stream == LEARNING.name:
                     raise PositionMissing(
                         f"a round at {stream}/{partition}@{self._offset(stream, partition)} names "

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -99,6 +99,12 @@ class Rollout(Projected, table=True):
         Index("ix_rollouts_round", "round", "alias", "base"),
         Index("ix_rollouts_unread", "partition", "event_source", "sequence",
               sqlite_where=text("round IS NULL"), postgresql_where=text("round IS NULL")),
+        Index("ix_rollouts_session", "session",
+              sqlite_where=text("session IS NOT NULL"),
+              postgresql_where=text("session IS NOT NULL")),
+        Index("ix_rollouts_judged", "partition", "event_source", "sequence",
+              sqlite_where=text("session IS NOT NULL AND success IS NOT NULL"),
+              postgresql_where=text("session IS NOT NULL AND success IS NOT NULL")),
     )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FIRST
 
@@ -123,6 +129,10 @@ class Rollout(Projected, table=True):
     messages: int = _integer()
     tool_calls: int = _integer()
     tool_errors: int = _integer()
+    malformed_calls: int = _integer()
+    """Tool calls whose arguments are no JSON object."""
+    loops: int = _integer()
+    """Findings of the rule `tool_loop`: counted also where nobody judged."""
     category: str | None = _string()
     categories: str = _string()
     """JSON list: every rule that holds, in the order of the rules."""
@@ -143,7 +153,11 @@ class Call(Projected, table=True):
     """One request to the model: filled by its start, then by its end."""
 
     __tablename__ = "calls"
-    __table_args__ = (Index("ix_calls_session", "session"),)
+    __table_args__ = (
+        Index("ix_calls_session", "session"),
+        Index("ix_calls_alias", "alias", "started"),
+        Index("ix_calls_started", "partition", "event_source", "started_sequence"),
+    )
     MERGE: ClassVar[Merge] = Merge.FILL
 
     call: str = _key()
@@ -161,7 +175,9 @@ class Call(Projected, table=True):
     attribution: str | None = _string()
     client: str | None = _string()
     purpose: str | None = _string()
+    routed: str | None = _string()
     upstream: str | None = _string()
+    """Who answered, as its end says."""
     started: str | None = _string()
     outcome: str | None = _string()
     finish_reason: str | None = _string()
@@ -206,7 +222,12 @@ class Feedback(Projected, table=True):
     """What somebody said of a call or session."""
 
     __tablename__ = "feedback"
-    __table_args__ = (Index("ix_feedback_session", "session"),)
+    __table_args__ = (
+        Index("ix_feedback_session", "session"),
+        Index("ix_feedback_judged", "partition", "event_source", "sequence",
+              sqlite_where=text("success IS NOT NULL"),
+              postgresql_where=text("success IS NOT NULL")),
+    )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     feedback: str = _key()
@@ -333,6 +354,133 @@ class Cycle(Projected, table=True):
     offset: int = _offset()
 
 
+class Adapter(Projected, table=True):
+    """An adapter, and where it is in its life (events/lifecycle.py)."""
+
+    __tablename__ = "adapters"
+    __table_args__ = (Index("ix_adapters_alias", "alias", "base"),)
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    adapter: str = _key()
+    alias: str = _string()
+    base: str = _string()
+    sha256: str = _string()
+    path: str = _string()
+    capability: str | None = _string()
+    job: str | None = _string()
+    origin: str = _string()
+    state: str = _string()
+    reason: str = _string()
+    """Why it is in this state, in words; may be empty."""
+    replicas: str = _string()
+    """JSON list of URLs: where it was proven since it was last unloaded."""
+    distance: float | None = None
+    from_base: float | None = None
+    incumbent: str | None = _string()
+    """Whom the gate compared it with last; null for the base, and before a gate decided."""
+    gate: str | None = _string()
+    """JSON: the report of the last decision."""
+    since: str | None = _pointer(STRING)
+    cause: str = _pointer(STRING)
+    """Id of the event that brought it into this state."""
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+    """Of that event on `learning`: who has applied a later position knows of it."""
+
+
+class Route(Projected, table=True):
+    """Who answers an alias. An alias without a row is answered by its base."""
+
+    __tablename__ = "routes"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    alias: str = _key()
+    base: str = _string()
+    shares: str = _string()
+    """JSON list of {adapter, share}; null for the base."""
+    shadow: str | None = _string()
+    incumbent: str | None = _string()
+    """Who answered alone last, which is who a canary is compared with; null for the base."""
+    previous: str = _string()
+    """JSON list: who answered alone before the incumbent, newest first; null for the base."""
+    why: str = _string()
+    reason: str = _string()
+    since: str | None = _pointer(STRING)
+    cause: str = _pointer(STRING)
+    """Id of the `RouteChanged`."""
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class ServingStep(Projected, table=True):
+    """What an event made of an adapter or a route, or why it made nothing of it."""
+
+    __tablename__ = "serving_steps"
+    __table_args__ = (Index("ix_serving_steps_event", "event"),)
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    kind: str = _key()
+    """`adapter` or `alias`: what `subject` names."""
+    subject: str = _key()
+    number: int = _number_key()
+    """0 for the first of its subject."""
+    type: str = _string()
+    state: str | None = _string()
+    """That the adapter is in afterwards; null for an alias, and where it was refused."""
+    refused: str | None = _string()
+    """Why the event changed nothing; null where it did what it says."""
+    reason: str = _string()
+    event: str = _pointer(STRING)
+    cause: str | None = _pointer(STRING)
+    """Id of the event that this one followed from."""
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class Evaluation(Projected, table=True):
+    """An adapter measured beside the incumbent."""
+
+    __tablename__ = "evaluations"
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    adapter: str = _key()
+    number: int = _number_key()
+    """Of the adapter's evaluations; 0 for the first."""
+    incumbent: str | None = _string()
+    environment: str = _string()
+    tasks: int = _integer()
+    trials: int = _integer()
+    incumbent_pass: float = 0.0
+    candidate_pass: float = 0.0
+    event: str = _pointer(STRING)
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class OperatorAction(Projected, table=True):
+    """What a person asked for."""
+
+    __tablename__ = "operator_actions"
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    event: str = _pointer_key(STRING)
+    actor: str = _string()
+    action: str = _string()
+    arguments: str = _string()
+    """JSON object of texts."""
+    reason: str = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
 class DeadLetter(Projected, table=True):
     """An event that could not be folded: a pointer, for the bytes are in the log."""
 
@@ -383,11 +531,35 @@ class Projection(Projected, table=True):
     fold_version: int = _integer()
 
 
+class Gateway(SQLModel, table=True):
+    """A running gateway, as it last reported: how far it follows the routes, and who uses what.
+
+    Operational, and no projection: it is not folded from the log, so it is neither hashed nor
+    compared nor rebuilt, and losing it costs one report. It stands here because it needs the same
+    database and the same migrations. Written and read by gateways.py alone.
+    """
+
+    __tablename__ = "gateways"
+
+    gateway: str = _key()
+    """Of one process: a restart is another gateway."""
+    host: str = Field(sa_type=STRING)
+    started: float = 0.0
+    seen: float = 0.0
+    """Both by the database's clock, in seconds since 1970: hosts need not agree on the time."""
+    position: int = Field(sa_type=INTEGER)
+    """Of `learning`: the routes it applied are those after every event before this offset."""
+    in_flight: str = Field(sa_type=STRING)
+    """JSON object: adapter -> calls that are being answered."""
+    open_sessions: str = Field(sa_type=STRING)
+    """JSON object: adapter -> sessions that would stay with it."""
+
+
 METADATA: Final[MetaData] = SQLModel.metadata
 
 PROJECTED: Final[tuple[type[Projected], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle,
-    DeadLetter,
+    Adapter, Route, ServingStep, Evaluation, OperatorAction, DeadLetter,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select, text
 
 from consumers import database, reads
 from consumers.digest import row_counts
-from consumers.position import gaps
+from consumers.position import gaps, offsets
 from consumers.runner import PositionMissing, Runner
 from consumers.tables import Call, DeadLetter, Feedback, Rollout
 from events.blobs import BlobStore
@@ -67,6 +67,16 @@ def test_every_event_of_the_mix_becomes_its_row(engine: Engine) -> None:
     assert counts["dead_letters"] == 0
     assert runner.counters.folded == 200
     assert all(call.started and call.ended and call.outcome and call.alias for call in calls)
+
+
+def test_catching_up_to_a_goal_stops_there_however_long_the_log_is(engine: Engine) -> None:
+    log = log_of(list(mix(200)))
+    ends = log.end(ROLLOUTS.name)
+    goal = {(ROLLOUTS.name, partition): end // 2 for partition, end in enumerate(ends)}
+    fold(log, engine, until=goal)
+    with database.reading(engine) as connection:
+        reached = offsets(connection)
+    assert {place: reached.get(place, 0) for place in goal} == goal
 
 
 def test_folding_again_from_a_new_runner_changes_nothing(engine: Engine) -> None:

@@ -1,0 +1,302 @@
+"""The folds of adapters and routes: an event moves what its state allows, or nothing.
+
+Two writers can decide at once, and one of them comes second. Then its event is refused: the tables
+stay as they are, and `serving_steps` says why, so that the writer finds out. An event that counted
+is no second step when it comes again (the same id); one that was refused is asked again, for what
+stood against it may be gone. Reads nothing but its event and the tables; `learning` has one order,
+so every log gives the same rows.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import func, select
+
+from consumers.batch import Batch, Row
+from consumers.folding import Folding
+from consumers.routing import Candidate, RouteRefused, Standing, changed
+from consumers.tables import Adapter, Evaluation, OperatorAction, Projected, Route, ServingStep
+from events.canonical import exact_json
+from events.lifecycle import State, after
+from events.serving import (
+    AdapterEvaluated,
+    AdapterMoved,
+    AdapterProduced,
+    AdapterStaged,
+    GateDecided,
+    OperatorActed,
+    RouteChanged,
+    RouteShare,
+    ServingEvent,
+)
+
+
+def adapter_produced(folding: Folding, data: AdapterProduced, batch: Batch) -> None:
+    """An adapter begins its life."""
+    named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin"}
+    born: Row = {
+        **data.model_dump(include=named),
+        "replicas": "[]",
+        "distance": None,
+        "from_base": None,
+        "incumbent": None,
+        "gate": None,
+    }
+    _adapter_step(folding, data, batch, born)
+
+
+def adapter_staged(folding: Folding, data: AdapterStaged, batch: Batch) -> None:
+    """Replicas hold it and answer with it."""
+    proof: Row = {
+        "replicas": exact_json(data.replicas),
+        "distance": data.distance,
+        "from_base": data.from_base,
+    }
+    _adapter_step(folding, data, batch, proof)
+
+
+def adapter_evaluated(folding: Folding, data: AdapterEvaluated, batch: Batch) -> None:
+    """It was measured: what the gate decides on."""
+    evaluations = Evaluation.table().c
+    taken = _adapter_step(folding, data, batch, {})
+    if not taken:
+        return
+    batch.stage(
+        Evaluation,
+        {
+            "adapter": data.adapter,
+            "number": _count(batch, Evaluation, evaluations.adapter == data.adapter),
+            "incumbent": data.incumbent,
+            "environment": data.environment,
+            "tasks": data.tasks,
+            "trials": data.trials,
+            "incumbent_pass": data.pass_hat_1.incumbent,
+            "candidate_pass": data.pass_hat_1.candidate,
+            "event": folding.event.envelope.id,
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def gate_decided(folding: Folding, data: GateDecided, batch: Batch) -> None:
+    """The gate spoke; its report stays with the adapter."""
+    report = exact_json(data.report.model_dump(mode="json"))
+    _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
+
+
+def adapter_moved(folding: Folding, data: AdapterMoved, batch: Batch) -> None:
+    """A step out of service. What a route still names is not unloaded."""
+    unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
+    alias = _shadowed(batch, data.adapter) if unloaded else None
+    if alias is not None:
+        refused = f"the route of {alias} names {data.adapter} as its shadow"
+        _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
+        return
+    _adapter_step(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
+
+
+def route_changed(folding: Folding, data: RouteChanged, batch: Batch) -> None:
+    """A route turns as a whole or not at all, and the adapters move with it."""
+    if _repeated(folding, batch):
+        return
+    standing = _standing(batch, data.alias)
+    rows = _adapters(batch, data, standing)
+    try:
+        following = changed(standing, {name: candidate(row) for name, row in rows.items()}, data)
+    except RouteRefused as refused:
+        _refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
+        return
+    _step(folding, batch, "alias", data.alias, None, data.reason)
+    for name, row in sorted(rows.items()):
+        state = after(name, State(row["state"]), data)
+        if state is not None and state != row["state"]:
+            _move(folding, batch, row, state, data.reason)
+            _step(folding, batch, "adapter", name, state, data.reason)
+    batch.stage(Route, _route_row(folding, data, following))
+
+
+def operator_acted(folding: Folding, data: OperatorActed, batch: Batch) -> None:
+    """A person asked for something: who, what and why."""
+    batch.stage(
+        OperatorAction,
+        {
+            "event": folding.event.envelope.id,
+            "actor": data.actor,
+            "action": data.action,
+            "arguments": exact_json(data.arguments),
+            "reason": data.reason,
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def candidate(row: Row) -> Candidate:
+    """An adapter's row as a route sees it."""
+    return Candidate(
+        alias=row["alias"],
+        base=row["base"],
+        state=State(row["state"]),
+        proven=row["replicas"] != "[]",
+        incumbent=row["incumbent"],
+    )
+
+
+def standing(row: Row) -> Standing:
+    """A route's row as the next change sees it."""
+    return Standing(
+        base=row["base"],
+        shares=tuple(RouteShare.model_validate(part) for part in json.loads(row["shares"])),
+        shadow=row["shadow"],
+        incumbent=row["incumbent"],
+        previous=tuple(json.loads(row["previous"])),
+    )
+
+
+# One step of one adapter
+
+
+def _adapter_step(
+    folding: Folding, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
+) -> bool:
+    """Move the adapter that an event names; False where it was refused, or a repetition."""
+    assert not isinstance(data, RouteChanged), "a route moves several"
+    if _repeated(folding, batch):
+        return False
+    row = _adapter(batch, data.adapter)
+    state = after(data.adapter, None if row is None else State(row["state"]), data)
+    if state is None:
+        _refuse(folding, batch, "adapter", data.adapter, _refusal(data, row), reason)
+        return False
+    known = {**(row or {}), **changes}
+    if row is None or row["state"] != state:
+        _move(folding, batch, known, state, reason)
+    else:
+        batch.stage(Adapter, known)
+    _step(folding, batch, "adapter", data.adapter, state, reason)
+    return True
+
+
+def _refusal(data: ServingEvent, row: Row | None) -> str:
+    assert not isinstance(data, RouteChanged), "a route says why itself"
+    if row is None:
+        return f"nobody produced an adapter {data.adapter}"
+    wanted = data.state if isinstance(data, AdapterMoved) else data.TYPE
+    return f"{data.adapter} is {row['state']}: no {wanted} from there"
+
+
+def _move(folding: Folding, batch: Batch, row: Row, state: State, reason: str) -> None:
+    batch.stage(
+        Adapter,
+        {
+            **row,
+            "state": state.value,
+            "reason": reason,
+            "since": folding.time,
+            "cause": folding.event.envelope.id,
+            **folding.place(),
+        },
+    )
+
+
+def _route_row(folding: Folding, data: RouteChanged, following: Standing) -> Row:
+    return {
+        "alias": data.alias,
+        "base": following.base,
+        "shares": exact_json([part.model_dump() for part in following.shares]),
+        "shadow": following.shadow,
+        "incumbent": following.incumbent,
+        "previous": exact_json(following.previous),
+        "why": data.why,
+        "reason": data.reason,
+        "since": folding.time,
+        "cause": folding.event.envelope.id,
+        **folding.place(),
+    }
+
+
+# The account of what was done
+
+
+def _step(
+    folding: Folding, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
+    refused: str | None = None,
+) -> None:  # fmt: skip
+    steps = ServingStep.table().c
+    envelope = folding.event.envelope
+    batch.stage(
+        ServingStep,
+        {
+            "kind": kind,
+            "subject": subject,
+            "number": _count(batch, ServingStep, steps.kind == kind, steps.subject == subject),
+            "type": envelope.type,
+            "state": None if state is None else state.value,
+            "refused": refused,
+            "reason": reason,
+            "event": envelope.id,
+            "cause": envelope.cause,
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def _refuse(
+    folding: Folding, batch: Batch, kind: str, subject: str, refused: str, reason: str
+) -> None:
+    if not _repeated(folding, batch):
+        _step(folding, batch, kind, subject, None, reason, refused)
+
+
+# What the tables hold
+
+
+def _repeated(folding: Folding, batch: Batch) -> bool:
+    """Whether this very event counted before: whoever was killed after an append appends again."""
+    batch.flush()
+    steps = ServingStep.table().c
+    same = select(steps.event).where(
+        steps.event == folding.event.envelope.id, steps.refused.is_(None)
+    )
+    return batch.connection.execute(same.limit(1)).first() is not None
+
+
+def _count(batch: Batch, table: type[Projected], *where: Any) -> int:
+    query = select(func.count()).select_from(table.table()).where(*where)
+    return int(batch.connection.execute(query).scalar_one())
+
+
+def _adapter(batch: Batch, name: str) -> Row | None:
+    return _rows(batch, [name]).get(name)
+
+
+def _rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
+    adapters = Adapter.table()
+    query = select(adapters).where(adapters.c.adapter.in_(sorted(names)))
+    return {row["adapter"]: dict(row) for row in batch.connection.execute(query).mappings()}
+
+
+def _adapters(batch: Batch, data: RouteChanged, route: Standing | None) -> dict[str, Row]:
+    """Those that the route names, and those that it named until now."""
+    named = {part.adapter for part in data.shares} | {data.shadow}
+    if route is not None:
+        named |= route.adapters
+    return _rows(batch, (name for name in named if name is not None))
+
+
+def _standing(batch: Batch, alias: str) -> Standing | None:
+    routes = Route.table()
+    row = batch.connection.execute(select(routes).where(routes.c.alias == alias)).mappings().first()
+    return None if row is None else standing(dict(row))
+
+
+def _shadowed(batch: Batch, adapter: str) -> str | None:
+    """The alias whose route has this shadow."""
+    batch.flush()
+    routes = Route.table().c
+    query = select(routes.alias).where(routes.shadow == adapter).limit(1)
+    found: str | None = batch.connection.execute(query).scalar()
+    return found

@@ -1,0 +1,39 @@
+"""An event on its way into the tables, together with the record that names it.
+
+What the runner hands to each fold (folds.py, adapters.py), beside the data and the batch: when it
+happened, and the columns by which a row points at its event. No fold reads more of a record.
+"""
+
+from dataclasses import dataclass
+
+from consumers.batch import Row
+from events.codec import Event
+from events.envelope import timestamp
+from events.log import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """What every fold is given."""
+
+    event: Event
+    record: Record
+
+    @property
+    def time(self) -> str | None:
+        """When it happened, RFC 3339."""
+        moment = self.event.envelope.time
+        return None if moment is None else timestamp(moment)
+
+    def pointer(self, prefix: str = "") -> Row:
+        """The columns that name the event."""
+        return {
+            "partition": self.record.partition,
+            "event_source": self.record.source,
+            f"{prefix}sequence": self.record.sequence,
+            f"{prefix}offset": self.record.offset,
+        }
+
+    def place(self) -> Row:
+        """The same for `learning`, which has one partition."""
+        return {name: value for name, value in self.pointer().items() if name != "partition"}

@@ -1,0 +1,224 @@
+"""How the sessions of a canary and of its incumbent went: what the live guard reads.
+
+Only sessions of the agent's own traffic that began since the canary did, and that one policy
+answered from the first call to the last: what moved in between says nothing of either. And only
+those that the shares gave to it (`drawn`, then `kept`): whom a client asked for by name, or who
+answered because somebody else was away, had other sessions than chance would give. A session
+has one verdict, the first: a grader's (its rollout has one) or a person's (feedback whose sender
+may judge). Later ones change nothing, so what the guard has seen stays as it was.
+
+The order is that of the verdicts' times, then of the sessions' names. Partitions promise none
+between sessions; a verdict that arrives late is put in where it belongs.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Subquery, case, func, null, select, true
+
+from consumers.tables import Call, Feedback, Rollout
+from events.position import Position, entries
+from events.streams import ROLLOUTS
+
+EVERY: Final = "all"
+"""The slice of sessions whose kind of task nobody knows."""
+
+MOST_AMONG: Final = 5_000
+"""Sessions that one read may name: databases bound how many values a statement has."""
+
+_BY_SHARES: Final = ("drawn", "kept")
+"""Why a policy was asked, where chance decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSession:
+    """A session and its verdict."""
+
+    session: str
+    adapter: str | None
+    """Who answered all of its calls; None for the base."""
+    slice: str
+    """The capability of the task that it was graded on, or `EVERY`."""
+    success: bool
+    time: str | None
+    """Of the verdict."""
+
+
+def in_order(judged: JudgedSession) -> tuple[str, str]:
+    """What judged sessions are sorted by: the time of the verdict, none before all, then name."""
+    return judged.time or "", judged.session
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What needs no judge: counts over the ended sessions that one policy answered."""
+
+    sessions: int
+    tool_errors: int
+    loops: int
+    format_errors: int
+
+
+def judged_sessions(
+    connection: Connection,
+    alias: str,
+    base: str,
+    since: str,
+    until: Position | None = None,
+    among: Collection[str] | None = None,
+) -> list[JudgedSession]:
+    """The judged sessions of an alias that began at or after `since` (RFC 3339 as stored).
+
+    With `until`, a position of `rollouts`, only by verdicts at or before it; with `among`, only
+    those of these sessions, at most `MOST_AMONG`.
+    """
+    sessions = _sessions(alias, base, since, among)
+    rows = [*_graded(connection, sessions), *_told(connection, sessions)]
+    known = [row for row in rows if until is None or _covered(row, until)]
+    return [
+        JudgedSession(
+            row.session,
+            None if row.policy == base else row.policy,
+            row.capability or EVERY,
+            row.success,
+            row.time,
+        )
+        for row in _first_of_each(known)
+    ]
+
+
+def touched_sessions(connection: Connection, after: Position, until: Position) -> set[str]:
+    """Sessions of which a call began, or a verdict came, after one position and not after another:
+    of all others `judged_sessions` says the same at both."""
+    return {
+        session
+        for stream, partition, source, sequence in entries(until)
+        if stream == ROLLOUTS.name
+        for session in _touched(
+            connection, partition, source, (_seen(after, partition, source), sequence)
+        )
+    }
+
+
+def behaviours(
+    connection: Connection, alias: str, base: str, since: str
+) -> dict[str | None, Behaviour]:
+    """Adapter (None for the base) -> counts over its sessions that began at or after `since` and
+    became rollouts, judged or not."""
+    sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
+    rows = connection.execute(
+        select(
+            sessions.policy,
+            func.count(rollouts.session.distinct()).label("sessions"),
+            func.sum(rollouts.tool_errors).label("tool_errors"),
+            func.sum(rollouts.loops).label("loops"),
+            func.sum(rollouts.malformed_calls).label("format_errors"),
+        )
+        .where(rollouts.session == sessions.session, rollouts.purpose == "live")
+        .group_by(sessions.policy)
+    )
+    return {
+        None if row.policy == base else row.policy: Behaviour(
+            row.sessions, int(row.tool_errors), int(row.loops), int(row.format_errors)
+        )
+        for row in rows
+    }
+
+
+def _touched(
+    connection: Connection, partition: int, source: str, span: tuple[int, int]
+) -> Iterator[str]:
+    """By the events of a source with sequences above the first of `span`, up to the second."""
+    first, last = span
+    if first >= last:
+        return
+    calls, rollouts, feedback = Call.table().c, Rollout.table().c, Feedback.table().c
+    judged = rollouts.session.is_not(None) & rollouts.success.is_not(None)
+    for columns, sequence, those in (
+        (calls, calls.started_sequence, true()),
+        (rollouts, rollouts.sequence, judged),
+        (feedback, feedback.sequence, feedback.success.is_not(None)),
+    ):
+        yield from connection.execute(
+            select(columns.session).where(
+                columns.partition == partition, columns.event_source == source,
+                sequence > first, sequence <= last, those,
+            )
+        ).scalars()  # fmt: skip
+
+
+def _sessions(alias: str, base: str, since: str, among: Collection[str] | None = None) -> Subquery:
+    """(session, policy) of the sessions that began since then and that the shares gave to one
+    policy."""
+    calls = Call.table().c
+    earlier = Call.table().alias("earlier").c
+    began_before = (
+        select(earlier.call)
+        .where(earlier.session == calls.session, earlier.started < since)
+        .exists()
+    )
+    by_shares = case((calls.routed.in_(_BY_SHARES), 1), else_=0)
+    of_alias = calls.alias == alias
+    if among is not None:
+        # Said so that no index of aliases fits: SQLite would read all of one to find a few.
+        of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
+    return (
+        select(calls.session, func.min(calls.policy).label("policy"))
+        .where(of_alias, calls.purpose == "live", calls.started >= since, ~began_before)
+        .group_by(calls.session)
+        .having(
+            func.min(calls.policy) == func.max(calls.policy), func.min(by_shares) == 1,
+            func.min(calls.base) == base, func.max(calls.base) == base,
+        )
+        .subquery("sessions")
+    )  # fmt: skip
+
+
+def _graded(connection: Connection, sessions: Subquery) -> Iterable[Any]:
+    rollouts = Rollout.table().c
+    return connection.execute(
+        select(
+            sessions.c.session, sessions.c.policy, rollouts.capability, rollouts.success,
+            rollouts.time, rollouts.rollout.label("verdict"), *_pointer(rollouts),
+        ).where(
+            rollouts.session == sessions.c.session, rollouts.purpose == "live",
+            rollouts.success.is_not(None),
+        )
+    )  # fmt: skip
+
+
+def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
+    feedback = Feedback.table().c
+    return connection.execute(
+        select(
+            sessions.c.session, sessions.c.policy, null().label("capability"),
+            feedback.success, feedback.time, feedback.feedback.label("verdict"),
+            *_pointer(feedback),
+        ).where(
+            feedback.session == sessions.c.session, feedback.verified,
+            feedback.success.is_not(None),
+        )
+    )  # fmt: skip
+
+
+def _pointer(columns: Any) -> tuple[Any, Any, Any]:
+    return columns.partition, columns.event_source, columns.sequence
+
+
+def _covered(row: Any, until: Position) -> bool:
+    """Whether the position names the row's event, or one of its source after it."""
+    return bool(row.sequence <= _seen(until, row.partition, row.event_source))
+
+
+def _seen(position: Position, partition: int, source: str) -> int:
+    """The last sequence of a source that a position names; -1 for none."""
+    return position.get(ROLLOUTS.name, {}).get(str(partition), {}).get(source, -1)
+
+
+def _first_of_each(rows: Iterable[Any]) -> list[Any]:
+    """The first verdict of each session, in order; one without a time comes first."""
+    first: dict[str, Any] = {}
+    for row in sorted(rows, key=lambda row: (row.time or "", row.session, row.verdict)):
+        first.setdefault(row.session, row)
+    return list(first.values())

@@ -1,0 +1,167 @@
+"""What a route may become, and what it is then: pure, asked by the fold and before an append.
+
+    canary, promoted   nobody joins the route but an adapter that passed the gate against the
+                       incumbent that the route has now
+    rollback           one answers alone: the incumbent, or somebody before it; who had sessions
+                       and has none then is nobody's way back any more
+    expired            nobody joins
+    operator           anybody of the same alias and base that is loaded
+
+Whoever joins is known, of the route's alias and base, and was proven on replicas. A route keeps
+who answered alone before, so that a rollback needs no memory but this.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from events.errors import KintsugiError
+from events.lifecycle import LOADED, State, after
+from events.serving import RouteChanged, RouteShare, Why
+
+KEPT: Final = 8
+"""How many of those that answered alone a route remembers."""
+
+
+class RouteRefused(KintsugiError):
+    """A `RouteChanged` that changes nothing, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A route as it is; of an alias without one, `Standing.of_base`."""
+
+    base: str
+    shares: tuple[RouteShare, ...]
+    shadow: str | None
+    incumbent: str | None
+    """Who answered alone last; None for the base."""
+    previous: tuple[str | None, ...]
+    """Who answered alone before the incumbent, newest first."""
+
+    @classmethod
+    def of_base(cls, base: str) -> "Standing":
+        """What answers before anything was decided."""
+        return cls(base, (RouteShare(share=1),), None, None, ())
+
+    @property
+    def adapters(self) -> frozenset[str | None]:
+        """Who has a share; None for the base."""
+        return frozenset(part.adapter for part in self.shares)
+
+    @property
+    def before(self) -> tuple[str | None, ...]:
+        """To whom a rollback may go back, the nearest first."""
+        settled = self.adapters == {self.incumbent}
+        return self.previous if settled else (self.incumbent, *self.previous)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a route asks of an adapter."""
+
+    alias: str
+    base: str
+    state: State
+    proven: bool
+    """On replicas, since it was last unloaded."""
+    incumbent: str | None
+    """Whom the gate compared it with; None for the base."""
+
+
+def changed(
+    route: Standing | None, adapters: Mapping[str, Candidate], event: RouteChanged
+) -> Standing:
+    """The route after `event`.
+
+    `adapters` holds those that the event names and that anybody produced. Raises RouteRefused.
+    """
+    standing = route or Standing.of_base(event.base)
+    _check_base(standing, event)
+    if event.why == "rollback":
+        _check_rollback(standing, event)
+    for part in event.shares:
+        _check_share(standing, adapters, event, part.adapter)
+    if event.shadow is not None:
+        _check_loaded(_known(adapters, event, event.shadow), event.shadow)
+    return _following(standing, event)
+
+
+def _check_base(standing: Standing, event: RouteChanged) -> None:
+    if event.base != standing.base and event.why != "operator":
+        raise RouteRefused(
+            f"{event.alias} is answered by {standing.base}, not by {event.base}; only an operator "
+            "moves an alias to another base"
+        )
+
+
+def _check_share(
+    standing: Standing, adapters: Mapping[str, Candidate], event: RouteChanged, name: str | None
+) -> None:
+    if name is None:
+        if event.why in ("canary", "promoted", "expired") and None not in standing.adapters:
+            raise RouteRefused(
+                f"the base answers no session of {event.alias} now; only a rollback or an operator "
+                "brings it back"
+            )
+        return
+    candidate = _known(adapters, event, name)
+    if after(name, candidate.state, event) is None:
+        raise RouteRefused(f"{name} is {candidate.state} and cannot join as {event.why}")
+    _check_loaded(candidate, name)
+    _check_gate(standing, candidate, event, name)
+
+
+def _check_gate(standing: Standing, candidate: Candidate, event: RouteChanged, name: str) -> None:
+    """That whoever passed the gate passed it against the one that it is to follow."""
+    judged = candidate.state in (State.GATED, State.CANARY)
+    if event.why not in ("canary", "promoted") or not judged:
+        return
+    if candidate.incumbent != standing.incumbent:
+        raise RouteRefused(
+            f"{name} was compared with {candidate.incumbent or standing.base}, and "
+            f"{standing.incumbent or standing.base} is the incumbent now; evaluate it again"
+        )
+
+
+def _known(adapters: Mapping[str, Candidate], event: RouteChanged, name: str) -> Candidate:
+    candidate = adapters.get(name)
+    if candidate is None:
+        raise RouteRefused(f"nobody produced an adapter {name}")
+    if (candidate.alias, candidate.base) != (event.alias, event.base):
+        raise RouteRefused(
+            f"{name} is for {candidate.alias} on {candidate.base}, not for {event.alias} on "
+            f"{event.base}"
+        )
+    return candidate
+
+
+def _check_loaded(candidate: Candidate, name: str) -> None:
+    if candidate.state not in LOADED or not candidate.proven:
+        raise RouteRefused(f"{name} is {candidate.state} and proven on no replica; stage it first")
+
+
+def _check_rollback(standing: Standing, event: RouteChanged) -> None:
+    if len(event.shares) != 1 or event.shares[0].adapter not in standing.before:
+        names = ", ".join(name or standing.base for name in standing.before) or "nobody"
+        raise RouteRefused(f"a rollback of {event.alias} goes to one of those before it: {names}")
+
+
+def _following(standing: Standing, event: RouteChanged) -> Standing:
+    if event.base != standing.base:
+        standing = Standing.of_base(event.base)
+    incumbent, previous = standing.incumbent, standing.previous
+    if len(event.shares) == 1:
+        incumbent = event.shares[0].adapter
+        previous = _previous(standing, incumbent, event.why)
+    return Standing(event.base, event.shares, event.shadow, incumbent, previous)
+
+
+def _previous(standing: Standing, alone: str | None, why: Why) -> tuple[str | None, ...]:
+    incumbent, previous = standing.incumbent, standing.previous
+    if why == "rollback":
+        older = previous if alone == incumbent else previous[previous.index(alone) + 1 :]
+        return tuple(name for name in older if name is None or name not in standing.adapters)
+    if alone == incumbent:
+        return previous
+    return (incumbent, *(name for name in previous if name not in (alone, incumbent)))[:KEPT]

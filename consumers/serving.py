@@ -1,0 +1,368 @@
+"""Typed reads of adapters and routes: what the commands print, gateways follow and the
+reconciler wants.
+
+Whoever needs more than one of them asks within one `database.reading`, which is one moment of the
+tables. Positions are offsets of the one partition of `learning`: a row's `offset` is that of the
+event that made it so, and whoever has applied a position above it knows of it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from consumers.adapters import standing
+from consumers.position import next_offset
+from consumers.routing import Candidate, Standing
+from consumers.tables import Adapter, Evaluation, OperatorAction, Route, ServingStep
+from events.errors import KintsugiError
+from events.gate import GateReport
+from events.lifecycle import State
+from events.streams import LEARNING
+
+
+class UnknownAdapter(KintsugiError):
+    """Nobody produced an adapter of this name, or several begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLine:
+    """An adapter in a list."""
+
+    adapter: str
+    state: str
+    base: str
+    capability: str | None
+    job: str | None
+    gate: dict[str, Any] | None
+    """The report of the gate's last decision."""
+    alias: str
+    since: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLine:
+    """Who answers a part of an alias' sessions."""
+
+    alias: str
+    adapter: str | None
+    """None for the base."""
+    share: float
+    """0 for a shadow, whose answers nobody gets."""
+    since: str | None
+    cause: str
+    """Id of the event that made the route so."""
+    base: str
+    shadow: bool
+    why: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRow:
+    """Everything that is known of an adapter."""
+
+    adapter: str
+    alias: str
+    base: str
+    sha256: str
+    path: str
+    capability: str | None
+    job: str | None
+    origin: str
+    state: State
+    reason: str
+    replicas: tuple[str, ...]
+    """Where it was proven since it was last unloaded."""
+    distance: float | None
+    from_base: float | None
+    incumbent: str | None
+    gate: GateReport | None
+    since: str | None
+    cause: str
+    """Id of the event that brought it into its state."""
+    offset: int
+    """Of that event."""
+
+    @property
+    def candidate(self) -> Candidate:
+        """What a route asks of it (routing.py)."""
+        return Candidate(self.alias, self.base, self.state, bool(self.replicas), self.incumbent)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """Everything that is known of an alias' route."""
+
+    alias: str
+    standing: Standing
+    why: str
+    reason: str
+    since: str | None
+    cause: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """All routes and all adapters that have files, at one position."""
+
+    position: int
+    """Every event of `learning` before this offset is in it, and none after."""
+    routes: tuple[RouteRow, ...]
+    """By alias. An alias that is not among them is answered by its base."""
+    adapters: tuple[AdapterRow, ...]
+    """By name."""
+
+    def route(self, alias: str) -> RouteRow | None:
+        """The route of an alias; None where nothing was ever decided about it."""
+        return next((row for row in self.routes if row.alias == alias), None)
+
+    def adapter(self, name: str) -> AdapterRow | None:
+        """An adapter by name."""
+        return next((row for row in self.adapters if row.adapter == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an event made of an adapter or a route."""
+
+    kind: str
+    """`adapter` or `alias`: what `subject` names."""
+    subject: str
+    number: int
+    type: str
+    state: State | None
+    """That the adapter is in afterwards; None for a route, and where it was refused."""
+    refused: str | None
+    """Why the event changed nothing; None where it did what it says."""
+    reason: str
+    event: str
+    cause: str | None
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationLine:
+    """A measurement of an adapter beside an incumbent."""
+
+    adapter: str
+    number: int
+    incumbent: str | None
+    environment: str
+    tasks: int
+    trials: int
+    incumbent_pass: float
+    candidate_pass: float
+    event: str
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorActionLine:
+    """What a person asked for."""
+
+    event: str
+    actor: str
+    action: str
+    arguments: dict[str, str]
+    reason: str
+    time: str | None
+
+
+def adapter_lines(connection: Connection, alias: str | None = None) -> list[AdapterLine]:
+    """Adapters, the one that moved last first."""
+    adapters = Adapter.table()
+    query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
+    if alias is not None:
+        query = query.where(adapters.c.alias == alias)
+    return [
+        AdapterLine(
+            row.adapter, row.state, row.base, row.capability, row.job,
+            json.loads(row.gate) if row.gate else None, row.alias, row.since, row.reason,
+        )
+        for row in connection.execute(query)
+    ]  # fmt: skip
+
+
+def route_lines(connection: Connection, alias: str | None = None) -> list[RouteLine]:
+    """Routes, share by share, the largest share of an alias first and its shadow last."""
+    routes = Route.table()
+    query = select(routes).order_by(routes.c.alias)
+    if alias is not None:
+        query = query.where(routes.c.alias == alias)
+    return [line for row in connection.execute(query) for line in _route_lines(row)]
+
+
+def _route_lines(row: Any) -> list[RouteLine]:
+    shares = [(part["adapter"], part["share"], False) for part in json.loads(row.shares)]
+    shares.sort(key=lambda part: (-part[1], part[0] or ""))
+    if row.shadow is not None:
+        shares.append((row.shadow, 0.0, True))
+    return [
+        RouteLine(row.alias, name, share, row.since, row.cause, row.base, shadow, row.why,
+                  row.reason)
+        for name, share, shadow in shares
+    ]  # fmt: skip
+
+
+def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
+    """An adapter by its name; None where nobody produced one."""
+    adapters = Adapter.table()
+    row = connection.execute(select(adapters).where(adapters.c.adapter == name)).mappings().first()
+    return None if row is None else _adapter(dict(row))
+
+
+def adapters_starting_with(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
+    """Names that start with `prefix`, so that a person need not type a whole one."""
+    adapters = Adapter.table().c
+    query = (
+        select(adapters.adapter)
+        .where(adapters.adapter.startswith(prefix, autoescape=True))
+        .order_by(adapters.adapter)
+        .limit(limit)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def adapter_named(connection: Connection, name: str) -> AdapterRow:
+    """An adapter by its name, or how it begins. Raises UnknownAdapter."""
+    row = adapter_row(connection, name)
+    if row is not None:
+        return row
+    found = adapters_starting_with(connection, name)
+    if len(found) > 1:
+        raise UnknownAdapter(f"several adapters begin with {name!r}: {', '.join(found)}, ...")
+    row = adapter_row(connection, found[0]) if found else None
+    if row is None:
+        raise UnknownAdapter(f"there is no adapter {name!r}; see kintsugi adapters ls")
+    return row
+
+
+def route_row(connection: Connection, alias: str) -> RouteRow | None:
+    """The route of an alias; None where nothing was ever decided about it."""
+    routes = Route.table()
+    row = connection.execute(select(routes).where(routes.c.alias == alias)).mappings().first()
+    return None if row is None else _route(dict(row))
+
+
+def learning_position(connection: Connection) -> int:
+    """How far `learning` is folded. While it stays the same, so do routes and adapters (except that
+    a rebuild by a new fold version may find them to be others)."""
+    return next_offset(connection, LEARNING.name, 0)
+
+
+def route_table(connection: Connection) -> RouteTable:
+    """What a gateway follows and the reconciler wants. `connection` is of `database.reading`: then
+    routes, adapters and position are those of one moment."""
+    routes, adapters = Route.table(), Adapter.table()
+    kept = adapters.c.state != State.COLLECTED.value
+    return RouteTable(
+        position=learning_position(connection),
+        routes=tuple(
+            _route(dict(row))
+            for row in connection.execute(select(routes).order_by(routes.c.alias)).mappings()
+        ),
+        adapters=tuple(
+            _adapter(dict(row))
+            for row in connection.execute(
+                select(adapters).where(kept).order_by(adapters.c.adapter)
+            ).mappings()
+        ),
+    )
+
+
+def adapter_steps(connection: Connection, name: str) -> list[Step]:
+    """The life of an adapter, first to last, with what was refused."""
+    return _steps(connection, "adapter", name)
+
+
+def route_steps(connection: Connection, alias: str) -> list[Step]:
+    """What happened to a route, first to last, with what was refused."""
+    return _steps(connection, "alias", alias)
+
+
+def steps_of(connection: Connection, event: str) -> list[Step]:
+    """What an event made of the tables: how its writer learns whether it counted. Empty until it
+    is folded, and for events that move nothing."""
+    steps = ServingStep.table()
+    order = (steps.c.kind, steps.c.subject, steps.c.number)
+    query = select(steps).where(steps.c.event == event).order_by(*order)
+    return [_step(row) for row in connection.execute(query)]
+
+
+def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLine]:
+    """The measurements of an adapter, first to last."""
+    evaluations = Evaluation.table()
+    query = select(evaluations).where(evaluations.c.adapter == adapter)
+    return [
+        EvaluationLine(
+            row.adapter, row.number, row.incumbent, row.environment, row.tasks, row.trials,
+            row.incumbent_pass, row.candidate_pass, row.event, row.time,
+        )
+        for row in connection.execute(query.order_by(evaluations.c.number))
+    ]  # fmt: skip
+
+
+def operator_action(connection: Connection, event: str) -> OperatorActionLine | None:
+    """What a person asked for, by the id of its event."""
+    found = _operator_actions(connection, OperatorAction.table().c.event == event)
+    return found[0] if found else None
+
+
+def operator_actions(connection: Connection) -> list[OperatorActionLine]:
+    """Everything that people asked for, in log order."""
+    return _operator_actions(connection)
+
+
+def _operator_actions(connection: Connection, *where: Any) -> list[OperatorActionLine]:
+    actions = OperatorAction.table()
+    query = select(actions).where(*where).order_by(actions.c.offset)
+    return [
+        OperatorActionLine(
+            row.event, row.actor, row.action, json.loads(row.arguments), row.reason, row.time
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _steps(connection: Connection, kind: str, subject: str) -> list[Step]:
+    steps = ServingStep.table()
+    query = select(steps).where(steps.c.kind == kind, steps.c.subject == subject)
+    return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
+
+
+def _step(row: Any) -> Step:
+    return Step(
+        row.kind, row.subject, row.number, row.type, State(row.state) if row.state else None,
+        row.refused, row.reason, row.event, row.cause, row.time,
+    )  # fmt: skip
+
+
+_AS_STORED: Final = (
+    "adapter", "alias", "base", "sha256", "path", "capability", "job", "origin", "reason",
+    "distance", "from_base", "incumbent", "since", "cause", "offset",
+)  # fmt: skip
+
+
+def _adapter(row: dict[str, Any]) -> AdapterRow:
+    return AdapterRow(
+        **{name: row[name] for name in _AS_STORED},
+        state=State(row["state"]),
+        replicas=tuple(json.loads(row["replicas"])),
+        gate=GateReport.model_validate_json(row["gate"]) if row["gate"] else None,
+    )
+
+
+def _route(row: dict[str, Any]) -> RouteRow:
+    return RouteRow(
+        alias=row["alias"],
+        standing=standing(row),
+        why=row["why"],
+        reason=row["reason"],
+        since=row["since"],
+        cause=row["cause"],
+        offset=row["offset"],
+    )

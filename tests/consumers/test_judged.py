@@ -1,0 +1,220 @@
+"""What the live guard reads: sessions under one policy, with their first verdict, in one order."""
+
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import Engine, select
+
+from consumers import database
+from consumers.judged import (
+    Behaviour,
+    JudgedSession,
+    behaviours,
+    judged_sessions,
+    touched_sessions,
+)
+from consumers.tables import Call
+from events.envelope import timestamp
+from events.log import Entry
+from events.messages import Message, ToolCall
+from events.position import Position
+from events.rollouts import (
+    CallEnded,
+    CallStarted,
+    FeedbackReceived,
+    RolloutContent,
+    RolloutEnded,
+    Task,
+)
+from tests.consumers.folding import at, entry, fold, folded_position, log_of
+
+SINCE = timestamp(at(100))
+
+
+def call(session: str, policy: str, second: int, **fields: object) -> Entry:
+    given = {
+        "call": f"{session}-{policy}-{second}", "session": session, "alias": "agent",
+        "base": "base", "policy": policy, "routed": "drawn", **fields,
+    }  # fmt: skip
+    return entry(CallStarted.model_validate(given), str(given["call"]), at(second))
+
+
+def graded(
+    session: str, success: bool | None, second: int, capability: str | None = "cancel",
+    messages: Sequence[Message] = (), purpose: str = "live",
+) -> Entry:  # fmt: skip
+    data = RolloutEnded.model_validate({
+        "rollout": f"{session}-{second}", "alias": "agent", "base": "base", "policy": "any",
+        "source": "live", "purpose": purpose, "session": session, "success": success,
+        "task": Task(id="t", capability=capability), "content": RolloutContent(messages=messages),
+    })  # fmt: skip
+    return entry(data, data.rollout, at(second))
+
+
+def told(session: str, success: bool | None, second: int, verified: bool = True) -> Entry:
+    data = FeedbackReceived(session=session, success=success, verified=verified)
+    return entry(data, f"feedback-{session}-{second}", at(second))
+
+
+def judged(engine: Engine, until: Position | None = None) -> list[JudgedSession]:
+    with database.reading(engine) as connection:
+        return judged_sessions(connection, "agent", "base", SINCE, until)
+
+
+def briefly(engine: Engine) -> list[tuple[str, str | None, str, bool]]:
+    return [(one.session, one.adapter, one.slice, one.success) for one in judged(engine)]
+
+
+def test_graded_sessions_and_told_ones_come_in_the_order_of_their_verdicts(engine: Engine) -> None:
+    entries = [
+        call("s1", "a", 110), graded("s1", True, 150),
+        call("s2", "base", 111), graded("s2", False, 140, capability=None),
+        call("s3", "a", 112), told("s3", False, 145),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert briefly(engine) == [
+        ("s2", None, "all", False), ("s3", "a", "all", False), ("s1", "a", "cancel", True),
+    ]  # fmt: skip
+
+
+def test_a_session_that_began_before_the_canary_says_nothing_of_it(engine: Engine) -> None:
+    entries = [
+        call("old", "base", 99), call("old", "base", 120), graded("old", True, 150),
+        call("new", "base", 100), graded("new", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert [one.session for one in judged(engine)] == ["new"]
+
+
+def test_a_session_that_two_policies_answered_says_nothing_of_either(engine: Engine) -> None:
+    entries = [call("s", "a", 110), call("s", "base", 120), graded("s", False, 150)]
+    fold(log_of(entries), engine)
+    assert judged(engine) == []
+
+
+@pytest.mark.parametrize("routed", ["named", "fallback", None])
+@pytest.mark.parametrize("policy", ["a", "base"])
+def test_a_session_with_a_call_that_no_share_decided_says_nothing(
+    engine: Engine, policy: str, routed: str | None
+) -> None:
+    entries = [
+        call("whole", policy, 110, routed=routed), graded("whole", True, 150),
+        call("begun", policy, 110, routed=routed), call("begun", policy, 120, routed="kept"),
+        told("begun", True, 150),
+        call("later", policy, 110), call("later", policy, 120, routed=routed),
+        graded("later", True, 150),
+        call("kept", policy, 110), call("kept", policy, 120, routed="kept"),
+        graded("kept", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert [one.session for one in judged(engine)] == ["kept"]
+    with database.reading(engine) as connection:
+        counted = behaviours(connection, "agent", "base", SINCE)
+    assert [one.sessions for one in counted.values()] == [1]
+
+
+def test_a_session_that_another_base_answered_in_between_says_nothing(engine: Engine) -> None:
+    entries = [
+        call("s", "a", 110), call("s", "a", 120, base="new"), told("s", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert judged(engine) == []
+
+
+def test_the_row_of_a_call_says_why_it_was_answered_and_by_which_server(engine: Engine) -> None:
+    asked = call("s", "a", 110, routed="fallback", upstream="http://first/v1")
+    said = CallEnded(
+        call="s-a-110", session="s", outcome="completed", upstream="http://second/v1"
+    )  # fmt: skip
+    fold(log_of([asked, entry(said, "end", at(111))]), engine)
+    with database.reading(engine) as connection:
+        (row,) = connection.execute(select(Call.table())).all()
+    assert (row.routed, row.upstream) == ("fallback", "http://second/v1")
+
+
+def test_what_is_not_the_agents_own_traffic_does_not_count(engine: Engine) -> None:
+    entries = [
+        call("shadow", "a", 110, purpose="probe"), told("shadow", True, 150),
+        call("trained", "a", 110), graded("trained", True, 150, purpose="train"),
+        call("other", "a", 110, alias="other"), told("other", True, 150),
+        call("new", "a", 110, base="new"), told("new", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert judged(engine) == []
+
+
+def test_nobody_judges_but_a_grader_or_somebody_who_may(engine: Engine) -> None:
+    entries = [
+        call("s1", "a", 110), graded("s1", None, 150), told("s1", True, 160, verified=False),
+        call("s2", "a", 110), told("s2", None, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert judged(engine) == []
+
+
+def test_the_first_verdict_of_a_session_stands(engine: Engine) -> None:
+    entries = [
+        call("s", "a", 110), told("s", False, 140), graded("s", True, 150), told("s", True, 160),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    (one,) = judged(engine)
+    assert (one.success, one.time) == (False, timestamp(at(140)))
+
+
+def test_up_to_a_position_nothing_later_counts(engine: Engine) -> None:
+    log = log_of([call("s1", "a", 110), told("s1", True, 140), call("s2", "a", 110)])
+    fold(log, engine)
+    then = folded_position(engine)
+    log.append([told("s2", True, 130)])
+    fold(log, engine)
+    assert [one.session for one in judged(engine, then)] == ["s1"]
+    assert [one.session for one in judged(engine, folded_position(engine))] == ["s2", "s1"]
+    assert judged(engine, {}) == []
+
+
+def asked(arguments: dict[str, object] | str, error: bool = False) -> list[Message]:
+    return [
+        Message(role="assistant", tool_calls=(ToolCall(name="find", arguments=arguments),)),
+        Message(role="tool", content="none", error=error),
+    ]
+
+
+def test_behaviour_is_counted_for_every_ended_session_judged_or_not(engine: Engine) -> None:
+    loop = [message for _ in range(3) for message in asked({"order": 1})]
+    entries = [
+        call("s1", "a", 110), graded("s1", None, 150, messages=[*loop, *asked("{", error=True)]),
+        call("s2", "a", 111), graded("s2", True, 151), graded("s2", True, 161),
+        call("s3", "base", 112), graded("s3", None, 152, messages=asked("no", error=True)),
+        call("open", "a", 113),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    with database.reading(engine) as connection:
+        found = behaviours(connection, "agent", "base", SINCE)
+    assert found == {
+        "a": Behaviour(sessions=2, tool_errors=1, loops=1, format_errors=1),
+        None: Behaviour(sessions=1, tool_errors=1, loops=0, format_errors=1),
+    }
+
+
+def test_between_two_positions_only_some_sessions_can_have_changed(engine: Engine) -> None:
+    entries = [
+        call("old", "a", 110), call("moves", "a", 111), told("moves", True, 112),
+        call("late", "a", 113), call("silent", "a", 114),
+    ]  # fmt: skip
+    log = log_of(entries)
+    fold(log, engine)
+    before = folded_position(engine)
+    log.append([
+        call("moves", "b", 120), told("late", False, 121), graded("old", True, 122),
+        call("new", "a", 123), told("silent", None, 124), graded("silent", None, 125),
+    ])  # fmt: skip
+    fold(log, engine)
+    after = folded_position(engine)
+    with database.reading(engine) as connection:
+        touched = touched_sessions(connection, before, after)
+        assert touched == {"moves", "late", "old", "new"}
+        assert touched_sessions(connection, after, after) == set()
+        assert touched_sessions(connection, {}, after) == {*touched, "silent"}
+        some = judged_sessions(connection, "agent", "base", SINCE, after, {"old", "moves"})
+    assert [one.session for one in some] == ["old"]
+    assert [one.session for one in judged(engine)] == ["late", "old"]
