@@ -10,67 +10,28 @@ names. Not covered: adapters that are more than A and B of linear layers (DoRA, 
 embedding, changed initial weights): refused by name.
 """
 
-import json
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NoReturn
 
-import torch
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.other import get_pattern_key
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
+from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
-from daemon.solver.lora import (
+from daemon.serving.directory import (
     CONFIG,
     PROVENANCE,
-    WEIGHTS,
     BadAdapter,
     WrongBase,
     verify,
-    weights_sha256,
 )
+from daemon.serving.fitting import check_pair, pairs, plain_settings
 from events.errors import KintsugiError
-
-_PLAIN: Final = frozenset(
-    {
-        "alpha_pattern",
-        "auto_mapping",
-        "base_model_name_or_path",
-        "exclude_modules",
-        "inference_mode",
-        "layers_pattern",
-        "layers_to_transform",
-        "lora_alpha",
-        "lora_dropout",  # nothing is dropped out when answers are written
-        "megatron_core",
-        "peft_type",
-        "peft_version",
-        "qalora_group_size",
-        "r",
-        "rank_pattern",
-        "revision",
-        "target_modules",
-        "task_type",
-        "use_rslora",
-    }
-)
-"""Settings of PEFT that a merge of A and B respects."""
-
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "bias": ("none",),
-    "init_lora_weights": (True, False, "gaussian"),
-}
-"""Settings that are plain with these values only; any other is plain when it is empty."""
-
-_PREFIX: Final = "base_model.model."
 
 
 class UnknownModel(KintsugiError):
@@ -171,7 +132,7 @@ def check(folder: Path, model: nn.Module) -> None:
     """
     config = _config(folder)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    found = _pairs(folder)
+    found = pairs(folder)
     targeted = {name for name in layers if check_target_module_exists(config, name)}
     if not targeted:
         raise BadAdapter(f"{folder}: target_modules {_targets(config)} name no layer of the model")
@@ -181,48 +142,21 @@ def check(folder: Path, model: nn.Module) -> None:
         raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for name, pair in found.items():
-        if layers[name] is head:
+        layer = layers[name]
+        if layer is head:
             raise BadAdapter(f"{folder} adapts the head {name}; the engine serves no such adapter")
-        _check_shapes(folder, name, pair, layers[name], _rank(config, name))
+        shape = layer.out_features, layer.in_features
+        check_pair(folder, name, pair, shape, _rank(config, name))
 
 
 def _config(folder: Path) -> LoraConfig:
-    """The adapter's configuration, if it asks for nothing but plain LoRA."""
+    """The adapter's configuration as PEFT reads it."""
+    settings = plain_settings(folder)
+    settings.pop("auto_mapping", None)
     try:
-        given = json.loads((folder / CONFIG).read_bytes(), parse_constant=_no_constant)
-    except OSError as error:
-        raise BadAdapter(f"{folder / CONFIG} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BadAdapter(f"{folder / CONFIG} is no JSON: {error}") from error
-    if not isinstance(given, dict) or given.get("peft_type") != "LORA":
-        raise BadAdapter(f"{folder / CONFIG} describes no LoRA adapter of PEFT")
-    for name, value in given.items():
-        if not _plain(name, value):
-            raise BadAdapter(
-                f"{folder} sets {name} to {str(value)[:80]!r}; the engine serves plain LoRA only: "
-                "train it without, or serve it with vLLM"
-            )
-    try:
-        return LoraConfig(**{k: v for k, v in given.items() if k in _PLAIN and k != "auto_mapping"})
+        return LoraConfig(**settings)
     except (TypeError, ValueError) as error:
         raise BadAdapter(f"{folder / CONFIG}: {error}") from error
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _plain(name: str, value: Any) -> bool:
-    if name in _NEUTRAL:
-        return value in _NEUTRAL[name]
-    return name in _PLAIN or not _set(value)
-
-
-def _set(value: Any) -> bool:
-    """Whether a setting says anything: none of whose parts does is as good as absent."""
-    if isinstance(value, dict):
-        return any(_set(part) for part in value.values())
-    return bool(value)
 
 
 def _targets(config: LoraConfig) -> str:
@@ -230,50 +164,7 @@ def _targets(config: LoraConfig) -> str:
     return str(sorted(targets) if isinstance(targets, set) else targets)
 
 
-def _pairs(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Layer -> its A and its B."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in _tensors(folder).items():
-        layer, _, rest = name.removeprefix(_PREFIX).rpartition(".lora_")
-        if not name.startswith(_PREFIX) or rest not in ("A.weight", "B.weight"):
-            raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight of PEFT")
-        if not torch.isfinite(tensor).all():
-            raise BadAdapter(f"{folder / WEIGHTS}: {name} is not finite")
-        found.setdefault(layer, {})[rest[0]] = tensor
-    return found
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(folder / WEIGHTS)
-    except FileNotFoundError as error:
-        raise BadAdapter(
-            f"{folder / WEIGHTS} is missing; other formats than safetensors are not read"
-        ) from error
-    except (SafetensorError, OSError) as error:
-        raise BadAdapter(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
-
-
 def _rank(config: LoraConfig, layer: str) -> int:
     """What the configuration says of a layer."""
     pattern = config.rank_pattern or {}
     return int(pattern.get(get_pattern_key(list(pattern), layer), config.r))
-
-
-def _check_shapes(
-    folder: Path, name: str, pair: Mapping[str, Tensor], layer: nn.Linear, rank: int
-) -> None:
-    if pair.keys() != {"A", "B"}:
-        raise BadAdapter(f"{folder} has only one factor of {name}")
-    down, up = tuple(pair["A"].shape), tuple(pair["B"].shape)
-    if not 0 < rank <= min(layer.in_features, layer.out_features):
-        raise BadAdapter(f"{folder}: rank {rank} does not fit {name}, a layer of {_size(layer)}")
-    if down != (rank, layer.in_features) or up != (layer.out_features, rank):
-        raise BadAdapter(
-            f"{folder}: the factors of {name} are {down} and {up}; with rank {rank} they do not "
-            f"fit a layer of {_size(layer)}: it belongs to another base"
-        )
-
-
-def _size(layer: nn.Linear) -> str:
-    return f"{layer.out_features} by {layer.in_features}"

@@ -61,7 +61,7 @@ from daemon.engine.wire import (
     not_found,
     parsed,
 )
-from daemon.solver.lora import BadAdapter
+from daemon.serving.directory import BadAdapter
 
 MAX_BODY: Final = 32 << 20
 """Bytes of a request."""
@@ -234,9 +234,9 @@ class Answers:
     ) -> None:
         self._thread = thread
         self._call = call
-        self._texts = texts
         self._scored = scored
         self._named = frozenset(given.stop_token_ids or ())
+        self._token = _by_id if given.return_tokens_as_token_ids else texts.token
         self._answers = [texts.answer(given, tools) for _ in call.requests]
 
     async def steps(self) -> AsyncIterator[Step]:
@@ -282,9 +282,8 @@ class Answers:
             )
 
     def _score(self, emission: Emission) -> TokenScore:
-        text = self._texts.token
-        top = tuple((text(token), logprob) for token, logprob in emission.top)
-        return TokenScore(text(emission.token), emission.logprob, top)
+        top = tuple((self._token(token), logprob) for token, logprob in emission.top)
+        return TokenScore(self._token(emission.token), emission.logprob, top)
 
     def _stop_token(self, emission: Emission) -> int | None:
         named = emission.finish == "stop" and emission.token in self._named
@@ -304,6 +303,11 @@ class _Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._done()
+
+
+def _by_id(token: int) -> str:
+    """As vLLM says it: texts of several tokens may be the same, ids are not."""
+    return f"token_id:{token}"
 
 
 async def _whole(answers: Answers) -> list[Step]:

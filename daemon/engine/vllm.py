@@ -156,6 +156,16 @@ class Vllm:
         _kill_group(self._process.pid)
         self._process = None
 
+    def kill(self) -> None:
+        """End all of its processes at once."""
+        if self._process is None:
+            return
+        _kill_group(self._process.pid)
+        assert self._process.stdin is not None, "it was started with a pipe"
+        self._process.stdin.close()
+        self._process.wait()
+        self._process = None
+
     def end_of_log(self) -> str:
         """What it said last."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "(no log)"

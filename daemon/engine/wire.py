@@ -218,6 +218,7 @@ class Sampled(Wire):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
 from daemon.engine.generation import Engine, Request
+from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
-from daemon.solver.lora import (
+from daemon.serving.directory import (
     CONFIG,
     PROVENANCE,
     WEIGHTS,
@@ -23,9 +24,10 @@ from daemon.solver.lora import (
     Base,
     Provenance,
     WrongBase,
+)
+from daemon.solver.lora import (
     attach,
     save,
-    weights_sha256,
 )
 from events.jobs import LoraSettings
 from tests.daemon.engine.conftest import save_adapter

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,13 +10,10 @@ from typing import Any
 
 import httpx2
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request
 from daemon.engine.policy import Policy
-from daemon.solver.lora import WEIGHTS
 from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
@@ -178,6 +174,22 @@ def test_completions_take_text_and_ids_one_and_many(live: Live, served_chat: Cha
     assert text["object"] == "text_completion"
     assert text["usage"]["prompt_tokens"] == len(ids)
     assert many["usage"]["prompt_tokens"] == 2 + len(ids)
+
+
+def test_tokens_are_named_by_their_ids_where_that_is_asked_for(live: Live) -> None:
+    asked = {"prompt": [[4, 5]], "max_tokens": 6, "temperature": 0, "logprobs": 3}
+    body = {"return_token_ids": True, "return_tokens_as_token_ids": True, **asked}
+    choice = post(live, "/v1/completions", **body).json()["choices"][0]
+    scores, ids = choice["logprobs"], choice["token_ids"]
+    assert scores["tokens"] == [f"token_id:{token}" for token in ids]
+    assert all(len(top) == 3 for top in scores["top_logprobs"])
+    assert [max(top, key=lambda token: top[token]) for top in scores["top_logprobs"]] == (
+        scores["tokens"]
+    )
+    plain = post(live, "/v1/completions", **asked).json()["choices"][0]
+    same = pytest.approx(scores["token_logprobs"], abs=1e-5)
+    assert plain["logprobs"]["token_logprobs"] == same
+    assert plain["text"] == choice["text"]
 
 
 def test_a_stream_of_completions_comes_to_the_same_text(live: Live) -> None:
@@ -404,17 +416,12 @@ def test_a_broken_engine_fails_its_calls_and_all_that_come(base: Policy, served_
         assert stopped == [True]
 
 
-def test_a_model_that_computes_no_numbers_is_an_error(
-    live: Live, adapter: Path, tmp_path: Path
-) -> None:
-    """Finite weights whose product is not: no check of the files finds that."""
-    folder = Path(shutil.copytree(adapter, tmp_path / "huge"))
-    tensors = {name: tensor * 1e30 for name, tensor in load_file(folder / WEIGHTS).items()}
-    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
-    save_file(tensors, folder / WEIGHTS)
-    with loaded(live, "huge", folder):
-        status, error = refused(live, messages=HELLO, model="huge")
+def test_a_model_that_computes_no_numbers_is_an_error(live: Live, adapter: Path) -> None:
+    """A memory that fails: what is wrong with files is refused before they are loaded."""
+    with loaded(live, "broken", adapter):
+        live.server.adapters.policy("broken").weights.layers[0].down.fill_(math.inf)
+        status, error = refused(live, messages=HELLO, model="broken")
         assert status == 500
-        assert "huge computes no number" in error["message"]
+        assert "broken computes no number" in error["message"]
     (score, *_) = chat(live, logprobs=True)["choices"][0]["logprobs"]["content"]
     assert math.isfinite(score["logprob"])

@@ -49,6 +49,12 @@ WHOLE: dict[str, tuple[str, Json]] = {
         TEXTS,
         IDS | {"prompt": [[4], [4]], "max_tokens": 3, "logprobs": 1, "temperature": 0},
     ),
+    "tokens by their ids": (
+        TEXTS,
+        IDS
+        | {"prompt": [4], "max_tokens": 3, "logprobs": 1, "temperature": 0}
+        | {"return_tokens_as_token_ids": True},
+    ),
 }
 # In a stream that is cut off inside a call, vLLM has already sent the call's beginning.
 STREAMED = {n: one for n, one in WHOLE.items() if one[0] == CHAT and n != "cut off"}

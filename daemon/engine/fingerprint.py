@@ -1,0 +1,136 @@
+"""What a base and an adapter of it answer to the probes of serving, computed here.
+
+    python -m daemon.engine.fingerprint BASE ADAPTER [--dtype float32]
+
+prints what `Provenance.fingerprint` holds (daemon/serving/fingerprint.py) as one JSON document, for
+a directory that comes without one. The learner writes it into its own.
+
+By transformers' own forward, and so independent of both engines that it is compared with. Nothing
+is served and nothing is written. Exit codes are those of `kintsugi`: 0 done, 1 failed (one sentence
+on stderr), 2 wrong usage.
+"""
+
+import sys
+import warnings
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from daemon.engine.adapters import check
+from daemon.serving.directory import BadAdapter
+from daemon.serving.fingerprint import (
+    LIKELIEST,
+    TOKENS,
+    Expected,
+    Fingerprint,
+    Prompts,
+    Step,
+    prompts,
+)
+from events.errors import KintsugiError
+
+DONE, FAILED = 0, 1
+
+_DECIMALS: Final = 6
+"""Of a log-probability: far below what float32 tells."""
+
+
+def expected(model: PeftModel) -> Expected:
+    """What a model with one active adapter answers, with it and without it.
+
+    The model is left as it was. It must be whole in this process. Raises BadAdapter for one that
+    computes no numbers.
+    """
+    weights: Any = model.get_input_embeddings()
+    asked = prompts(int(model.config.vocab_size))
+    with model.disable_adapter():
+        base = fingerprint(model, asked)
+    return Expected(
+        prompts=asked,
+        dtype=str(weights.weight.dtype).removeprefix("torch."),
+        base=base,
+        adapter=fingerprint(model, asked),
+    )
+
+
+def fingerprint(model: Any, asked: Prompts) -> Fingerprint:
+    """What a causal language model answers as it is now. Raises BadAdapter."""
+    training = model.training
+    model.eval()
+    try:
+        return _answers(model, asked)
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def _answers(model: Any, asked: Prompts) -> Fingerprint:
+    ids = torch.tensor(asked, device=model.get_input_embeddings().weight.device)
+    answers: list[list[Step]] = [[] for _ in asked]
+    for _ in range(TOKENS):
+        logits = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        chances, tokens = logits.log_softmax(-1).topk(LIKELIEST)
+        if not chances.isfinite().all():
+            raise BadAdapter("the model answers the probes with what is no number")
+        for answer, told, names in zip(answers, chances.tolist(), tokens.tolist(), strict=True):
+            pairs = zip(names, told, strict=True)
+            answer.append(tuple((name, round(chance, _DECIMALS)) for name, chance in pairs))
+        ids = torch.cat([ids, tokens[:, :1]], dim=1)
+    return Fingerprint(answers=tuple(map(tuple, answers)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own); returns its exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        print(_computed(given).model_dump_json())
+    except (KintsugiError, OSError, ValueError) as error:
+        print(f"daemon.engine.fingerprint: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILED
+    return DONE
+
+
+def _computed(given: Namespace) -> Expected:
+    """Raises BadAdapter for an adapter that does not fit, KintsugiError where no base is."""
+    for folder, named in ((given.base, "checkpoint"), (given.adapter, "adapter")):
+        if not folder.is_dir():
+            raise KintsugiError(f"{folder} is no directory; name the folder of the {named}")
+    if not (given.base / "config.json").is_file():
+        raise KintsugiError(f"{given.base} holds no checkpoint: it has no config.json")
+    with ExitStack() as quiet:
+        _hush(quiet)
+        base = AutoModelForCausalLM.from_pretrained(
+            given.base, dtype=getattr(torch, given.dtype), local_files_only=True
+        )
+        check(given.adapter, base)
+        return expected(PeftModel.from_pretrained(base, given.adapter))
+
+
+def _hush(quiet: ExitStack) -> None:
+    """Leave stderr to errors."""
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    quiet.enter_context(warnings.catch_warnings())
+    # PEFT up to 0.21 asks transformers by a name that is going away.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m daemon.engine.fingerprint", description="What an adapter answers to probes."
+    )
+    add = parser.add_argument
+    add("base", type=Path, metavar="BASE", help="a checkpoint of transformers")
+    add("adapter", type=Path, metavar="ADAPTER", help="a LoRA directory of PEFT for it")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

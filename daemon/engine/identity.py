@@ -1,0 +1,32 @@
+"""The identity of a base model: the hash of its weights, as adapters name it."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Hash of a model's own weights as they are loaded, adapters left out: its identity.
+
+    Equal with or without adapters around them and whatever files they came from; tied weights count
+    once, and buffers that are computed and not stored count nowhere.
+    """
+    stored = model.state_dict().keys()
+    tensors: dict[str, Tensor] = {_plain(name): p for name, p in model.named_parameters()}
+    tensors |= {_plain(name): b for name, b in model.named_buffers() if name in stored}
+    digest = hashlib.sha256()
+    for name in sorted(name for name in tensors if "lora_" not in name):
+        tensor = tensors[name].detach()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _plain(name: str) -> str:
+    """A parameter's name as it is without PEFT."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
