@@ -1,0 +1,245 @@
+"""The gateway and the tables: it follows the routes, and reports what it uses of them.
+
+    follow   the tables' position, a few times a second; where it moved, the routes at it are read
+             and in force from the next call on
+    report   the position in force, with the calls and open sessions per adapter, into `gateways`:
+             at once when an adapter comes into use or falls out of it, else as a sign of life
+
+Each in a thread of its own: a report that waits for the database's lock holds up no route.
+
+Guarantee: a report never says more than is in force, and names every call that was chosen by
+earlier routes (routing.py). While the database cannot be used, the last routes stay, no call fails
+and none waits; the home's file `routes.json` keeps them for a gateway that is started meanwhile.
+They also stay while a database that was restored, or a replica that took over, is behind them: what
+was decided is in the log, and the fold brings it back. The clocks of hosts decide nothing here.
+Not covered: a database that somebody else serves with other routes at the same position; it is
+read again every ten seconds all the same. And one of another log: a gateway that saw the former has
+to be started again.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from events.envelope import minted_id
+from events.errors import KintsugiError
+from events.lifecycle import SERVING, State
+from producers.gateway.metrics import Metrics
+from producers.gateway.routes import Adapter, Part, Route, RouteTable
+from producers.gateway.routing import Routing, Usage
+
+if TYPE_CHECKING:
+    from consumers.serving import RouteRow
+    from consumers.serving import RouteTable as Rows
+    from daemon.app import App
+
+_POLL_SECONDS: Final = 0.2
+_ALIVE_SECONDS: Final = 1.0
+"""Between two reports that say the same."""
+_AGAIN_SECONDS: Final = 10.0
+"""Until the routes of a position that was read are read again."""
+_PAUSE_SECONDS: Final = 1.0
+"""After the database could not be used."""
+_FIRST_SECONDS: Final = 2.0
+"""So long a start waits for the first routes."""
+_LAST_SECONDS: Final = 2.0
+"""So long a stop waits for what is being read or written."""
+
+_KEEPS: Final = SERVING | {State.DRAINING}
+
+_FILE: Final = TypeAdapter(RouteTable)
+
+_logger = logging.getLogger(__name__)
+
+
+class TablesBehind(KintsugiError):
+    """The tables know less of `learning` than the routes that are in force."""
+
+
+@contextmanager
+def following(app: "App", routing: Routing, metrics: Metrics) -> Iterator["Follower"]:
+    """Follow the routes until the end of the block; begins with the routes known last."""
+    follower = Follower(app, routing, metrics)
+    follower.start()
+    try:
+        yield follower
+    finally:
+        follower.stop()
+
+
+class Follower:
+    """What keeps one gateway and the tables together."""
+
+    def __init__(self, app: "App", routing: Routing, metrics: Metrics) -> None:
+        self.gateway = minted_id()
+        """Under which it reports: a restart is another gateway."""
+        self._app = app
+        self._routing = routing
+        self._metrics = metrics
+        self._file = app.home / "routes.json"
+        self._stop = threading.Event()
+        self._first = threading.Event()
+        self._seen: RouteTable | None = None
+        self._read_at = 0.0
+        self._reported: Usage | None = None
+        self._reported_at = 0.0
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(step,), daemon=True)
+            for step in (self._follow, self._report)
+        ]
+
+    def start(self) -> None:
+        """Begin; returns when the routes are in force, or the database is too long in coming."""
+        kept = read(self._file)
+        if kept is not None:
+            self._routing.apply(kept)
+        for thread in self._threads:
+            thread.start()
+        self._first.wait(_FIRST_SECONDS)
+
+    def stop(self) -> None:
+        """End, and say so to those who would wait for this gateway."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_LAST_SECONDS)
+        if self._reported is not None:
+            self._tried(self._leave)
+
+    def _repeat(self, step: Callable[[], None]) -> None:
+        well = True
+        while not self._stop.is_set():
+            well = self._tried(step, was_well=well)
+            if step == self._follow:
+                self._first.set()
+            self._stop.wait(_POLL_SECONDS if well else _PAUSE_SECONDS)
+
+    def _tried(self, step: Callable[[], None], was_well: bool = True) -> bool:
+        """Whether the database could be used; said when that changes."""
+        from sqlalchemy.exc import DBAPIError
+
+        from daemon.app import explained
+
+        try:
+            with explained(self._app.database):
+                step()
+        except (KintsugiError, DBAPIError) as error:
+            if was_well:
+                said = {"action": "routes_not_followed"}
+                _logger.warning("the last routes stay: %s", error, extra=said)
+            return False
+        except Exception:
+            _logger.exception("the last routes stay", extra={"action": "gateway_bug"})
+            return False
+        if not was_well:
+            _logger.warning("the routes are followed again", extra={"action": "routes_followed"})
+        return True
+
+    def _follow(self) -> None:
+        from consumers import database, serving
+
+        now = time.monotonic()
+        with database.reading(self._app.engine) as connection:
+            position = serving.learning_position(connection)
+            self._check_ahead(position)
+            known = self._seen is not None and self._seen.position == position
+            if known and now < self._read_at + _AGAIN_SECONDS:
+                self._metrics.follows(position)
+                return
+            found = in_force(serving.route_table(connection))
+        self._read_at = now
+        self._apply(found)
+
+    def _check_ahead(self, position: int) -> None:
+        """What was taken back once must not be routed to again while it is folded once more."""
+        if self._seen is not None and position < self._seen.position:
+            raise TablesBehind(
+                f"the tables are at position {position} of learning and the routes in force at "
+                f"{self._seen.position}: the database was set back; run kintsugi consume, or start "
+                "the gateway again if the log is another one"
+            )
+
+    def _apply(self, found: RouteTable) -> None:
+        changed = self._seen is None or self._seen != found
+        self._seen = found
+        self._routing.apply(found)
+        self._metrics.follows(found.position)
+        if changed:
+            write(self._file, found)
+
+    def _report(self) -> None:
+        from consumers import database, gateways
+
+        usage, now = self._routing.usage(), time.monotonic()
+        position = usage.position
+        if position is None or self._seen is None:
+            return  # what the file says is not confirmed yet
+        if self._says_the_same(usage) and now < self._reported_at + _ALIVE_SECONDS:
+            return
+        report = gateways.Report(
+            self.gateway, socket.gethostname(), position, usage.in_flight, usage.open_sessions
+        )
+        with database.writing(self._app.engine) as connection:
+            gateways.report(connection, report)
+        self._reported, self._reported_at = usage, now
+
+    def _says_the_same(self, usage: Usage) -> bool:
+        """Whether nobody who waits for this gateway would learn anything."""
+        return self._reported is not None and _used(self._reported) == _used(usage)
+
+    def _leave(self) -> None:
+        from consumers import database, gateways
+
+        with database.writing(self._app.engine) as connection:
+            gateways.leave(connection, self.gateway)
+
+
+def in_force(rows: "Rows") -> RouteTable:
+    """The tables' rows as the gateway reads them."""
+    return RouteTable(
+        rows.position,
+        {row.alias: _route(row) for row in rows.routes},
+        {row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS) for row in rows.adapters},
+    )
+
+
+def read(path: Path) -> RouteTable | None:
+    """The routes that a gateway of this home knew last; None without any."""
+    try:
+        return _FILE.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        said = {"action": "routes_not_kept"}
+        _logger.warning("%s is not read: %s", path, error, extra=said)
+        return None
+
+
+def write(path: Path, table: RouteTable) -> None:
+    """Keep them for the next start."""
+    temporary = path.with_name(f".routes.{minted_id()}")
+    try:
+        temporary.write_bytes(_FILE.dump_json(table))
+        os.replace(temporary, path)
+    except OSError as error:
+        # They are in force all the same, and in the database.
+        said = {"action": "routes_not_kept"}
+        _logger.warning("%s is not written: %s", path, error.strerror, extra=said)
+        temporary.unlink(missing_ok=True)
+
+
+def _route(row: "RouteRow") -> Route:
+    standing = row.standing
+    parts = tuple(Part(part.adapter, part.share) for part in standing.shares)
+    return Route(standing.base, parts, standing.shadow, taken_back=row.why == "rollback")
+
+
+def _used(usage: Usage) -> tuple[int | None, frozenset[str]]:
+    return usage.position, frozenset((*usage.in_flight, *usage.open_sessions))

@@ -1,0 +1,209 @@
+"""An adapter's files come into the home: checked, told apart, and from then on never changed.
+
+    adopted = adopt(source, store, checkpoint, name=None, max_rank=16)
+    expected = expected_of(adopted.folder)
+
+A copy under a name of its own is made of whatever a trainer left (a directory of PEFT): engines are
+told names and paths, and neither may ever mean something else. The name ends with the first eight
+digits of a hash over configuration and weights, so the same files get the same name, and others
+another one. Beside them lies `fingerprint.json`: what the adapter answers to probes, taken from its
+provenance, or computed here by another process, because it needs torch and this one does not.
+
+Guarantees: what is adopted fits the base (fitting.py), is whole or absent, and is what was checked:
+a source that changes meanwhile is refused. A copy that is there already is used again if it is the
+same, byte for byte. Not covered: whether it is any good.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from daemon.serving.directory import (
+    CARD,
+    CONFIG,
+    PROVENANCE,
+    WEIGHTS,
+    BadAdapter,
+    Provenance,
+    verify,
+    write_directory,
+)
+from daemon.serving.fingerprint import Expected
+from daemon.serving.fitting import fit
+from events.errors import KintsugiError
+from events.registry import first_problem
+
+FINGERPRINT: Final = "fingerprint.json"
+
+_DIGITS: Final = 8
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TAKEN: Final = (CONFIG, WEIGHTS, PROVENANCE, CARD)
+"""Files that are copied; whatever else a trainer left stays with it."""
+_COMPUTE_SECONDS: Final = 1800
+
+
+class NoFingerprint(KintsugiError):
+    """What an adapter answers is not known, and cannot be computed here."""
+
+
+class BadName(KintsugiError):
+    """A name that no adapter can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An adapter of the home."""
+
+    name: str
+    folder: Path
+    sha256: str
+    """Of its weights."""
+
+
+def adopt(
+    source: Path,
+    store: Path,
+    checkpoint: Path | None,
+    *,
+    kind: str = "adapter",
+    name: str | None = None,
+    max_rank: int | None = None,
+) -> Adopted:
+    """Copy an adapter into `store`. Its name begins with `kind`, where none is given.
+
+    Raises BadAdapter, BadBase, BadName, NoFingerprint, AdapterNotWritten.
+    """
+    source = source.absolute()
+    fit(source, checkpoint, max_rank)
+    contents = _contents(source)
+    digits = _digest(contents)[:_DIGITS]
+    called = _checked(name or _named(kind, contents, digits))
+    folder = store / (called if called.endswith(digits) else f"{called}-{digits}")
+    if not _is_there(folder, contents):
+        expected = _fingerprint(source, checkpoint)
+        if _contents(source) != contents:
+            raise BadAdapter(f"{source} changed while it was read; wait until it is written")
+        told = expected.model_dump_json().encode()
+        write_directory(folder, {**contents, FINGERPRINT: told})
+    return Adopted(called, folder, hashlib.sha256(contents[WEIGHTS]).hexdigest())
+
+
+def expected_of(folder: Path) -> Expected:
+    """What an adapter of this folder answers to probes. Raises NoFingerprint, BadAdapter."""
+    path = folder / FINGERPRINT
+    try:
+        return Expected.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise BadAdapter(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise BadAdapter(f"{path}: {first_problem(error)}") from None
+    expected = verify(folder).fingerprint
+    if expected is None:
+        raise NoFingerprint(f"{folder} says nothing of what it answers; push it once more")
+    return expected
+
+
+def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | None) -> None:
+    """See that the files are those that were adopted. Raises BadAdapter, BadBase."""
+    fit(folder, checkpoint, max_rank)
+    found = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    if found != sha256:
+        raise BadAdapter(
+            f"{folder / WEIGHTS} is not what was produced: its sha256 is {found}, not {sha256}; "
+            "restore it, or push the adapter under another name"
+        )
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    try:
+        return {name: (folder / name).read_bytes() for name in _TAKEN if (folder / name).exists()}
+    except OSError as error:
+        raise BadAdapter(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _digest(contents: Mapping[str, bytes]) -> str:
+    """Of what decides the answers."""
+    whole = hashlib.sha256()
+    for name in (CONFIG, WEIGHTS):
+        whole.update(hashlib.sha256(contents[name]).digest())
+    return whole.hexdigest()
+
+
+def _named(kind: str, contents: Mapping[str, bytes], digits: str) -> str:
+    steps = _provenance(contents)
+    middle = "" if steps is None else f"-{steps.steps}"
+    return f"{re.sub('[^A-Za-z0-9._-]+', '-', kind)[:64]}{middle}-{digits}"
+
+
+def _provenance(contents: Mapping[str, bytes]) -> Provenance | None:
+    told = contents.get(PROVENANCE)
+    return None if told is None else Provenance.model_validate_json(told)
+
+
+def _checked(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise BadName(
+            f"{name[:120]!r} is no name of an adapter: up to 100 letters, digits, dots, dashes and "
+            "underscores, a letter or digit first"
+        )
+    return name
+
+
+def _is_there(folder: Path, contents: Mapping[str, bytes]) -> bool:
+    """Whether it was copied before. Raises BadAdapter where something else lies there."""
+    if not folder.exists():
+        return False
+    if _contents(folder) != contents or not (folder / FINGERPRINT).exists():
+        raise BadAdapter(
+            f"{folder} holds something else than it should; remove it if nothing serves from it "
+            "(kintsugi adapters ls), then push again"
+        )
+    return True
+
+
+def _fingerprint(source: Path, checkpoint: Path | None) -> Expected:
+    if (source / PROVENANCE).exists():
+        told = verify(source).fingerprint
+        if told is not None:
+            return told
+    if checkpoint is None:
+        raise NoFingerprint(
+            f"{source} says nothing of what it answers, and the folder of its base is not known "
+            "here: name it with --checkpoint or upstreams[].checkpoint, and it is computed"
+        )
+    if find_spec("torch") is None:
+        raise NoFingerprint(
+            f"{source} says nothing of what it answers, and computing it needs torch: install "
+            "kintsugi[train] here, or push a directory whose provenance.json has a fingerprint"
+        )
+    return _computed(source, checkpoint)
+
+
+def _computed(source: Path, checkpoint: Path) -> Expected:
+    command = [sys.executable, "-m", "daemon.engine.fingerprint", str(checkpoint), str(source)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_COMPUTE_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoFingerprint(
+            f"what {source} answers was not computed within {_COMPUTE_SECONDS:,} s; push a "
+            "directory whose provenance.json has a fingerprint, computed where there is a GPU"
+        ) from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise NoFingerprint(
+            f"what {source} answers could not be computed: "
+            f"{said[-1] if said else f'exit code {done.returncode}'}"
+        )
+    return Expected.model_validate_json(done.stdout)

@@ -1,0 +1,363 @@
+"""An adapter beside the incumbent: both play the same fresh tasks, then the gate speaks.
+
+    comparison = compare(environment, row, incumbent, questions, url)   what is to be played
+    asyncio.run(play(app, environment, comparison, means, told))        and recorded
+    judged = judge(app, comparison, settings, act)                      two events
+
+Both are asked by their exact names at one engine and at the same time, task by task, so whatever
+slows it down slows both. Tasks are drawn anew for each evaluation, from seeds that training does
+not come near; the draw follows from what is compared and how often it was, so a command that was
+killed goes on where it was.
+
+Guarantee: the gate is told the verdicts that the tables hold, of rollouts whose ids follow from the
+comparison, and what is decided has an id that does too. Not covered: the tokens of attempts whose
+process was killed before it noted them count as the mean of the others.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Select, select
+
+from consumers import serving
+from consumers.serving import AdapterRow
+from consumers.tables import Rollout
+from daemon.evaluation import (
+    Line,
+    Means,
+    Run,
+    Selection,
+    Served,
+    Spec,
+    digest_of,
+    locked,
+    outcomes_of,
+    play_run,
+    prepared,
+    recalled,
+    survey,
+)
+from daemon.serving.decisions import Act, Decisions
+from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
+from envs.environment import Environment
+from envs.statistics import Outcomes
+from events.canonical import exact_json, sha256
+from events.envelope import derived_id
+from events.errors import KintsugiError
+from events.gate import GateReport, GateSettings
+from events.learning import Decision
+from events.lifecycle import SERVING
+from events.serving import AdapterEvaluated, GateDecided, PassRates
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+    from envs.evaluation import Attempt
+
+FIRST_TASK: Final = 1 << 32
+"""Seeds of tasks from here on belong to gates; training counts from 0."""
+_TASKS: Final = 1 << 24
+"""How far apart the tasks of two evaluations begin."""
+_IDS_PER_QUERY: Final = 1000
+_VIOLATION: Final = "policy_violation"
+
+
+class NoTarget(KintsugiError):
+    """The kind of task that an adapter is to be better at is not known, or not one there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """How much is to be played."""
+
+    tasks: int
+    """Of the target; others come in addition."""
+    others: int
+    """Of all other kinds together."""
+    trials: int
+    target: str | None = None
+    """None: the adapter's own capability."""
+    seed: int | None = None
+    """None: it follows from what is compared, and how often that was done."""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    timeout: float = 300.0
+
+
+@dataclass(slots=True)
+class Side:
+    """One of both and its run."""
+
+    spec: Spec
+    lines: Sequence[Line]
+    run: Run | None = None
+    """None until it is played."""
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.spec, self.lines)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Two that play the same."""
+
+    adapter: AdapterRow
+    incumbent: str | None
+    target: str
+    planned: int
+    candidate: Side
+    opponent: Side
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Rollout -> what the model wrote in it."""
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The adapter's, then the incumbent's."""
+        return self.candidate, self.opponent
+
+    @property
+    def attempts(self) -> int:
+        """Of both together."""
+        return 2 * len(self.candidate.lines) * self.candidate.spec.trials
+
+    @property
+    def digest(self) -> str:
+        """Names it: equal for what is compared in the same way."""
+        return sha256(exact_json([self.candidate.digest, self.opponent.digest]))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a comparison came to."""
+
+    rates: PassRates
+    report: GateReport
+
+
+def compare(
+    environment: Environment,
+    row: AdapterRow,
+    incumbent: str | None,
+    questions: Questions,
+    url: str,
+    earlier: int,
+) -> Comparison:
+    """What is to be played: `earlier` counts the adapter's evaluations so far.
+
+    Raises NoTarget, UnknownTask, EnvironmentFailed.
+    """
+    target = questions.target or row.capability
+    if target is None or target not in environment.capabilities:
+        raise NoTarget(
+            f"{row.adapter} is for {target!r}, and {environment.name} has "
+            f"{', '.join(environment.capabilities)}; name what it is to be better at: --target"
+        )
+    seed = questions.seed
+    if seed is None:
+        names = [row.adapter, incumbent or "", environment.name, str(earlier)]
+        seed = Random("evaluation " + "\x1f".join(names)).getrandbits(31)
+    selection = Selection(ids=tuple(_tasks(environment, target, questions, seed)))
+
+    def side(model: str) -> Side:
+        spec = Spec(
+            environment=environment.name,
+            selection=selection,
+            trials=questions.trials,
+            seed=seed,
+            agent=Served(url, model, questions.temperature, questions.max_tokens),
+            user=None,
+            candidates=1,
+            timeout=questions.timeout,
+            alias=row.alias,
+            base=row.base,
+        )
+        return Side(spec, survey(environment, spec))
+
+    return Comparison(
+        row, incumbent, target, questions.tasks, side(row.adapter), side(incumbent or row.base)
+    )
+
+
+def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:
+    """The ids, those of the target evenly among the others."""
+    first = FIRST_TASK + (seed % _TASKS) * _TASKS
+    others = {name: 1.0 for name in environment.capabilities if name != target}
+    kinds = [{target: 1.0}] * questions.tasks + [others] * (questions.others if others else 0)
+    Random(f"order {seed}").shuffle(kinds)
+    for number, shares in enumerate(kinds):
+        task = next(iter(islice(environment.mixture(shares, seed + number, first + number), 1)))
+        yield task.id
+
+
+async def play(
+    app: "App",
+    environment: Environment,
+    comparison: Comparison,
+    means: Means,
+    told: "Callable[[list[Attempt]], None]",
+) -> None:
+    """Play what waits, both at once. Raises what `play_run` raises, EvaluationRunning."""
+    with locked(app.home, comparison.digest):
+        app.settle()
+        comparison.tokens = _noted(_notes(app, comparison))
+        with app.reading() as connection:
+            for side in comparison.sides:
+                run = Run(side.digest, 1, side.lines, side.spec.trials)
+                side.run = recalled(connection, run)
+        await asyncio.gather(
+            *(_play(app, environment, comparison, side, means, told) for side in comparison.sides)
+        )
+        app.settle()
+
+
+async def _play(
+    app: "App",
+    environment: Environment,
+    comparison: Comparison,
+    side: Side,
+    means: Means,
+    told: "Callable[[list[Attempt]], None]",
+) -> None:
+    assert side.run is not None, "a side has a run before it is played"
+    async with AsyncExitStack() as stack:
+        setup = await prepared(stack, environment, side.spec, means)
+        batches = play_run(app, setup, side.spec, side.run, means.concurrency)
+        async with aclosing(batches) as recorded:
+            async for batch in recorded:
+                _note(app, comparison, batch)
+                told([attempt for _, attempt in batch])
+
+
+def judge(
+    app: "App", comparison: Comparison, settings: GateSettings, act: Act, spent: bool = False
+) -> Judged:
+    """What was played, as the gate sees it, and its decision; both are events.
+
+    `spent`: no more will be played, so what is not shown is not so. Raises TooFewTrials,
+    DecisionRefused.
+    """
+    pairs = _pairs(comparison)
+    with app.reading() as connection:
+        conducts = [_conduct(connection, side, comparison.tokens) for side in comparison.sides]
+    candidate, incumbent = conducts
+    evaluation = Evaluation(comparison.target, comparison.planned, pairs, incumbent, candidate)
+    rates = PassRates(
+        incumbent=mean(mean(pair.incumbent) for pair in pairs),
+        candidate=mean(mean(pair.candidate) for pair in pairs),
+    )
+    report = decide(evaluation, settings, spent=spent)
+    _say(app, comparison, act, rates, report)
+    return Judged(rates, report)
+
+
+def _say(
+    app: "App", comparison: Comparison, act: Act, rates: PassRates, report: GateReport
+) -> None:
+    """Unless it was said before. Both together: a measurement that was parted from its decision
+    would have everything played once more."""
+    row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
+    said = _steps(comparison, rates, report)
+    with app.reading() as connection:
+        found = serving.steps_of(connection, derived_id(origin, next(reversed(said))))
+    if any(step.refused is None for step in found):
+        return
+    arguments = {"adapter": row.adapter, "environment": comparison.candidate.spec.environment}
+    decisions.take_all(said, decisions.act(act, "adapters evaluate", arguments), origin)
+
+
+def _steps(comparison: Comparison, rates: PassRates, report: GateReport) -> dict[str, Decision]:
+    """What is said, by steps of the comparison. Nothing is decided of one that serves."""
+    row, spec = comparison.adapter, comparison.candidate.spec
+    measured = AdapterEvaluated(
+        adapter=row.adapter,
+        incumbent=comparison.incumbent,
+        environment=spec.environment,
+        tasks=len(comparison.candidate.lines),
+        trials=spec.trials,
+        pass_hat_1=rates,
+    )
+    if row.state in SERVING:
+        return {"evaluated": measured}
+    decided = GateDecided(
+        adapter=row.adapter, alias=row.alias, incumbent=comparison.incumbent, report=report
+    )
+    return {"evaluated": measured, f"gate {report.decision}": decided}
+
+
+def _pairs(comparison: Comparison) -> list[Pair]:
+    """Raises TooFewTrials."""
+    outcomes = [_outcomes(side) for side in comparison.sides]
+    slices = {line.id: line.capability for line in comparison.candidate.lines}
+    if missing := sorted(task for task in slices if any(task not in one for one in outcomes)):
+        raise TooFewTrials(
+            f"nobody could judge {len(missing)} tasks, {missing[0]} among them; run the same "
+            "command again, and it plays those that machines spoiled"
+        )
+    return paired(outcomes[1], outcomes[0], slices, comparison.candidate.spec.trials)
+
+
+def _outcomes(side: Side) -> Outcomes:
+    assert side.run is not None, "a side is judged after it was played"
+    return outcomes_of(side.run, side.lines)
+
+
+def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) -> Conduct:
+    assert side.run is not None, "a side is judged after it was played"
+    ids = [side.run.rollout(slot, max(0, side.run.tries[slot] - 1)) for slot in side.run.slots]
+    rows = [row for part in _parts(ids) for row in connection.execute(_counts(part))]
+    known = [tokens[one] for one in ids if one in tokens]
+    return Conduct(
+        rollouts=len(rows),
+        violations=sum(_VIOLATION in json.loads(row.categories) for row in rows),
+        tool_calls=sum(row.tool_calls for row in rows),
+        malformed=sum(row.malformed_calls for row in rows),
+        tokens=round(mean(known) * len(rows)) if known else 0,
+    )
+
+
+def _counts(ids: Sequence[str]) -> Select[Any]:
+    rollouts = Rollout.table().c
+    return select(rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls).where(
+        rollouts.rollout.in_(ids)
+    )
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        yield ids[start : start + _IDS_PER_QUERY]
+
+
+# What the log does not hold
+
+
+def _notes(app: "App", comparison: Comparison) -> Path:
+    return app.home / "evaluations" / f"{comparison.digest[:16]}.tokens"
+
+
+def _noted(path: Path) -> dict[str, int]:
+    """Rollout -> tokens; a line that a kill cut short is none."""
+    if not path.exists():
+        return {}
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) == 3}
+
+
+def _note(app: "App", comparison: Comparison, batch: "Sequence[tuple[str, Attempt]]") -> None:
+    told = {
+        rollout: attempt.usage.completion_tokens
+        for rollout, attempt in batch
+        if attempt.usage.completion_tokens is not None
+    }
+    comparison.tokens |= told
+    with _notes(app, comparison).open("a") as file:
+        file.writelines(f"{rollout} {tokens} tokens\n" for rollout, tokens in told.items())

@@ -1,0 +1,134 @@
+"""Deciding: an event is appended, folded, and seen to have counted; one process at a time acts.
+
+    with acting(home):                                   or ServingBusy
+        cause = decisions.act(Actor("ada"), "adapters promote", {...}, "it is better")
+        decisions.take(RouteChanged(...), "route", cause)   or DecisionRefused
+
+Guarantees: what follows from something has an id that follows from it, so doing it again after a
+`kill -9` is no second step; `take` returns when the tables hold the decision, and raises where they
+refused it, which happens when another one came first. What was refused may be asked for again, and
+counts once nothing stands against it. Not covered: acting from two homes at once (each fold refuses
+what came second, but what one loads the other may unload).
+"""
+
+import fcntl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers import serving
+from events.codec import encode
+from events.envelope import Envelope, derived_id, minted_id, utc_now
+from events.errors import KintsugiError
+from events.learning import Decision
+from events.log import now_ms
+from events.serving import OperatorActed
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+PATIENCE: Final = 120.0
+"""Seconds that a command waits for its turn: loading takes no longer."""
+
+_LOOK_SECONDS: Final = 0.05
+
+
+class DecisionRefused(KintsugiError):
+    """The tables did not take a decision: what it rests on had changed."""
+
+
+class ServingBusy(KintsugiError):
+    """Another process of this home loads, unloads or routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Who wants something, and why."""
+
+    actor: str
+    reason: str = ""
+
+
+class Decisions:
+    """The stream `learning` as those who decide see it."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    def act(self, act: Act, action: str, arguments: Mapping[str, str]) -> str:
+        """Record what a person asked for; its id is the cause of what follows."""
+        said = OperatorActed(
+            actor=act.actor, action=action, arguments=dict(arguments), reason=act.reason
+        )
+        cause = minted_id()
+        self._append({cause: said}, None)
+        return cause
+
+    def take(self, data: Decision, step: str, cause: str, origin: str | None = None) -> str:
+        """Append what follows from `cause` as its `step`, and see it in the tables; its id.
+
+        The id follows from `origin`, by default the cause: what is to happen once, although it may
+        be asked for twice, needs an origin that is the same both times.
+
+        Raises DecisionRefused, LogError (nothing was appended), DatabaseUnavailable (it counts as
+        soon as it is folded).
+        """
+        (event,) = self.take_all({step: data}, cause, origin)
+        return event
+
+    def take_all(
+        self, steps: Mapping[str, Decision], cause: str, origin: str | None = None
+    ) -> list[str]:
+        """The same for several, of which the log gets all or none: no kill parts them."""
+        events = {derived_id(origin or cause, step): data for step, data in steps.items()}
+        self._append(events, cause)
+        for event in events:
+            self._check_counted(event)
+        return list(events)
+
+    def _check_counted(self, event: str) -> None:
+        with self._app.reading() as connection:
+            found = serving.steps_of(connection, event)
+        if found and all(one.refused is not None for one in found):
+            raise DecisionRefused(
+                f"{found[-1].refused}; see what changed (kintsugi route show), then decide"
+            )
+
+    def _append(self, events: Mapping[str, Decision], cause: str | None) -> None:
+        entries = []
+        for event, data in events.items():
+            envelope = Envelope(
+                id=event, type=data.TYPE, version=data.VERSION, subject=data.key(),
+                time=utc_now(), cause=cause,
+            )  # fmt: skip
+            entries.append(encode(envelope, data, now_ms()).entry)
+        self._app.append(entries)
+        self._app.settle()
+
+
+@contextmanager
+def acting(home: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
+    `patience` seconds. A process that dies gives way at once."""
+    path = home / "serving.lock"
+    with path.open("w") as lock:
+        _lock(lock.fileno(), path, time.monotonic() + patience)
+        yield
+
+
+def _lock(descriptor: int, path: Path, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise ServingBusy(
+                    f"another process of this home loads or routes adapters (it holds {path}); "
+                    "run the same command again when it is done"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return

@@ -1,0 +1,219 @@
+"""What replicas should hold, and the steps that lead from what they hold to it: pure.
+
+    roles(situation)    adapter -> why it should be loaded; whoever is absent should not be
+    steps(situation)    what is to be done about it, in this order: unload, load, note, delete
+
+Level-triggered: nothing here remembers what was done before. The same situation gives the same
+steps, so whoever was killed in the middle, or found a replica that was restarted, asks again.
+
+Guarantees: an adapter is unloaded only when every live gateway has applied the route without it and
+has neither a call nor an open session on it (or it has been retired for the longest age of a
+session); its files go only when no replica names it, every replica was asked, and the grace has
+passed. Not covered: calls that reach an engine by no gateway; and the room (residency.py).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from consumers.gateways import Seen
+from consumers.serving import AdapterRow, OperatorActionLine, RouteTable
+from daemon.serving.residency import Role
+from events.envelope import parse_timestamp
+from events.lifecycle import LOADED, RETIRED, State
+
+PIN: Final = "adapters pin"
+UNPIN: Final = "adapters pin --off"
+"""Actions of an operator."""
+
+PROBATION: Final = "~probation"
+"""Ends the name under which an adapter is proven before it gets its own again."""
+
+ADMISSIBLE: Final = LOADED - RETIRED
+"""States in which an adapter may be staged on more replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a replica was seen to serve."""
+
+    url: str
+    base: str
+    adapters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long what nobody is sent to is kept."""
+
+    max_session_age: timedelta
+    grace: timedelta
+    versions: int
+    """Of each alias, so many that answered before keep their files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that decides, at one moment."""
+
+    table: RouteTable
+    gateways: Sequence[Seen]
+    """The live ones."""
+    pinned: frozenset[str]
+    replicas: Sequence[Holding]
+    """Those that answered."""
+    lost: frozenset[str]
+    """URLs of those that did not."""
+    now: datetime
+    keeping: Keeping
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Nobody is sent to the adapter on this replica, and nobody holds it."""
+
+    replica: str
+    adapter: str
+    """As the replica calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The replica should have the adapter and does not, or was not seen to answer with it."""
+
+    replica: str
+    adapter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The adapter is on no replica any more: to be said by an event."""
+
+    adapter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The adapter's files are of no more use."""
+
+    adapter: str
+
+
+Step = Unload | Load | Note | Delete
+
+
+def pinned(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
+    """The adapters that operators want loaded under their own names; `actions` in log order."""
+    found: dict[str, None] = {}
+    for action in actions:
+        name = action.arguments.get("adapter", "")
+        if action.action == PIN:
+            found[name] = None
+        elif action.action == UNPIN:
+            found.pop(name, None)
+    return frozenset(found)
+
+
+def roles(situation: Situation) -> dict[str, Role]:
+    """Why adapters should be loaded; those that moved last come last."""
+    rows = sorted(situation.table.adapters, key=lambda row: (row.offset, row.adapter))
+    found = ((row.adapter, _role(row, situation)) for row in rows)
+    return {name: role for name, role in found if role is not None}
+
+
+def _role(row: AdapterRow, situation: Situation) -> Role | None:
+    if row.state not in LOADED:
+        return None
+    if row.state is State.PROMOTED:
+        return "stable"
+    if row.state is State.CANARY:
+        return "canary"
+    if row.adapter in _shadows(situation.table):
+        return "shadow"
+    if row.adapter in situation.pinned:
+        return "pinned"
+    if row.state not in RETIRED:
+        return "staged"
+    if not row.replicas:
+        return None
+    if not released(row, situation):
+        return "draining"
+    return "kept" if row.adapter in _former(situation.table, 1) else None
+
+
+def released(row: AdapterRow, situation: Situation) -> bool:
+    """Whether no live gateway sends anybody to a retired adapter, or still holds it."""
+    old = _age(row, situation) >= situation.keeping.max_session_age
+    return all(
+        seen.report.position > row.offset and (old or not seen.report.uses(row.adapter))
+        for seen in situation.gateways
+    )
+
+
+def steps(situation: Situation) -> list[Step]:
+    """What is to be done now. One that fails holds up none but those of the same adapter."""
+    wanted = roles(situation)
+    return [
+        *_unloads(situation, wanted),
+        *_loads(situation, wanted),
+        *_notes(situation, wanted),
+        *_deletions(situation),
+    ]
+
+
+def _unloads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
+    ours = {row.adapter for row in situation.table.adapters}
+    for replica in situation.replicas:
+        for name in sorted(replica.adapters):
+            # What others loaded is theirs.
+            if (name in ours and name not in wanted) or name.endswith(PROBATION):
+                yield Unload(replica.url, name)
+
+
+def _loads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
+    for name in wanted:
+        row = situation.table.adapter(name)
+        assert row is not None, "roles are those of rows"
+        for replica in situation.replicas:
+            if replica.base == row.base and _lacks(replica, row):
+                yield Load(replica.url, name)
+
+
+def _lacks(replica: Holding, row: AdapterRow) -> bool:
+    proven = replica.url in row.replicas
+    there = row.adapter in replica.adapters
+    return (proven and not there) or (not proven and row.state in ADMISSIBLE)
+
+
+def _notes(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
+    for row in situation.table.adapters:
+        if row.state in RETIRED and row.adapter not in wanted:
+            yield Note(row.adapter)
+
+
+def _deletions(situation: Situation) -> Iterator[Step]:
+    if situation.lost:
+        return
+    kept = _former(situation.table, situation.keeping.versions) | situation.pinned
+    named = {name for replica in situation.replicas for name in replica.adapters}
+    for row in situation.table.adapters:
+        gone = row.state is State.UNLOADED and _age(row, situation) >= situation.keeping.grace
+        if gone and row.adapter not in kept | named:
+            yield Delete(row.adapter)
+
+
+def _age(row: AdapterRow, situation: Situation) -> timedelta:
+    """Since it came into its state."""
+    if row.since is None:
+        return timedelta()
+    return situation.now - parse_timestamp(row.since)
+
+
+def _shadows(table: RouteTable) -> frozenset[str | None]:
+    return frozenset(route.standing.shadow for route in table.routes)
+
+
+def _former(table: RouteTable, versions: int) -> frozenset[str | None]:
+    """Of each route the last so many to whom a rollback may go back."""
+    return frozenset(name for route in table.routes for name in route.standing.before[:versions])

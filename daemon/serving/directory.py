@@ -1,0 +1,247 @@
+"""An adapter's directory: what is in it, written whole or not at all, and checked before use.
+
+    DIR/adapter_config.json        PEFT's; vLLM and transformers read it
+    DIR/adapter_model.safetensors  the weights
+    DIR/provenance.json            what it was made of: base, parent, seed, spec, rollouts, hashes;
+                                   and what it answers to probes, which tells it from others
+    DIR/README.md                  the model card
+
+The learner writes it, the engine loads it, serving proves it. Guarantees: the directory appears by
+a rename after every file was flushed to disk, so that a kill or a full disk leaves none, or a
+`tmp-` directory that the next one removes; `verify` accepts no file that changed since. Free of
+torch. Not covered: whether it fits a base (daemon/solver/lora.py, daemon/engine/adapters.py).
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError, field_validator
+from safetensors import SafetensorError, deserialize
+
+from daemon.serving.fingerprint import Expected
+from events.errors import KintsugiError
+from events.jobs import LoraSettings
+from events.messages import Frozen
+from events.registry import first_problem
+
+WEIGHTS: Final = "adapter_model.safetensors"
+CONFIG: Final = "adapter_config.json"
+PROVENANCE: Final = "provenance.json"
+CARD: Final = "README.md"
+UNFINISHED: Final = "tmp-"
+"""Prefix of a directory that is being written."""
+
+
+class BadAdapter(KintsugiError):
+    """An adapter that cannot be attached, or a directory that holds none."""
+
+
+class WrongBase(BadAdapter):
+    """An adapter for other base weights."""
+
+
+class AdapterNotWritten(KintsugiError):
+    """The disk refused; nothing was left behind."""
+
+
+class Base(Frozen):
+    """The model under an adapter."""
+
+    name: str
+    sha256: str
+    """Of its weights (`weights_sha256`), whatever files they lie in."""
+
+
+class Provenance(Frozen):
+    """What an adapter was made of."""
+
+    format: int = 1
+    base: Base
+    parent: str | None = None
+    """sha256 of the weights of the adapter that training began with."""
+    lora: LoraSettings
+    seed: int
+    steps: int
+    """Optimizer steps."""
+    rollouts: tuple[str, ...]
+    """Every rollout that an update used."""
+    spec: dict[str, Any]
+    """What the job was told."""
+    versions: dict[str, str] = {}
+    """Of the libraries that computed it."""
+    files: dict[str, str] = {}
+    """Name -> sha256 of the other files of the directory."""
+    fingerprint: Expected | None = None
+    """What it answers to probes; None where an earlier version wrote it."""
+
+    @field_validator("files")
+    @classmethod
+    def _confined(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+                raise ValueError(f"{name!r} is no name of a file in the directory")
+        return files
+
+
+def card(provenance: Provenance) -> str:
+    """The model card: what it is, what it was made of, what nobody has shown."""
+    lora, base = provenance.lora, provenance.base
+    parent = f"the adapter {provenance.parent}" if provenance.parent else "a fresh adapter"
+    return f"""---
+base_model: {base.name}
+library_name: peft
+tags: [lora, kintsugi]
+---
+
+# A LoRA adapter of {base.name}
+
+Trained by kintsugi's learner from {parent}: {provenance.steps:,} optimizer steps on
+{len(provenance.rollouts):,} rollouts, seed {provenance.seed}.
+
+| | |
+|---|---|
+| base weights (sha256) | `{base.sha256}` |
+| weights (sha256) | `{provenance.files[WEIGHTS]}` |
+| rank, alpha | {lora.rank}, {lora.alpha:g} |
+| layers | {", ".join(lora.targets)} |
+
+It belongs to these base weights and to no others. Where it came from, rollout by rollout, is in
+`{PROVENANCE}`. That it is better than its base is shown by a gate and not by this card.
+"""
+
+
+def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Files into a new directory that is whole or absent. Raises AdapterNotWritten."""
+    unfinished = folder.with_name(UNFINISHED + folder.name)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        for name, content in contents.items():
+            _write(unfinished / name, content)
+        _flush(unfinished)
+        unfinished.rename(folder)
+        _flush(folder.parent)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise AdapterNotWritten(
+            f"{folder} could not be written: {error.strerror or error}; nothing of it was left "
+            "behind: see to the disk, then run the same command again"
+        ) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Make a directory's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def verify(folder: Path) -> Provenance:
+    """Prove that a directory holds a whole adapter. Raises BadAdapter."""
+    provenance = _provenance(folder)
+    for name, expected in provenance.files.items():
+        found = hashlib.sha256(_read(folder / name)).hexdigest()
+        if found != expected:
+            raise BadAdapter(f"{folder / name} is not what was saved: its sha256 is {found}")
+    _check_config(folder)
+    _check_weights(folder)
+    return provenance
+
+
+def _provenance(folder: Path) -> Provenance:
+    try:
+        provenance = Provenance.model_validate_json(_read(folder / PROVENANCE))
+    except ValidationError as error:
+        raise BadAdapter(f"{folder / PROVENANCE}: {first_problem(error)}") from None
+    if missing := {WEIGHTS, CONFIG} - provenance.files.keys():
+        raise BadAdapter(f"{folder / PROVENANCE} names no hash of {', '.join(sorted(missing))}")
+    return provenance
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadAdapter(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_config(folder: Path) -> None:
+    config: dict[str, Any] = json.loads(_read(folder / CONFIG))
+    if config.get("modules_to_save"):
+        raise BadAdapter(f"{folder} replaces whole modules: {config['modules_to_save']}")
+    if config.get("lora_dropout"):
+        raise BadAdapter(f"{folder} drops out {config['lora_dropout']}; it must be 0")
+
+
+def _check_weights(folder: Path) -> None:
+    for name, tensor in read_weights(folder).items():
+        if "lora_" not in name:
+            raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight")
+        if not tensor.finite:
+            raise BadAdapter(f"{folder / WEIGHTS}: {name} is not finite (in half precision)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of a safetensors file."""
+
+    dtype: str
+    """In the words of safetensors: F32, BF16, F16, ..."""
+    shape: tuple[int, ...]
+    data: bytes
+
+    @property
+    def finite(self) -> bool:
+        """Whether it has only numbers, and none that an engine in half precision makes an infinity
+        of (65,536 and beyond); also False for a dtype that no adapter has."""
+        if self.dtype not in _BEYOND:
+            return False
+        width, last, before = _BEYOND[self.dtype]
+        # Without their sign, numbers are ordered as their bits are, then infinity, then what is
+        # none (IEEE 754). A large adapter has a hundred million: first all of them at once.
+        tops = self.data[width - 1 :: width]
+        if not tops.translate(None, bytes(byte for byte in range(256) if byte & _SIZE < last)):
+            return True
+        return not any(
+            (top & _SIZE, below) >= (last, before)
+            for top, below in zip(tops, self.data[width - 2 :: width], strict=True)
+        )
+
+
+_SIZE: Final = 0x7F
+"""All bits of a byte but that of the sign."""
+_BEYOND: Final = {
+    "F64": (8, 0x40, 0xF0),
+    "F32": (4, 0x47, 0x80),
+    "F16": (2, 0x7C, 0x00),
+    "BF16": (2, 0x47, 0x80),
+}
+"""dtype -> bytes of a number (little-endian), and the last and the one before of 65,536, which in
+half precision is infinity."""
+
+
+def read_weights(folder: Path) -> dict[str, Stored]:
+    """The tensors of an adapter by name. Raises BadAdapter for what is no safetensors file."""
+    try:
+        found = deserialize(_read(folder / WEIGHTS))  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise BadAdapter(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
+    return {
+        name: Stored(one["dtype"], tuple(one["shape"]), bytes(one["data"])) for name, one in found
+    }

@@ -1,0 +1,262 @@
+"""Fingerprints: what a model answers to fixed probes, by which adapters are told apart.
+
+    expected = verify(folder).fingerprint            computed where the weights are (daemon/engine)
+    seen = replica.score(name, expected.prompts)     asked of an engine (replica.py)
+    prove(seen, expected, tolerance, rivals)         or NotProven, with the numbers
+
+That a load succeeded proves nothing, and a name proves nothing either. So the engine writes a few
+tokens after each of 16 prompts, greedily, and tells the likeliest tokens of each step with their
+log-probabilities; these have to be the ones that base and adapter come to in another process. The
+prompts are token ids drawn from the size of the vocabulary, so no tokenizer is needed, and far
+shorter than a block of vLLM's prefix cache, so every proof is computed.
+
+`distance` is the root mean square over what both tell, in nats. Seen on the reference policy, over
+adapters of rank 8, idle and while six clients were served by others:
+
+    embedded engine, float32                  0.000002 to 0.000005   from what was computed here
+    vLLM 0.32.0 on a CPU, float32             0.000002 to 0.000004
+    vLLM 0.32.0 on a CPU, bfloat16            0.046 to 0.065
+    trained for 8 to 200 steps                0.58 to 1.46           from their base
+    neighbouring checkpoints of a job         0.25 to 1.4            from each other
+    random, factor B of spread 0.0003         0.009                  from their base
+    random, factor B of spread 0.03           0.67
+
+What an engine's precision costs is thus the engine's and not the adapter's: `tolerance` reads it
+off its base, asked once while no adapter is, at no less than `EXACT`. Within it, an adapter must be
+nearer to what it should say than to anything else that is known by the factor `NEARER`. In float32
+that tells an adapter at 0.008 from its base; in bfloat16 one that stands at 0.06 or nearer is
+refused, for there its effect is smaller than the rounding.
+
+Not covered: a change that moves no log-probability by more than the tolerance (files have hashes
+for that), and modes of vLLM that report other numbers than the softmax's logarithms. Not seen: what
+a GPU's precision costs; it is read off like any other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from math import isfinite, sqrt
+from random import Random
+from typing import Any, Final
+
+from events.errors import KintsugiError
+from events.messages import Frozen
+
+PROBES: Final = 16
+LENGTH: Final = 16
+"""Tokens of a prompt."""
+TOKENS: Final = 4
+"""That are written after each."""
+LIKELIEST: Final = 3
+"""Tokens that are told of each step."""
+
+EXACT: Final = 1e-3
+"""The least tolerance: 200 times what float32 costs."""
+COARSEST: Final = 0.25
+"""The most that a base may stand from itself: above it, it is another one."""
+PRECISION: Final = 3.0
+"""Tolerance, in multiples of what the base stands from itself."""
+NEARER: Final = 1.5
+"""How many times nearer an answer must be to what is expected than to anything else."""
+
+_SEED: Final = "kintsugi fingerprint 1"
+_ID: Final = "token_id:"
+_BASE: Final = "its base"
+
+Prompts = tuple[tuple[int, ...], ...]
+
+Step = tuple[tuple[int, float], ...]
+"""One token that was written, first, and the likeliest others, each with its log-probability."""
+
+
+class Unreadable(KintsugiError):
+    """An engine's answer to the probes does not hold what was asked for."""
+
+
+class NotProven(KintsugiError):
+    """What answers is not what was expected, or cannot be told from something else."""
+
+
+class OtherBase(NotProven):
+    """The engine's base model computes something else than the base of the adapter."""
+
+
+class BaseMixed(NotProven):
+    """What an engine answers as its base is something else while an adapter answers."""
+
+
+class Fingerprint(Frozen):
+    """What one model answered."""
+
+    answers: tuple[tuple[Step, ...], ...]
+    """Of each prompt, every step."""
+
+
+class Expected(Frozen):
+    """What an adapter and its base come to, computed from their weights."""
+
+    prompts: Prompts
+    dtype: str
+    """What it was computed in, in the words of torch: float32, bfloat16."""
+    base: Fingerprint
+    adapter: Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How near an answer was."""
+
+    distance: float
+    """To what was expected, in nats."""
+    from_base: float
+    """To what the base was expected to say."""
+    tolerance: float
+
+
+def prompts(vocabulary: int) -> Prompts:
+    """Those for a model of so many token ids; always the same.
+
+    The first and the last eighth are left out: most tokenizers have their special tokens there.
+    """
+    chance, margin = Random(_SEED), vocabulary // 8
+    return tuple(
+        tuple(chance.randrange(margin, vocabulary - margin) for _ in range(LENGTH))
+        for _ in range(PROBES)
+    )
+
+
+def question(model: str, prompts: Prompts) -> dict[str, Any]:
+    """The body of a request to /v1/completions."""
+    return {
+        "model": model,
+        "prompt": [list(prompt) for prompt in prompts],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "logprobs": LIKELIEST,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+
+
+def answered(document: Any, prompts: Prompts) -> Fingerprint:
+    """An engine's answer to `question`. Raises Unreadable."""
+    try:
+        choices = sorted(document["choices"], key=lambda choice: int(choice["index"]))
+        asked = [tuple(choice["prompt_token_ids"]) for choice in choices]
+        answers = tuple(tuple(_steps(choice)) for choice in choices)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Unreadable(
+            f"the answer to the probes cannot be read ({type(error).__name__}: {error}): the "
+            "engine must tell token ids and log-probabilities, as vLLM and the embedded one do"
+        ) from error
+    if asked != list(prompts):
+        raise Unreadable("the engine answered other prompts than it was asked")
+    if lengths := {len(answer) for answer in answers} - {TOKENS}:
+        raise Unreadable(f"an answer has {lengths.pop()} tokens, not the {TOKENS} asked for")
+    return Fingerprint(answers=answers)
+
+
+def _steps(choice: Mapping[str, Any]) -> Iterator[Step]:
+    written, told = choice["token_ids"], choice["logprobs"]["top_logprobs"]
+    for token, chances in zip(written, told, strict=True):
+        found = {int(name.removeprefix(_ID)): float(chance) for name, chance in chances.items()}
+        if not all(map(isfinite, found.values())):
+            raise ValueError(f"a log-probability is no number: {chances}")
+        others = sorted((one for one in found.items() if one[0] != token), key=lambda one: -one[1])
+        yield (token, found[token]), *others
+
+
+def distance(one: Fingerprint, other: Fingerprint) -> float:
+    """Root mean square of the differences between log-probabilities, in nats.
+
+    Of every prompt the steps count up to and with the first at which other tokens were written:
+    what follows stands in another context. Both must be answers to the same prompts.
+    """
+    found = list(_differences(one, other))
+    return sqrt(sum(gap * gap for gap in found) / len(found))
+
+
+def _differences(one: Fingerprint, other: Fingerprint) -> Iterator[float]:
+    for own, theirs in zip(one.answers, other.answers, strict=True):
+        for mine, yours in zip(own, theirs, strict=True):
+            yield from _gaps(dict(mine), dict(yours))
+            if mine[0][0] != yours[0][0]:
+                break
+
+
+def _gaps(one: Mapping[int, float], other: Mapping[int, float]) -> Iterator[float]:
+    """Of each token that either tells; the least it can be where the other does not tell it."""
+    for token, chance in chain(one.items(), other.items()):
+        if token in one and token in other:
+            yield one[token] - other[token]
+        else:
+            silent = other if token in one else one
+            yield max(0.0, chance - min(silent.values()))
+
+
+def tolerance(base: Fingerprint, expected: Expected) -> float:
+    """How far an adapter of an engine may be from what is expected, by the engine's own base.
+
+    `base` is what it answered as that base. Raises OtherBase.
+    """
+    noise = distance(base, expected.base)
+    if noise > COARSEST:
+        raise OtherBase(
+            f"the engine's base answers {noise:.3f} nats from what the base of this adapter "
+            f"computes, and {COARSEST} is the most that precision explains: serve the base that "
+            "the adapter was trained on (and ask while no adapter answers: vLLM 0.32 on a CPU "
+            "mixes them, see docs/serving.md, Replicas)"
+        )
+    return max(EXACT, PRECISION * noise)
+
+
+def prove_base(seen: Fingerprint, expected: Expected, tolerance: float) -> float:
+    """That an engine's base is itself while an adapter answers; how far it is, in nats.
+
+    `seen` is what it answered as its base meanwhile, `tolerance` what it may be off, as measured
+    while none did. Raises BaseMixed.
+    """
+    found = distance(seen, expected.base)
+    if found > tolerance:
+        raise BaseMixed(
+            f"while an adapter answers, the base answers {found:.4f} nats from what it computes "
+            f"({tolerance:.4f} are allowed), so base and adapters must not answer at once: vLLM on "
+            "a CPU gives the base the adapter of its last slot; start it again with the plugin in "
+            "ops/vllm/mend (docs/serving.md, Replicas), or have an adapter answer everything"
+        )
+    return found
+
+
+def prove(
+    seen: Fingerprint,
+    expected: Expected,
+    tolerance: float,
+    rivals: Mapping[str, Expected] | None = None,
+) -> Proof:
+    """That an engine answers with the adapter and with nothing else that is known.
+
+    `rivals` are other adapters that could answer in its place, by name: versions before it,
+    whatever else is loaded. The base is always one. One that is expected to say the very same has
+    the same weights and is no rival, nor is one of another base (it knows other prompts). Raises
+    NotProven.
+    """
+    found = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
+    told = {_BASE: found.from_base}
+    for name, rival in (rivals or {}).items():
+        if rival.prompts == expected.prompts and rival.adapter != expected.adapter:
+            told[name] = distance(seen, rival.adapter)
+    nearest = min(told, key=lambda name: told[name])
+    if not found.distance <= tolerance:
+        raise NotProven(
+            f"what answers is {found.distance:.4f} nats from what the adapter computes "
+            f"({tolerance:.4f} are allowed); nearest is {nearest}, at {told[nearest]:.4f}: it is "
+            "another adapter, another base, or damaged weights; unload it, and load the right files"
+        )
+    if not NEARER * found.distance < told[nearest]:
+        raise NotProven(
+            f"the adapter cannot be told from {nearest}: what answers is {found.distance:.4f} nats "
+            f"from what is expected and {told[nearest]:.4f} from that; serve in a higher precision "
+            "(float32), or train it further"
+        )
+    return found

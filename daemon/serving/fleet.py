@@ -1,0 +1,306 @@
+"""The replicas of a home as those who load adapters see them (settings in, engines out).
+
+    with open_fleet(settings, urls) as fleet:
+        look = fleet.look()                 what each serves, and who gives no answer
+        proof = fleet.admit(engine, row, expected, rivals)
+        fleet.check_base(engine, row)       its base is itself, also while the adapter answers
+
+Holds no state that matters: what is resident is what the engines say. How far an engine's answers
+lie from exact ones (its tolerance) is measured on its base while no adapter answers, and kept in a
+file, because the next command may ask while one does.
+
+Guarantee: an adapter that gateways know gets its own name on an engine only after it was proven
+there under another one, so that none is sent to it before. Not covered: when adapters may be loaded
+and unloaded (desired.py, staging.py).
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from consumers.serving import AdapterRow, RouteRow
+from daemon.serving.adoption import NoFingerprint, expected_of
+from daemon.serving.desired import PROBATION, Holding
+from daemon.serving.directory import BadAdapter
+from daemon.serving.fingerprint import BaseMixed, Expected, Proof
+from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
+from daemon.serving.residency import Role, Room, plan
+from events.canonical import exact_json, sha256
+from events.errors import KintsugiError
+from events.lifecycle import LOADED, State
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings, Upstream
+
+_EMBEDDED: Final = "kintsugi"
+_ENOUGH: Final = Room(1 << 20, 1 << 20)
+"""Of the embedded engine, whose adapters are weights of their own."""
+_UNSAID: Final = 1
+"""--max-loras of vLLM where nobody gives one."""
+
+_logger = logging.getLogger(__name__)
+
+
+class NoReplica(KintsugiError):
+    """No engine is known, or none of the right base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """With what an engine was started, as far as the settings say."""
+
+    checkpoint: Path | None = None
+    max_loras: int | None = None
+    max_cpu_loras: int | None = None
+    max_lora_rank: int | None = None
+
+
+@dataclass(slots=True)
+class Engine:
+    """One replica."""
+
+    replica: Replica
+    started: Started = Started()
+    kind: str | None = None
+    """Known since it was examined; None again once it was lost."""
+    tolerances: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.replica.url
+
+    def holding(self) -> Holding:
+        """What it serves; the first time, whether it can be used at all. Raises ReplicaError."""
+        try:
+            if self.kind is None:
+                self.replica.examine()
+            found = self.replica.serving()
+        except ReplicaError:
+            self.kind = None
+            raise
+        self.kind = found.kind
+        return Holding(self.url, found.base, frozenset(found.adapters))
+
+    def room(self) -> Room:
+        """How many adapters fit. Raises NotUsable where settings and engine disagree."""
+        said = self.started.max_loras
+        if self.kind == _EMBEDDED:
+            return _ENOUGH if said is None else self._room(said)
+        told = self.replica.slots()
+        if None not in (said, told) and said != told:
+            raise NotUsable(
+                f"upstreams[].max_loras of {self.url} is {said}, and it was started with {told}; "
+                "correct the setting"
+            )
+        return self._room(said or told or _UNSAID)
+
+    def _room(self, slots: int) -> Room:
+        return Room(slots, max(slots, self.started.max_cpu_loras or slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What all of them were seen to serve."""
+
+    holding: Mapping[str, Holding]
+    """By URL."""
+    lost: Mapping[str, ReplicaError]
+
+    def of_base(self, base: str) -> list[str]:
+        """The URLs of those that answered and serve this base."""
+        return [url for url, one in self.holding.items() if one.base == base]
+
+    @property
+    def unreached(self) -> str:
+        """What is wrong with those that gave no answer, in words."""
+        named = "; ".join(str(error) for error in self.lost.values())
+        return named or "no engine is named, neither by --upstream nor in the setting upstreams"
+
+
+class Fleet:
+    """All replicas. One thread at a time."""
+
+    def __init__(self, engines: Sequence[Engine], calibrations: Path) -> None:
+        self.engines = {engine.url: engine for engine in engines}
+        self._calibrations = calibrations
+        self._expected: dict[str, Expected] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for engine in self.engines.values():
+            engine.replica.close()
+
+    def look(self) -> Look:
+        """Ask each what it serves."""
+        holding: dict[str, Holding] = {}
+        lost: dict[str, ReplicaError] = {}
+        for url, engine in self.engines.items():
+            try:
+                holding[url] = engine.holding()
+            except ReplicaError as error:
+                lost[url] = error
+        return Look(holding, lost)
+
+    def expected(self, row: AdapterRow) -> Expected:
+        """What an adapter answers to probes. Raises NoFingerprint, BadAdapter."""
+        if row.path not in self._expected:
+            self._expected[row.path] = expected_of(Path(row.path))
+        return self._expected[row.path]
+
+    def rivals(self, row: AdapterRow, others: Iterable[AdapterRow]) -> dict[str, Expected]:
+        """What could answer in an adapter's place: everything of its base that has files."""
+        found: dict[str, Expected] = {}
+        for other in others:
+            gone = other.state is State.COLLECTED
+            if other.adapter != row.adapter and other.base == row.base and not gone:
+                try:
+                    found[other.adapter] = self.expected(other)
+                except (BadAdapter, NoFingerprint) as error:
+                    _logger.debug("%s is told apart from nobody: %s", other.adapter, error)
+        return found
+
+    def admit(
+        self,
+        engine: Engine,
+        row: AdapterRow,
+        rivals: Mapping[str, Expected],
+        *,
+        beside_base: bool = False,
+    ) -> Proof:
+        """Load an adapter where it is not, and see that the engine answers with it; where its base
+        answers too (`beside_base`), that this is still the base.
+
+        Where gateways may send somebody to it as soon as the engine names it (a restarted engine,
+        a new one), it is proven under another name before it gets its own. Where it fails it is
+        unloaded again. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
+        """
+        tried = row.adapter + PROBATION
+        if row.state not in LOADED or row.adapter in engine.holding().adapters:
+            return self._proven(engine, row, row.adapter, rivals, beside_base)
+        try:
+            self._proven(engine, row, tried, rivals, beside_base)
+            return self._proven(engine, row, row.adapter, rivals, beside_base)
+        finally:
+            _leave(engine, tried)
+
+    def check_base(self, engine: Engine, row: AdapterRow) -> float:
+        """See that an engine's base is itself while an adapter answers that is loaded there; how
+        far it is, in nats. Raises BaseMixed, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
+        return self._base_proven(engine, row.adapter, self.expected(row))
+
+    def _base_proven(self, engine: Engine, beside: str, expected: Expected) -> float:
+        tolerance = self._tolerance(engine, expected)
+        try:
+            return engine.replica.prove_base(beside, expected, tolerance)
+        except BaseMixed as error:
+            raise BaseMixed(f"{engine.url}: {error}") from error
+
+    def _proven(
+        self,
+        engine: Engine,
+        row: AdapterRow,
+        name: str,
+        rivals: Mapping[str, Expected],
+        beside_base: bool,
+    ) -> Proof:
+        expected = self.expected(row)
+        tolerance = self._tolerance(engine, expected)
+        engine.replica.load(name, Path(row.path))
+        try:
+            proof = engine.replica.prove(name, expected, tolerance, rivals)
+            if beside_base:
+                self._base_proven(engine, name, expected)
+        except KintsugiError:
+            _leave(engine, name)
+            raise
+        else:
+            return proof
+
+    def _tolerance(self, engine: Engine, expected: Expected) -> float:
+        """Measured once a process while no adapter is loaded, else once in all: an engine that was
+        started again, in another precision perhaps, has none."""
+        asked = sha256(exact_json([engine.url, expected.base.model_dump(), expected.prompts]))
+        if asked not in engine.tolerances:
+            engine.tolerances[asked] = self._measured(engine, expected, asked)
+        return engine.tolerances[asked]
+
+    def _measured(self, engine: Engine, expected: Expected, asked: str) -> float:
+        known = self._known()
+        if asked in known and engine.replica.serving().adapters:
+            return known[asked]  # one of them may answer just now, and reach the base
+        found = engine.replica.calibrated(expected)
+        if known.get(asked) != found:
+            self._keep({**known, asked: found})
+        return found
+
+    def _keep(self, known: Mapping[str, float]) -> None:
+        unfinished = self._calibrations.with_suffix(".unfinished")
+        self._calibrations.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(exact_json(dict(known)))
+        unfinished.replace(self._calibrations)
+
+    def _known(self) -> dict[str, float]:
+        try:
+            found: dict[str, float] = json.loads(self._calibrations.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            # Nothing but a measurement, which is taken again.
+            return {}
+        return found
+
+
+def _leave(engine: Engine, name: str) -> None:
+    """Unload what must not stay; an engine that is lost is reconciled when it is back."""
+    try:
+        engine.replica.unload(name)
+    except ReplicaError as error:
+        _logger.warning("%s", error, extra={"action": "adapter_left"})
+
+
+def answering(routes: Iterable[RouteRow], base: str) -> set[str | None]:
+    """Who is asked by the routes of a base, shadows too; None for the base itself."""
+    ours = [route.standing for route in routes if route.standing.base == base]
+    shadows = {standing.shadow for standing in ours} - {None}
+    return shadows.union(*(standing.adapters for standing in ours))
+
+
+def check_room(
+    engine: Engine, holding: Holding, roles: Mapping[str, Role], name: str, role: Role
+) -> tuple[str, ...]:
+    """What has to be unloaded before an adapter may be loaded, or take another role. Raises NoRoom
+    with the numbers, NotUsable."""
+    others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
+    ours = {one: use for one, use in roles.items() if one in holding.adapters}
+    return plan({**others, **ours}, name, engine.room(), role, engine.url).give_up
+
+
+def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
+    """The replicas that the settings name, or those at `urls`; there may be none. Raises
+    ConfigurationError."""
+    from daemon.gateway import key_of, upstreams
+
+    known = {one.url.rstrip("/"): one for one in settings.upstreams}
+    engines = [
+        _engine(one.url, key_of(settings, one.url), known.get(one.url))
+        for one in (upstreams(settings, urls) if urls or known else ())
+    ]
+    return Fleet(engines, settings.adapters / "calibrations.json")
+
+
+def _engine(url: str, key: str | None, said: "Upstream | None") -> Engine:
+    if said is None:
+        return Engine(Replica(url, api_key=key))
+    started = Started(said.checkpoint, said.max_loras, said.max_cpu_loras, said.max_lora_rank)
+    return Engine(Replica(url, api_key=key, paths=PathMap(said.path_map)), started)

@@ -1,0 +1,457 @@
+"""Whether a candidate may serve in the incumbent's place (paired verdicts -> GateReport).
+
+Candidate and incumbent attempt the same fresh tasks with the same seeds. The unit is the task: of
+each, D is the difference of the two shares of passed trials. All of this must hold:
+
+    target        its mean D is above 0 (test below) and at least `min_gain`
+    overall       the lower bound of the mean D of all tasks is above -`overall_margin`
+    each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND
+    violations    no more than the 95 % quantile of a Poisson variable with the incumbent's count
+    format        malformed tool calls: at most `format_margin` more of all calls
+    tokens        at most `token_growth` more a rollout
+    golden        at most `golden_losses` tasks that the incumbent surely passes fall below
+                  `golden_floor`
+
+The default test is the sign-flip test on tasks, exact: under no difference, D and -D are equally
+likely (Fisher; ALGORITHMS 6.2). With one trial a task it is McNemar's exact test. As all conditions
+must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
+
+Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
+set used again (spend with `spent_alpha`), and traffic that its tasks do not resemble.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import exp, lcm, log, pi, sqrt
+from statistics import NormalDist, mean, stdev
+from typing import Final
+
+from envs import statistics
+from events.errors import KintsugiError
+from events.gate import Check, Decision, GateReport, GateSettings, Test, Verdict
+
+LEVEL: Final = 0.9
+"""Two-sided level whose lower bound is the one-sided bound of 95 %."""
+
+POWER: Final = 0.8
+
+LOOKS: Final = (3.466, 2.451, 2.001, 1.733)
+"""Bounds of z at each quarter of the tasks (O'Brien and Fleming, one-sided 0.05)."""
+LOOKS_ALPHA: Final = 0.05
+FUTILE: Final = 0.1
+"""A look stops where the power that is left to show `FUTILE_GAIN` is below this."""
+FUTILE_GAIN: Final = 0.05
+
+_MOST_TRIALS: Final = 100
+"""Of a task: what denominators a difference of two shares can have."""
+_WORSE: Final = 0.1
+"""Level at which a slice is shown to be worse, over all slices (Holm)."""
+_NORMAL: Final = NormalDist()
+
+
+class TooFewTrials(KintsugiError):
+    """Trials failed for reasons that are not the agent's; they have to be run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One task: the verdicts of both, trial by trial with the same seed."""
+
+    task: str
+    slice: str
+    incumbent: tuple[bool, ...]
+    candidate: tuple[bool, ...]
+
+    @property
+    def difference(self) -> float:
+        """D, in [-1, 1]."""
+        return mean(self.candidate) - mean(self.incumbent)
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What one of both did besides passing and failing, over all its rollouts."""
+
+    rollouts: int
+    violations: int
+    """Of the policy, unauthorised writes among them."""
+    tool_calls: int
+    malformed: int
+    """Of the tool calls: those that could not be read or name no tool."""
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What was measured."""
+
+    target: str
+    """The slice that the candidate is to be better at."""
+    planned: int
+    """How many tasks of the target were planned before the first of them was run."""
+    pairs: Sequence[Pair]
+    """In an order fixed beforehand."""
+    incumbent: Conduct
+    candidate: Conduct
+    golden: Sequence[Pair] = ()
+    """Tasks that the incumbent passed in nearly all of many trials."""
+
+
+def paired(
+    incumbent: statistics.Outcomes,
+    candidate: statistics.Outcomes,
+    slices: Mapping[str, str],
+    trials: int,
+) -> list[Pair]:
+    """The pairs of two evaluations over the same tasks, in the order of `slices` (task -> slice).
+
+    A trial that either of both could not finish (None) counts for neither.
+    Raises TooFewTrials where a task lost more than one of `trials`.
+    """
+    pairs = [_pair(task, name, incumbent[task], candidate[task]) for task, name in slices.items()]
+    for pair in pairs:
+        if len(pair.incumbent) < max(1, trials - 1):
+            raise TooFewTrials(
+                f"task {pair.task} has {len(pair.incumbent)} of {trials} trials that both "
+                "finished; run the others again: to leave the task out would select"
+            )
+    return pairs
+
+
+def _pair(
+    task: str, name: str, first: Sequence[bool | None], second: Sequence[bool | None]
+) -> Pair:
+    both = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+    return Pair(task, name, tuple(a for a, _ in both), tuple(b for _, b in both))
+
+
+def spent_alpha(alpha: float, attempt: int) -> float:
+    """What the `attempt`-th candidate (from 1) on one gate set may spend of `alpha`.
+
+    The sum over all attempts is `alpha`: 6 / (pi^2 j^2).
+    """
+    return alpha * 6 / (pi * attempt) ** 2
+
+
+def decide(
+    evaluation: Evaluation,
+    settings: GateSettings,
+    *,
+    attempt: int | None = None,
+    spent: bool = False,
+) -> GateReport:
+    """PROMOTE, REJECT or EXTEND, with the numbers.
+
+    `attempt` counts the candidates on a gate set that is used again; None: its tasks are fresh.
+    `spent` says that no more can be run.
+    Raises ValueError without a task of the target, or without a rollout of both.
+    """
+    if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
+        raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
+    alpha = settings.alpha if attempt is None else spent_alpha(settings.alpha, attempt)
+    target = [pair.difference for pair in evaluation.pairs if pair.slice == evaluation.target]
+    if not target:
+        raise ValueError(f"no task of the target {evaluation.target!r} was run")
+    found = verdict_of(target, evaluation.planned, settings.test, alpha)
+    checks = (
+        _target(target, found, settings),
+        _above("overall", [p.difference for p in evaluation.pairs], settings.overall_margin),
+        *_slices(evaluation, settings),
+        *_conduct(evaluation, settings),
+        *_golden(evaluation.golden, settings),
+    )
+    return GateReport(
+        decision=_decision(checks, spent),
+        test=settings.test,
+        alpha=alpha,
+        p_value=found.p_value,
+        e_value=found.e_value,
+        tasks=found.tasks,
+        detectable=detectable(target[: found.tasks], alpha),
+        checks=checks,
+    )
+
+
+def _decision(checks: Sequence[Check], spent: bool) -> Decision:
+    verdicts = {check.verdict for check in checks}
+    if verdicts == {"PASS"}:
+        return "PROMOTE"
+    return "REJECT" if spent or "FAIL" in verdicts else "EXTEND"
+
+
+# The test of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What a test said of the target."""
+
+    verdict: Verdict
+    tasks: int
+    """How many it looked at."""
+    p_value: float | None = None
+    e_value: float | None = None
+
+
+def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> Tested:
+    """The test alone, of differences in the order of their tasks."""
+    match test:
+        case "sign_flip":
+            return _once(values, planned, alpha)
+        case "group_sequential":
+            return _quarterly(values, planned, alpha)
+        case "e_process":
+            return _any_time(values, planned, alpha)
+
+
+def _once(values: Sequence[float], planned: int, alpha: float) -> Tested:
+    """On the planned tasks alone: looking again at more of them would be a second chance."""
+    if len(values) < planned:
+        return Tested("EXTEND", len(values))
+    p = sign_flip(values[:planned])
+    return Tested("PASS" if p <= alpha else "FAIL", planned, p_value=p)
+
+
+def _quarterly(values: Sequence[float], planned: int, alpha: float) -> Tested:
+    if alpha != LOOKS_ALPHA:
+        raise ValueError(f"group_sequential has bounds for alpha {LOOKS_ALPHA}, not {alpha:g}")
+    tasks = 0
+    for look, bound in enumerate(LOOKS, start=1):
+        tasks = look * planned // len(LOOKS)
+        if len(values) < tasks:
+            return Tested("EXTEND", len(values))
+        z = _z(values[:tasks])
+        if z >= bound:
+            return Tested("PASS", tasks, p_value=1 - _NORMAL.cdf(z))
+        if _power_left(values[:tasks], look / len(LOOKS), z) < FUTILE:
+            break
+    return Tested("FAIL", tasks, p_value=1 - _NORMAL.cdf(z))
+
+
+def _any_time(values: Sequence[float], planned: int, alpha: float) -> Tested:
+    process = EProcess()
+    for tasks, value in enumerate(values[:planned], start=1):
+        process.add(value)
+        if process.value >= 1 / alpha:
+            return Tested("PASS", tasks, e_value=process.value)
+    verdict: Verdict = "EXTEND" if len(values) < planned else "FAIL"
+    return Tested(verdict, min(len(values), planned), e_value=process.highest)
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Exact one-sided p-value of the sign-flip test of a mean above 0 (Fisher 1935).
+
+    The share of the 2^n ways to give the differences signs whose sum is at least the one seen.
+    Differences are fractions with small denominators, so the sums are few and can be counted:
+    O(n^2 r) for n tasks of r trials. With differences of -1, 0 and 1 it is McNemar's exact test.
+    """
+    whole = _integers(differences)
+    ways = [1]  # ways[k]: how many subsets of the absolute differences add up to k
+    for size in map(abs, whole):
+        shifted = [0] * size + ways
+        ways = [a + b for a, b in zip(shifted, ways + [0] * size, strict=True)]
+    # A sum of signed differences is twice the positive ones' less all of them.
+    least = (sum(whole) + sum(map(abs, whole)) + 1) // 2
+    return sum(ways[least:]) / sum(ways)
+
+
+def _integers(differences: Sequence[float]) -> list[int]:
+    """Multiples of their common fraction."""
+    exact = [Fraction(value).limit_denominator(_MOST_TRIALS**2) for value in differences]
+    unit = lcm(*(one.denominator for one in exact))
+    return [int(one * unit) for one in exact]
+
+
+def _z(values: Sequence[float]) -> float:
+    spread = stdev(values) if len(values) > 1 else 0.0
+    if spread == 0:
+        return 0.0
+    return mean(values) * sqrt(len(values)) / spread
+
+
+def _power_left(values: Sequence[float], share: float, z: float) -> float:
+    """Conditional power at the last look, if the true gain is `FUTILE_GAIN`."""
+    spread = stdev(values) if len(values) > 1 else 0.0
+    if share >= 1 or spread == 0:
+        return 1.0 if share < 1 else 0.0
+    drift = FUTILE_GAIN * sqrt(len(values) / share) / spread
+    missing = LOOKS[-1] - z * sqrt(share) - drift * (1 - share)
+    return 1 - _NORMAL.cdf(missing / sqrt(1 - share))
+
+
+class EProcess:
+    """Evidence that a mean is above 0, which may be looked at after every value.
+
+    Its value is the wealth of somebody who bets on each next value with what the earlier ones
+    taught: prod(1 + bet_i x_i), bet_i = clip(m / (v + m^2), 0, 1/2) with the mean m and variance v
+    of those before, shrunk by one imagined value with mean 0 and variance 1/4 (Waudby-Smith and
+    Ramdas 2024). If the mean is not above 0, it ever reaches 1/alpha with a chance of at most alpha
+    (Ville). Values lie between -2 and 2.
+    """
+
+    def __init__(self) -> None:
+        self._log = 0.0
+        self._highest = 0.0
+        self._count, self._sum, self._squares = 1, 0.0, 0.25
+
+    @property
+    def value(self) -> float:
+        """Now."""
+        return exp(self._log)
+
+    @property
+    def highest(self) -> float:
+        """The most that it has been."""
+        return exp(self._highest)
+
+    def add(self, value: float) -> None:
+        """Bet, then learn. Raises ValueError for a value that could cost all that is left."""
+        if not -2 < value < 2:
+            raise ValueError(f"{value} is not between -2 and 2, which bets of a half need")
+        average = self._sum / self._count
+        variance = max(self._squares / self._count - average**2, 1e-9)
+        bet = min(max(average / (variance + average**2), 0.0), 0.5)
+        self._log += log(1 + bet * value)
+        self._highest = max(self._highest, self._log)
+        self._count, self._sum = self._count + 1, self._sum + value
+        self._squares += value**2
+
+
+# What else has to hold
+
+
+def _target(values: Sequence[float], found: Tested, settings: GateSettings) -> Check:
+    gain = mean(values)
+    verdict = found.verdict
+    if verdict == "PASS" and gain < settings.min_gain:
+        verdict = "FAIL"
+    return Check(
+        name="target",
+        verdict=verdict,
+        value=gain,
+        limit=settings.min_gain,
+        low=bound(values),
+        tasks=len(values),
+    )
+
+
+def _above(name: str, values: Sequence[float], margin: float, worse: bool = False) -> Check:
+    """Non-inferiority: the lower bound is above the margin. A value below it is none yet: of few
+    tasks that is chance (ADR 0028)."""
+    low, value = bound(values), mean(values)
+    verdict: Verdict = "EXTEND"
+    if low > -margin:
+        verdict = "PASS"
+    elif worse:
+        verdict = "FAIL"
+    return Check(name=name, verdict=verdict, value=value, limit=-margin, low=low, tasks=len(values))
+
+
+def _slices(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
+    by_slice: dict[str, list[float]] = {}
+    for pair in evaluation.pairs:
+        if pair.slice != evaluation.target:
+            by_slice.setdefault(pair.slice, []).append(pair.difference)
+    p_values = {name: sign_flip([-value for value in d]) for name, d in by_slice.items()}
+    worse = holm(p_values, _WORSE)
+    return [
+        _above(f"slice {name}", by_slice[name], settings.slice_margin, name in worse)
+        for name in sorted(by_slice)
+    ]
+
+
+def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
+    before, after = evaluation.incumbent, evaluation.candidate
+    share = after.rollouts / before.rollouts
+    format_errors = _share(after.malformed, after.tool_calls)
+    growth = (after.tokens / after.rollouts) / max(before.tokens / before.rollouts, 1) - 1
+    limits = (
+        ("violations", float(after.violations), float(poisson_95(before.violations * share))),
+        (
+            "format",
+            format_errors,
+            _share(before.malformed, before.tool_calls) + settings.format_margin,
+        ),
+        ("tokens", growth, settings.token_growth),
+    )
+    return [
+        Check(
+            name=name,
+            verdict="PASS" if value <= limit else "FAIL",
+            value=value,
+            limit=limit,
+            tasks=len(evaluation.pairs),
+        )
+        for name, value, limit in limits
+    ]
+
+
+def _golden(pairs: Sequence[Pair], settings: GateSettings) -> list[Check]:
+    if not pairs:
+        return []
+    lost = sum(mean(pair.candidate) < settings.golden_floor for pair in pairs)
+    return [
+        Check(
+            name="golden",
+            verdict="PASS" if lost <= settings.golden_losses else "FAIL",
+            value=float(lost),
+            limit=float(settings.golden_losses),
+            tasks=len(pairs),
+        )
+    ]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def bound(values: Sequence[float]) -> float:
+    """One-sided lower 95 % bound of a mean of values in [-1, 1]."""
+    halves = [(value + 1) / 2 for value in values]
+    return 2 * statistics.mean(halves, level=LEVEL).low - 1
+
+
+def holm(p_values: Mapping[str, float], level: float) -> set[str]:
+    """Whose hypothesis is rejected, with a chance of `level` to reject any true one (Holm 1979)."""
+    rejected: set[str] = set()
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p > level / (len(p_values) - place):
+            break
+        rejected.add(name)
+    return rejected
+
+
+def poisson_95(expected: float) -> int:
+    """The least count that a Poisson variable exceeds with a chance of at most 5 %."""
+    if expected > 500:
+        return int(expected + 1.645 * sqrt(expected)) + 1
+    term = total = exp(-expected)
+    count = 0
+    while total < 0.95:
+        count += 1
+        term *= expected / count
+        total += term
+    return count
+
+
+def detectable(values: Sequence[float], alpha: float) -> float | None:
+    """The mean that a one-sided test of so many values finds with a power of 80 %.
+
+    (z_alpha + z_beta) s / sqrt(n), by their standard deviation s; None for fewer than two.
+    """
+    if len(values) < 2:
+        return None
+    z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
+    return z * stdev(values) / sqrt(len(values))
+
+
+def tasks_for(gain: float, between: float, within: float, trials: int, alpha: float = 0.05) -> int:
+    """How many tasks show a gain with a power of 80 %, one-sided.
+
+    n = (z_alpha + z_beta)^2 (between + within / trials) / gain^2, of the variance of the true
+    difference between tasks and that of one trial's difference (ALGORITHMS 6.3).
+    """
+    z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
+    needed = z**2 * (between + within / trials) / gain**2
+    return int(needed) + (needed > int(needed))

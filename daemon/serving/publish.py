@@ -1,0 +1,348 @@
+"""What is done to pushed adapters and to routes: one method for each thing that may be asked for.
+
+    stage      every replica loads it and is seen to answer with it, AdapterStaged (staging.py)
+    promote    RouteChanged: it answers an alias, or a share of its sessions
+    rollback   RouteChanged: whoever answered before does again
+    set_route  RouteChanged: whatever an operator wants
+    pin        it stays loaded under its own name
+    retire     AdapterMoved: it goes out of service
+
+Each first asks the tables what is done already, so the same command again, after a `kill -9` or for
+no reason, ends where the first would have. Each is an `OperatorActed`, which its effects name as
+their cause. What is refused at once leaves no event.
+
+Guarantees: a route names an adapter when all replicas were seen to answer with it, so partial
+success never routes anybody. A route that the tables would refuse is refused before it is appended.
+Not covered: what a gateway does with a route (producers/gateway), and unloading (reconcile.py).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from consumers import routing, serving
+from consumers.routing import Standing
+from consumers.serving import AdapterRow, RouteRow, RouteTable
+from daemon.serving.decisions import Act, Decisions, acting
+from daemon.serving.desired import ADMISSIBLE, PIN, UNPIN
+from daemon.serving.fleet import Fleet, answering
+from daemon.serving.pushing import only_base
+from daemon.serving.residency import Role
+from daemon.serving.staging import Staging, check_stageable, lies_ready
+from events.envelope import utc_now
+from events.errors import KintsugiError
+from events.lifecycle import SERVING, State, after
+from events.serving import AdapterMoved, RouteChanged, RouteShare, Why
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from daemon.evaluation import Means
+    from daemon.serving.comparison import Comparison, Questions
+    from envs.environment import Environment
+
+_RETRIES: Final = 5
+"""Of a request of an evaluation, while the engine is busy."""
+
+
+class PromotionRefused(KintsugiError):
+    """An adapter does not take a route."""
+
+
+class RetirementRefused(KintsugiError):
+    """An adapter does not go out of service by itself."""
+
+
+class NothingBefore(KintsugiError):
+    """A route that has nobody to go back to."""
+
+
+class Publisher:
+    """Adapters and routes of one home, over its replicas."""
+
+    def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
+        self.app = app
+        self.fleet = fleet
+        self.decisions = Decisions(app)
+        self._staging = Staging(app, fleet, clock)
+
+    # Reading
+
+    def adapter(self, name: str) -> AdapterRow:
+        """An adapter by its name, or how it begins. Raises UnknownAdapter."""
+        with self.app.reading() as connection:
+            return serving.adapter_named(connection, name)
+
+    def route(self, alias: str, base: str) -> Standing:
+        """What answers an alias."""
+        with self.app.reading() as connection:
+            row = serving.route_row(connection, alias)
+        return Standing.of_base(base) if row is None else row.standing
+
+    # Coming
+
+    def stage(self, name: str, act: Act) -> AdapterRow:
+        """Have an adapter loaded on every replica, and proven. Raises StageRefused, NoRoom."""
+        self.app.settle()
+        with acting(self.app.home):
+            row = self.adapter(name)
+            if row.state in ADMISSIBLE and self._staging.is_staged(row):
+                return row
+            check_stageable(row)
+            cause = self.decisions.act(act, "adapters stage", {"adapter": row.adapter})
+            return self._staging.stage(row, cause)
+
+    def compare(
+        self,
+        name: str,
+        environment: "Environment",
+        questions: "Questions",
+        act: Act,
+        concurrency: int,
+    ) -> "tuple[Comparison, Means]":
+        """What an adapter and the incumbent of its alias are to play, both staged, and by what
+        means. Raises StageRefused, NoRoom, BaseMixed, NoTarget, UnknownTask."""
+        from daemon.evaluation import Means
+        from daemon.gateway import key_of
+        from daemon.serving.comparison import compare
+
+        row = self.stage(name, act)
+        with self.app.reading() as connection:
+            earlier = len(serving.evaluation_lines(connection, row.adapter))
+        incumbent = self.route(row.alias, row.base).incumbent
+        engine = self._staging.replicas(row)[0]
+        if incumbent is None:
+            self.fleet.check_base(engine, row)
+        comparison = compare(environment, row, incumbent, questions, engine.url, earlier)
+        key = key_of(self.app.settings, engine.url)
+        return comparison, Means(key, None, concurrency // 2, _RETRIES)
+
+    # Routes
+
+    def promote(
+        self, name: str, act: Act, *, share: float = 1.0, override: bool = False
+    ) -> RouteRow:
+        """Have an adapter answer its alias, or a share of the sessions.
+
+        Only after it passed the gate against the present incumbent, or by `override`, with a
+        reason. Raises PromotionRefused, StageRefused, NoRoom, RouteRefused, DecisionRefused.
+        """
+        self.app.settle()
+        with acting(self.app.home):
+            row = self.adapter(name)
+            standing = self.route(row.alias, row.base)
+            shares = _shares(row.adapter, share, standing)
+            if shares == standing.shares:
+                return self._route_row(row.alias)
+            _check_promotion(row, act, override)
+            why: Why = "operator" if override else "promoted" if share == 1 else "canary"
+            route = RouteChanged(
+                alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why=why,
+                reason=act.reason,
+            )  # fmt: skip
+            arguments = {
+                "adapter": row.adapter, "share": f"{share:g}", "override": str(override).lower(),
+            }  # fmt: skip
+            return self._flip(route, act, "adapters promote", arguments)
+
+    def set_route(
+        self,
+        alias: str,
+        shares: Mapping[str | None, float],
+        act: Act,
+        *,
+        base: str | None = None,
+        shadow: str | None = None,
+    ) -> RouteRow:
+        """Have adapters answer parts of an alias' sessions; None names the base.
+
+        Raises StageRefused, NoRoom, RouteRefused, DecisionRefused.
+        """
+        self.app.settle()
+        rows = {name: self.adapter(name) for name in (*shares, shadow) if name is not None}
+        base = base or next((row.base for row in rows.values()), None) or self._base_of(alias)
+        parts = tuple(
+            RouteShare(adapter=None if name is None else rows[name].adapter, share=share)
+            for name, share in shares.items()
+            if share > 0
+        )
+        arguments = {
+            "alias": alias,
+            **{f"share of {part.adapter or base}": f"{part.share:g}" for part in parts},
+            **({"shadow": shadow} if shadow else {}),
+        }
+        route = RouteChanged(
+            alias=alias, base=base, shares=parts, why="operator", reason=act.reason,
+            shadow=None if shadow is None else rows[shadow].adapter,
+        )  # fmt: skip
+        with acting(self.app.home):
+            return self._flip(route, act, "route set", arguments)
+
+    def rollback(self, alias: str, act: Act, to: str | None = None) -> RouteRow:
+        """Have whoever answered an alias before answer it again, at every session's next call.
+
+        `to` names one of them (the base by its name); default: the last. Raises NothingBefore,
+        StageRefused, RouteRefused, DecisionRefused.
+        """
+        self.app.settle()
+        with self.app.reading() as connection:
+            row = serving.route_row(connection, alias)
+        if row is None or not row.standing.before:
+            raise NothingBefore(f"nobody answered {alias} before; see kintsugi route show")
+        standing = row.standing
+        target = standing.before[0]
+        if to is not None:
+            target = None if to == standing.base else self.adapter(to).adapter
+        route = RouteChanged(
+            alias=alias, base=standing.base, shares=(RouteShare(adapter=target, share=1),),
+            shadow=None if standing.shadow == target else standing.shadow, why="rollback",
+            reason=act.reason,
+        )  # fmt: skip
+        arguments = {"alias": alias, "to": target or standing.base}
+        if target is None or self._staging.answers(self.adapter(target)):
+            # Nothing has to be loaded, so nobody has to be waited for.
+            self._check(route)
+            return self._turn(route, self.decisions.act(act, "adapters rollback", arguments))
+        with acting(self.app.home):
+            return self._flip(route, act, "adapters rollback", arguments)
+
+    def _flip(
+        self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
+    ) -> RouteRow:
+        """Within `acting`: what is not loaded yet is, then the route turns."""
+        rows = [self.adapter(name) for name in _named(route)]
+        unstaged = [row for row in rows if not lies_ready(row)]
+        for row in unstaged:
+            check_stageable(row)
+        self._check(route, unstaged)
+        cause = self.decisions.act(act, action, arguments)
+        back = route.why == "rollback"
+        for row in rows:
+            self._staging.bring(row, _role(route, row.adapter), cause, back=back)
+        self._check(route)
+        if not back:  # a way back is not to be waited for
+            self._check_apart(route)
+        return self._turn(route, cause)
+
+    def _check(self, route: RouteChanged, unstaged: Iterable[AdapterRow] = ()) -> None:
+        """Raises RouteRefused for what the tables would refuse; `unstaged` will be staged first."""
+        table = self._table()
+        standing = table.route(route.alias)
+        known = {row.adapter: row.candidate for row in table.adapters}
+        for row in unstaged:
+            known[row.adapter] = replace(row.candidate, state=State.STAGED, proven=True)
+        routing.changed(None if standing is None else standing.standing, known, route)
+
+    def _check_apart(self, route: RouteChanged) -> None:
+        """See that base and adapters are kept apart wherever a route has both answer. Raises
+        BaseMixed, ReplicaError."""
+        others = [one for one in self._table().routes if one.alias != route.alias]
+        names = answering(others, route.base) | {part.adapter for part in route.shares}
+        names |= set(_named(route))
+        if None not in names:
+            return
+        look = self.fleet.look()
+        for url in look.of_base(route.base):
+            for name in sorted(look.holding[url].adapters & names)[:1]:
+                self.fleet.check_base(self.fleet.engines[url], self.adapter(name))
+
+    def _turn(self, route: RouteChanged, cause: str) -> RouteRow:
+        self.decisions.take(route, f"route {route.alias}", cause)
+        return self._route_row(route.alias)
+
+    # Staying and going
+
+    def pin(self, name: str, act: Act, *, off: bool = False) -> AdapterRow:
+        """Keep an adapter loaded under its own name, or no longer. Raises StageRefused, NoRoom."""
+        self.app.settle()
+        with acting(self.app.home):
+            row = self.adapter(name)
+            if off:
+                self.decisions.act(act, UNPIN, {"adapter": row.adapter})
+                return row
+            ready = lies_ready(row)
+            if not ready:
+                check_stageable(row)
+            cause = self.decisions.act(act, PIN, {"adapter": row.adapter})
+            if not ready:
+                row = self._staging.stage(row, cause)
+            if row.state not in SERVING:
+                self._staging.make_room(row, "pinned", self._staging.replicas(row), cause)
+            return row
+
+    def retire(self, name: str, act: Act) -> AdapterRow:
+        """Send nobody new to an adapter that no route names; it is unloaded when nobody uses it.
+
+        Raises RetirementRefused where a route gives it sessions, or it is retired.
+        """
+        self.app.settle()
+        row = self.adapter(name)
+        moved = AdapterMoved(
+            adapter=row.adapter,
+            state="rejected" if row.state is State.PRODUCED else "draining",
+            reason=act.reason,
+        )
+        if after(row.adapter, row.state, moved) is None:
+            remedy = (
+                "give its sessions to somebody else first (kintsugi adapters rollback)"
+                if row.state in SERVING
+                else "it is on its way out of service"
+            )
+            raise RetirementRefused(f"{row.adapter} is {row.state}; {remedy}")
+        cause = self.decisions.act(act, "adapters retire", {"adapter": row.adapter})
+        self.decisions.take(moved, f"{moved.state} {row.adapter}", cause)
+        return self.adapter(row.adapter)
+
+    def _table(self) -> RouteTable:
+        with self.app.reading() as connection:
+            return serving.route_table(connection)
+
+    def _route_row(self, alias: str) -> RouteRow:
+        with self.app.reading() as connection:
+            row = serving.route_row(connection, alias)
+        assert row is not None, "a route that was just decided"
+        return row
+
+    def _base_of(self, alias: str) -> str:
+        with self.app.reading() as connection:
+            row = serving.route_row(connection, alias)
+        return only_base(self.fleet) if row is None else row.standing.base
+
+
+def _named(route: RouteChanged) -> list[str]:
+    """The adapters that it needs."""
+    parts = [*(part.adapter for part in route.shares), route.shadow]
+    return [name for name in parts if name is not None]
+
+
+def _role(route: RouteChanged, name: str) -> Role:
+    """What an adapter is in it."""
+    if name == route.shadow:
+        return "shadow"
+    return "stable" if len(route.shares) == 1 else "canary"
+
+
+def _shares(name: str, share: float, standing: Standing) -> tuple[RouteShare, ...]:
+    if share == 1:
+        return (RouteShare(adapter=name, share=1),)
+    if name == standing.incumbent:
+        raise PromotionRefused(f"{name} is the incumbent; it has the rest of a canary's share")
+    return (
+        RouteShare(adapter=name, share=share),
+        RouteShare(adapter=standing.incumbent, share=1 - share),
+    )
+
+
+def _check_promotion(row: AdapterRow, act: Act, override: bool) -> None:
+    if override:
+        if not act.reason:
+            raise PromotionRefused(
+                f"{row.adapter} is promoted over the gate only with a reason; give --reason"
+            )
+        return
+    passed = row.gate is not None and row.gate.decision == "PROMOTE"
+    if not (passed and row.state in (State.GATED, State.CANARY)):
+        raise PromotionRefused(
+            f"{row.adapter} is {row.state} and has passed no gate; evaluate it (kintsugi adapters "
+            f"evaluate {row.adapter}), or promote it with --override --reason WHY"
+        )

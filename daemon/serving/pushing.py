@@ -1,0 +1,109 @@
+"""A directory of PEFT becomes an adapter of the home, whoever trained it: AdapterProduced.
+
+    pushed = push(app, fleet, folder, act, alias="agent")
+
+adoption.py checks and copies the files; here they get an event. The same files again, after a
+`kill -9` or for no reason, are the same adapter. Not covered: whether any engine can load it
+(staging.py), and whether it is any good.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumers import serving
+from consumers.serving import AdapterRow
+from daemon.serving.adoption import Adopted, adopt
+from daemon.serving.decisions import Act, Decisions, acting
+from daemon.serving.fleet import Fleet, NoReplica
+from events.errors import KintsugiError
+from events.lifecycle import State
+from events.serving import AdapterProduced
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+
+class PushRefused(KintsugiError):
+    """A name that another adapter has, or had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push came to."""
+
+    adapter: AdapterRow
+    new: bool
+    """False for the same files as before."""
+
+
+def push(
+    app: "App",
+    fleet: Fleet,
+    source: Path,
+    act: Act,
+    *,
+    alias: str,
+    base: str | None = None,
+    capability: str | None = None,
+    name: str | None = None,
+    checkpoint: Path | None = None,
+) -> Pushed:
+    """Bring a directory of PEFT into the home. What is not given, the settings of the engines say,
+    or the engines. Raises PushRefused, NoReplica and what `adopt` raises."""
+    app.settle()
+    base = base or only_base(fleet)
+    with acting(app.home):
+        adopted = _adopted(app, fleet, source, capability or alias, name, checkpoint)
+        produced = AdapterProduced(
+            adapter=adopted.name, alias=alias, base=base, sha256=adopted.sha256,
+            path=str(adopted.folder), capability=capability, origin="push",
+        )  # fmt: skip
+        return _produced(app, produced, act, source)
+
+
+def only_base(fleet: Fleet) -> str:
+    """The base that the engines serve. Raises NoReplica where that is not one."""
+    look = fleet.look()
+    bases = {one.base for one in look.holding.values()}
+    if len(bases) == 1:
+        return bases.pop()
+    found = f"the engines serve {', '.join(sorted(bases))}" if bases else look.unreached
+    raise NoReplica(f"which base the adapter is for cannot be told: {found}; name it: --base")
+
+
+def _adopted(
+    app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
+) -> Adopted:
+    started = [engine.started for engine in fleet.engines.values()]
+    checkpoint = checkpoint or next((one.checkpoint for one in started if one.checkpoint), None)
+    ranks = [one.max_lora_rank for one in started if one.max_lora_rank]
+    store, max_rank = app.settings.adapters, min(ranks, default=None)
+    return adopt(source, store, checkpoint, kind=kind, name=name, max_rank=max_rank)
+
+
+def _produced(app: "App", data: AdapterProduced, act: Act, source: Path) -> Pushed:
+    with app.reading() as connection:
+        known = serving.adapter_row(connection, data.adapter)
+    if known is not None:
+        _check_same(known, data)
+        return Pushed(known, new=False)
+    decisions = Decisions(app)
+    cause = decisions.act(act, "adapters push", {"adapter": data.adapter, "from": str(source)})
+    decisions.take(data, "produced", cause)
+    with app.reading() as connection:
+        return Pushed(serving.adapter_named(connection, data.adapter), new=True)
+
+
+def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
+    """Raises PushRefused."""
+    same = (known.sha256, known.path, known.alias, known.base)
+    if same != (data.sha256, data.path, data.alias, data.base):
+        raise PushRefused(
+            f"{data.adapter} is an adapter of {known.alias} on {known.base} already; give "
+            "this one another --name"
+        )
+    if known.state is State.COLLECTED:
+        raise PushRefused(
+            f"{data.adapter} was collected, and no name is used twice; give it another --name"
+        )

@@ -1,0 +1,262 @@
+"""Bringing replicas to what they should hold, and adapters out of service (`kintsugi work`).
+
+    reconciler.tick()      look at replicas and tables, do what desired.py says
+
+Each tick begins from what is there. A replica that was restarted gets its adapters back, each
+proven under another name first; a step that fails is told, tried again later, and holds up no other
+adapter. Nothing here decides who answers: routes turn in publish.py and canaries.py.
+
+Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
+`AdapterMoved(collected)` when its files are gone; each has an id that follows from what made the
+adapter retire, so two of these at once, or one that was killed, do it once. Files outside of the
+folder of adapters are left to whoever put them there.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers import gateways, serving
+from consumers.database import DatabaseError
+from consumers.serving import AdapterRow
+from daemon.serving.adoption import intact
+from daemon.serving.decisions import DecisionRefused, Decisions
+from daemon.serving.desired import (
+    Delete,
+    Keeping,
+    Load,
+    Note,
+    Situation,
+    Step,
+    Unload,
+    pinned,
+    roles,
+    steps,
+)
+from daemon.serving.directory import UNFINISHED
+from daemon.serving.fingerprint import Proof
+from daemon.serving.fleet import Fleet, Look, answering, check_room
+from events.envelope import utc_now
+from events.errors import KintsugiError, LogError
+from events.serving import AdapterMoved, AdapterStaged
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_FIRST_PAUSE: Final = timedelta(seconds=5)
+_LONGEST_PAUSE: Final = timedelta(minutes=5)
+"""Until a step that failed is tried again; twice as long after each time."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What a tick did: names of adapters, and what went wrong, as sentences."""
+
+    loaded: list[str] = field(default_factory=list)
+    unloaded: list[str] = field(default_factory=list)
+    collected: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    until: datetime
+    pause: timedelta
+
+
+def observe(app: "App", look: Look, now: datetime) -> Situation:
+    """The situation as tables and replicas are now."""
+    said = app.settings.serving
+    with app.reading() as connection:
+        return Situation(
+            table=serving.route_table(connection),
+            gateways=gateways.seen(connection, said.gateway_timeout_seconds),
+            pinned=pinned(serving.operator_actions(connection)),
+            replicas=tuple(look.holding.values()),
+            lost=frozenset(look.lost),
+            now=now,
+            keeping=Keeping(
+                timedelta(seconds=said.max_session_age_seconds),
+                timedelta(seconds=said.grace_seconds),
+                said.kept_versions,
+            ),
+        )
+
+
+class Reconciler:
+    """Replicas and tables of one home. Whoever calls is `acting`."""
+
+    def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._clock = clock
+        self._decisions = Decisions(app)
+        self._failures: dict[Step, _Failure] = {}
+        self._lost: frozenset[str] = frozenset()
+
+    def tick(self) -> Done:
+        """Do what is due. Raises LogError, DatabaseUnavailable."""
+        self._app.settle()
+        if not (self._fleet.engines and self._anything()):
+            return Done()
+        look = self._fleet.look()
+        situation = observe(self._app, look, self._clock())
+        done = self._do(steps(situation), situation, look)
+        done.troubles += self._newly_lost(look)
+        return done
+
+    def clear(self) -> Done:
+        """Only unload what nobody uses any more: what makes room."""
+        look = self._fleet.look()
+        situation = observe(self._app, look, self._clock())
+        due = [step for step in steps(situation) if isinstance(step, Unload | Note)]
+        return self._do(due, situation, look)
+
+    def _anything(self) -> bool:
+        """Whether there is an adapter that engines may hold: else they are left in peace."""
+        with self._app.reading() as connection:
+            return bool(serving.route_table(connection).adapters)
+
+    def _do(self, due: Sequence[Step], situation: Situation, look: Look) -> Done:
+        done, failed = Done(), set[str]()
+        taker = _Taker(self._app, self._fleet, self._decisions, situation, look, done)
+        for step in due:
+            if step.adapter in failed or self._waits(step):
+                continue
+            try:
+                taker.take(step)
+            except (LogError, DatabaseError):
+                raise
+            except (KintsugiError, OSError) as error:
+                failed.add(step.adapter)
+                done.troubles.append(str(error))
+                self._put_off(step)
+            else:
+                self._failures.pop(step, None)
+        taker.tell()
+        return done
+
+    def _waits(self, step: Step) -> bool:
+        failure = self._failures.get(step)
+        return failure is not None and self._clock() < failure.until
+
+    def _put_off(self, step: Step) -> None:
+        last = self._failures.get(step)
+        pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _LONGEST_PAUSE)
+        self._failures[step] = _Failure(self._clock() + pause, pause)
+
+    def _newly_lost(self, look: Look) -> list[str]:
+        """What is wrong with replicas that gave no answer, said once."""
+        new = [str(error) for url, error in look.lost.items() if url not in self._lost]
+        self._lost = frozenset(look.lost)
+        return new
+
+
+class _Taker:
+    """Takes the steps of one tick."""
+
+    def __init__(
+        self,
+        app: "App",
+        fleet: Fleet,
+        decisions: Decisions,
+        situation: Situation,
+        look: Look,
+        done: Done,
+    ) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._decisions = decisions
+        self._situation = situation
+        self._holding = dict(look.holding)
+        self._done = done
+        self._roles = roles(situation)
+        self._proofs: dict[str, dict[str, Proof]] = {}
+        """Adapter -> where it was proven for the first time."""
+
+    def take(self, step: Step) -> None:
+        """Raises KintsugiError, OSError."""
+        match step:
+            case Unload():
+                self._unload(step)
+            case Load():
+                self._load(step)
+            case Note():
+                self._note(self._row(step.adapter))
+            case Delete():
+                self._delete(self._row(step.adapter))
+
+    def tell(self) -> None:
+        """Say by events which replicas answer with adapters that did not before."""
+        for name, proofs in self._proofs.items():
+            row = self._row(name)
+            staged = AdapterStaged(
+                adapter=name,
+                replicas=tuple(sorted({*row.replicas, *proofs})),
+                distance=max(proof.distance for proof in proofs.values()),
+                from_base=min(proof.from_base for proof in proofs.values()),
+            )
+            try:
+                self._decisions.take(staged, f"staged {name} {staged.replicas}", row.cause)
+            except DecisionRefused as error:
+                # A rollback waits for nobody: it went out of service meanwhile.
+                self._done.troubles.append(str(error))
+
+    def _row(self, name: str) -> AdapterRow:
+        row = self._situation.table.adapter(name)
+        assert row is not None, "steps are about adapters of the table"
+        return row
+
+    def _unload(self, step: Unload) -> None:
+        self._fleet.engines[step.replica].replica.unload(step.adapter)
+        self._hold(step.replica, self._holding[step.replica].adapters - {step.adapter})
+        self._done.unloaded.append(step.adapter)
+
+    def _load(self, step: Load) -> None:
+        row, engine = self._row(step.adapter), self._fleet.engines[step.replica]
+        intact(Path(row.path), row.sha256, engine.started.checkpoint, engine.started.max_lora_rank)
+        holding, role = self._holding[step.replica], self._roles[step.adapter]
+        for name in check_room(engine, holding, self._roles, step.adapter, role):
+            if name == step.adapter:
+                return  # it is only kept, and there is no room for that
+            self._unload(Unload(step.replica, name))
+        table = self._situation.table
+        rivals = self._fleet.rivals(row, table.adapters)
+        beside_base = None in answering(table.routes, row.base)
+        proof = self._fleet.admit(engine, row, rivals, beside_base=beside_base)
+        self._hold(step.replica, self._holding[step.replica].adapters | {step.adapter})
+        self._done.loaded.append(step.adapter)
+        if step.replica not in row.replicas:
+            self._proofs.setdefault(step.adapter, {})[step.replica] = proof
+
+    def _hold(self, url: str, adapters: frozenset[str]) -> None:
+        self._holding[url] = replace(self._holding[url], adapters=adapters)
+
+    def _note(self, row: AdapterRow) -> None:
+        moved = AdapterMoved(
+            adapter=row.adapter, state="unloaded", reason="nobody holds it any more"
+        )
+        self._decisions.take(moved, f"unloaded {row.adapter}", row.cause)
+
+    def _delete(self, row: AdapterRow) -> None:
+        store, folder = self._app.settings.adapters, Path(row.path)
+        ours = folder.parent == store
+        if ours:
+            _remove(folder)
+        reason = "its files are deleted" if ours else f"its files are left in {folder}"
+        moved = AdapterMoved(adapter=row.adapter, state="collected", reason=reason)
+        self._decisions.take(moved, f"collected {row.adapter}", row.cause)
+        self._done.collected.append(row.adapter)
+
+
+def _remove(folder: Path) -> None:
+    """Whoever is killed in the middle leaves what the next one removes. Raises OSError."""
+    unfinished = folder.with_name(UNFINISHED + folder.name)
+    if folder.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        folder.rename(unfinished)
+    if unfinished.exists():
+        shutil.rmtree(unfinished)

@@ -1,0 +1,484 @@
+"""One engine, told to load adapters and asked what it serves: vLLM and the embedded one alike.
+
+    with Replica("http://10.0.0.7:8000/v1", paths=PathMap({home / "adapters": "/mnt"})) as replica:
+        replica.examine()                               fit to be used at all?
+        tolerance = replica.calibrated(expected)        once, while no adapter answers
+        replica.load("agent-120-1f2e3d4c", folder)
+        replica.prove("agent-120-1f2e3d4c", expected, tolerance, rivals)
+        replica.prove_base("agent-120-1f2e3d4c", expected, tolerance)       beside it
+        replica.unload("agent-120-1f2e3d4c")
+
+It holds no state but the connection: what is resident is what the engine says, each time it is
+asked. So whoever drives it (reconcile) survives restarts of both.
+
+Guarantees: an adapter is never replaced (`load_inplace` is never said; a name that is there with
+another path is an error, the same name and path are loaded already); after a load every one of
+several fresh connections names it; every failure is an error of ours that says whether the engine
+refused or is gone. Not covered: what a timeout left behind (ask `serving`), engines behind a load
+balancer that sends all connections of one client to one of them, and the order in which things may
+be unloaded and files deleted.
+"""
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NoReturn, Self
+
+import httpx2
+
+from daemon.serving.fingerprint import (
+    Expected,
+    Fingerprint,
+    Prompts,
+    Proof,
+    answered,
+    prove,
+    prove_base,
+    question,
+    tolerance,
+)
+from events.errors import KintsugiError
+
+OLDEST_VLLM: Final = (0, 32, 0)
+"""The oldest known to answer each request with its own adapter while others are loaded; 0.22.1 and
+0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
+
+CONNECTIONS: Final = 8
+"""Fresh ones, at once, that must be told the same."""
+PATIENCE: Final = 120.0
+"""Seconds for a load or the probes: the first adapter of an engine may be compiled for."""
+
+_LOOK_SECONDS: Final = 10.0
+"""For what an engine answers from memory."""
+_CONNECT_SECONDS: Final = 5.0
+_WRITTEN: Final = 64
+"""Tokens of an answer beside which something else is asked: shorter than any engine's context."""
+
+_EMBEDDED: Final = "kintsugi"
+_VLLM: Final = "vllm"
+_STARTED: Final = re.compile(r"^process_start_time_seconds (\S+)", re.MULTILINE)
+_SLOTS: Final = re.compile(r'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"')
+
+
+class ReplicaError(KintsugiError):
+    """Something is wrong with an engine, or with what it was asked."""
+
+
+class ReplicaLost(ReplicaError):
+    """It cannot be reached, gives no answer in time, or cannot go on. Whether what was asked was
+    done is not known."""
+
+
+class LoadRefused(ReplicaError):
+    """It answered that it does not load the adapter; nothing is loaded."""
+
+
+class NameTaken(ReplicaError):
+    """The name is there already and means something else."""
+
+
+class NotServed(ReplicaError):
+    """It has no model of this name."""
+
+
+class NoAnswer(ReplicaError):
+    """It has the model and refuses to answer the probes, as with weights that are no numbers.
+
+    Seen on vLLM 0.32.0: one request to such an adapter, and the next requests to its base and to
+    other adapters fail too, until what it left in the cache is overwritten. `fitting.fit` first.
+    """
+
+
+class SeveralProcesses(ReplicaError):
+    """Behind the address are several processes, of which each knows adapters of its own."""
+
+
+class NotUsable(ReplicaError):
+    """An engine of another kind or an older version than is needed."""
+
+
+class NoPath(ReplicaError):
+    """The replica's name for a folder of this machine is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathMap:
+    """Folders of this machine -> what they are called where the engine runs."""
+
+    prefixes: Mapping[Path, str] = field(default_factory=dict)
+    """The longest that fits counts. Empty: every folder has the same name there."""
+
+    def there(self, folder: Path) -> str:
+        """An absolute folder's name there. Raises NoPath."""
+        if not folder.is_absolute():
+            raise NoPath(f"{folder} is not absolute; name adapters by absolute paths")
+        if not self.prefixes:
+            return str(folder)
+        fitting = [prefix for prefix in self.prefixes if folder.is_relative_to(prefix)]
+        if not fitting:
+            known = ", ".join(sorted(str(prefix) for prefix in self.prefixes))
+            raise NoPath(
+                f"{folder} is below none of the folders that path_map knows ({known}); add one"
+            )
+        prefix = max(fitting, key=lambda one: len(one.parts))
+        return str(PurePosixPath(self.prefixes[prefix]) / folder.relative_to(prefix).as_posix())
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What an engine says it serves."""
+
+    base: str
+    """The first of its names, where it has several."""
+    bases: frozenset[str]
+    adapters: Mapping[str, str]
+    """Name -> the folder it was loaded from, as the engine calls it."""
+    kind: str
+    """Who owns its models: `vllm`, `kintsugi` (the embedded engine), or anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    document: Any
+    """Its JSON; None where it is none."""
+    text: str
+
+    @property
+    def refused(self) -> str | None:
+        """Its reason; None where the engine was not reached, as by a path that nobody serves."""
+        error = self.document.get("error") if isinstance(self.document, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        return None if message is None else str(message)
+
+    @property
+    def said(self) -> str:
+        """What it says went wrong."""
+        return " ".join((self.refused or self.text).split())[:400]
+
+
+class Replica:
+    """An engine behind one URL. Any thread may ask."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        paths: PathMap | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`url` ends in `/v1`. Nothing is asked yet."""
+        self.url = url.rstrip("/")
+        self.paths = paths or PathMap()
+        self._patience = patience
+        headers = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
+        # Every request on a connection of its own: else several processes would look like one.
+        fresh = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+        self._client = httpx2.Client(headers=headers, limits=fresh, trust_env=False)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def examine(self) -> None:
+        """See that adapters can be told apart here: its kind, its version, one process.
+
+        Raises NotUsable, SeveralProcesses, ReplicaLost.
+        """
+        found = self._agreed()
+        if found.kind == _EMBEDDED:
+            return
+        if found.kind != _VLLM:
+            raise NotUsable(
+                f"{self.url} is an engine of {found.kind!r}; adapters are loaded into vLLM and "
+                "into the embedded engine only"
+            )
+        self._check_version()
+        self._check_metrics()
+
+    def serving(self) -> Serving:
+        """What it serves now. Raises ReplicaLost, NotUsable for what is no list of models."""
+        reply = self._ask("GET", "/models", None, _LOOK_SECONDS)
+        if reply.status != 200:
+            raise ReplicaLost(f"{self.url}/models answers {reply.status}: {reply.said}")
+        return _serving(self.url, reply.document)
+
+    def load(self, name: str, folder: Path) -> None:
+        """Have an adapter served under a name, to whoever asks for that name.
+
+        Does nothing where it is served already. Returns when every connection names it. Raises
+        LoadRefused, NameTaken, NoPath, SeveralProcesses, ReplicaLost.
+        """
+        there = self.paths.there(folder)
+        if not self._is_there(name, there, self.serving()):
+            reply = self._tell("load_lora_adapter", {"lora_name": name, "lora_path": there})
+            # Somebody else may have loaded it meanwhile; then the engine refuses what it has.
+            if reply.status != 200 and not self._is_there(name, there, self.serving()):
+                self._check_alive()
+                raise LoadRefused(self._why_not(name, there, reply))
+        if any(one.adapters.get(name) != there for one in self._told()):
+            raise SeveralProcesses(
+                f"{self.url} loaded {name}, and not every connection names it: {_ONE_PROCESS}"
+            )
+
+    def unload(self, name: str) -> None:
+        """Serve an adapter to nobody new; what runs ends with it. Does nothing where it is not
+        served. Raises ReplicaLost, NotServed for a base."""
+        reply = self._tell("unload_lora_adapter", {"lora_name": name})
+        if reply.status == 200:
+            return
+        found = self.serving()
+        if name in found.bases:
+            raise NotServed(f"{name} is the base of {self.url}, which stays as long as the engine")
+        if name in found.adapters:
+            raise ReplicaLost(f"{self.url} does not unload {name}: {reply.status}: {reply.said}")
+
+    def score(self, model: str, prompts: Prompts) -> Fingerprint:
+        """What a model answers to the probes. Raises NotServed, NoAnswer, ReplicaLost, Unreadable.
+
+        It takes its turn among whatever else is answered.
+        """
+        reply = self._ask("POST", "/completions", question(model, prompts), self._patience)
+        if reply.status != 200:
+            self._refused(model, reply)
+        return answered(reply.document, prompts)
+
+    def calibrated(self, expected: Expected) -> float:
+        """How far its answers may be from what is expected, by its base, which is proven with it.
+
+        Ask while no adapter answers. Raises OtherBase and what `serving` and `score` raise.
+        """
+        return tolerance(self.score(self.serving().base, expected.prompts), expected)
+
+    def prove(
+        self,
+        name: str,
+        expected: Expected,
+        tolerance: float,
+        rivals: Mapping[str, Expected] | None = None,
+    ) -> Proof:
+        """That it answers with an adapter under a name, and with nothing else that is known.
+
+        Raises NotProven and what `score` raises.
+        """
+        return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
+
+    def prove_base(self, beside: str, expected: Expected, tolerance: float) -> float:
+        """That its base is itself also while an adapter, which it has under the name `beside`,
+        answers; how far it is, in nats.
+
+        Raises BaseMixed and what `score` raises.
+        """
+        with self._writing(beside, expected.prompts):
+            seen = self.score(self.serving().base, expected.prompts)
+        return prove_base(seen, expected, tolerance)
+
+    def slots(self) -> int | None:
+        """Adapters that run at once (--max-loras); None where it does not tell, as before its
+        first request. Raises ReplicaLost."""
+        found = _SLOTS.search(self._metrics().text)
+        return int(found[1]) if found else None
+
+    def _is_there(self, name: str, there: str, found: Serving) -> bool:
+        """Raises NameTaken."""
+        if name in found.bases:
+            raise NameTaken(f"{self.url} calls its base {name}; give the adapter another name")
+        known = found.adapters.get(name)
+        if known not in (None, there):
+            raise NameTaken(
+                f"{self.url} serves {name} from {known}, and it was to be {there}: an adapter is "
+                "never replaced; give each version a name of its own, or unload that one"
+            )
+        return known == there
+
+    @contextmanager
+    def _writing(self, model: str, prompts: Prompts) -> Iterator[None]:
+        """A model writes, one answer after the other, until the end of the block: it has begun
+        when the block does. Raises what is wrong with the answers."""
+        begun, enough = threading.Event(), threading.Event()
+
+        def write() -> None:
+            try:
+                while not enough.is_set():
+                    self._write(model, prompts, begun, enough)
+            finally:
+                begun.set()
+
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write)
+            try:
+                begun.wait()
+                yield
+            finally:
+                enough.set()
+            writing.result()
+
+    def _write(
+        self, model: str, prompts: Prompts, begun: threading.Event, enough: threading.Event
+    ) -> None:
+        """One answer, left when there is enough of it. Raises NotServed, NoAnswer, ReplicaLost."""
+        body = {
+            "model": model, "prompt": list(prompts[0]), "max_tokens": _WRITTEN,
+            "ignore_eos": True, "stream": True,
+        }  # fmt: skip
+        with (
+            self._lost_beyond(self.url, self._patience) as limits,
+            self._client.stream(
+                "POST", f"{self.url}/completions", json=body, timeout=limits
+            ) as answer,
+        ):
+            if answer.status_code != 200:
+                answer.read()
+                self._refused(model, _reply(answer))
+            for line in answer.iter_lines():
+                if line:
+                    begun.set()
+                if enough.is_set():
+                    return
+
+    def _refused(self, model: str, reply: _Reply) -> NoReturn:
+        """Say why a model gives no answer. Raises NotServed, NoAnswer, ReplicaLost."""
+        if reply.status == 404:
+            raise NotServed(f"{self.url} serves no {model}: {reply.said}")
+        self._check_alive()
+        raise NoAnswer(
+            f"{self.url} refuses to answer as {model}: {reply.status}: {reply.said}; its "
+            "weights are damaged, or those of an adapter before it were (what is no number "
+            "stays in vLLM's cache and is met by others): unload it, and start the engine again"
+        )
+
+    def _why_not(self, name: str, there: str, reply: _Reply) -> str:
+        """Why a load was refused, with the remedy."""
+        remedy = "see its log"
+        if reply.status == 404 and reply.refused:
+            remedy = "it does not see that folder: share it with the engine, or set path_map"
+        elif reply.status == 404:
+            remedy = (
+                "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and keep "
+                "its port to the gateway"
+            )
+        return f"{self.url} does not load {name} from {there}: {reply.said} ({remedy})"
+
+    def _agreed(self) -> Serving:
+        """What it serves, as several connections are told. Raises SeveralProcesses."""
+        # Twice: somebody may load while they ask.
+        for _ in range(2):
+            told = self._told()
+            if all(one == told[0] for one in told):
+                return told[0]
+        raise SeveralProcesses(
+            f"{CONNECTIONS} connections to {self.url} are told different models: {_ONE_PROCESS}"
+        )
+
+    def _told(self) -> list[Serving]:
+        """What several connections at once are told."""
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            return list(pool.map(lambda _: self.serving(), range(CONNECTIONS)))
+
+    def _check_version(self) -> None:
+        """Raises NotUsable."""
+        said = str((self._above("/version").document or {}).get("version"))
+        found = tuple(int(part) for part in re.findall(r"\d+", said)[:3])
+        if found < OLDEST_VLLM:
+            oldest = ".".join(map(str, OLDEST_VLLM))
+            raise NotUsable(
+                f"{self.url} is vLLM {said}, which may answer requests with another adapter while "
+                f"one is loaded (vLLM issue 47724); install {oldest} or later"
+            )
+
+    def _check_metrics(self) -> None:
+        """Several engines behind one address did not begin at the same moment."""
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            told = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
+        starts = {found[1] for one in told if (found := _STARTED.search(one))}
+        if len(starts) > 1:
+            raise SeveralProcesses(
+                f"the metrics of {self.url} are those of {len(starts)} processes: {_ONE_PROCESS}"
+            )
+
+    def _check_alive(self) -> None:
+        """Raises ReplicaLost."""
+        reply = self._above("/health")
+        if reply.status != 200:
+            raise ReplicaLost(
+                f"{self.url} cannot go on: its health is {reply.status}; see its log, and start it "
+                "again"
+            )
+
+    def _metrics(self) -> _Reply:
+        return self._above("/metrics")
+
+    def _above(self, path: str) -> _Reply:
+        """What the server says above `/v1`."""
+        return self._asked("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
+
+    def _tell(self, what: str, body: Mapping[str, Any]) -> _Reply:
+        return self._ask("POST", f"/{what}", body, self._patience)
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> _Reply:
+        return self._asked(method, self.url + path, body, seconds)
+
+    def _asked(
+        self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> _Reply:
+        """Raises ReplicaLost."""
+        with self._lost_beyond(url, seconds) as limits:
+            return _reply(self._client.request(method, url, json=body, timeout=limits))
+
+    @contextmanager
+    def _lost_beyond(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
+        """For one request. Raises ReplicaLost for whatever the network does to it."""
+        try:
+            yield httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+        except httpx2.TimeoutException as error:
+            raise ReplicaLost(
+                f"{url} gave no answer in {seconds:g} s; see to the engine"
+            ) from error
+        except httpx2.TransportError as error:
+            raise ReplicaLost(
+                f"{url} cannot be reached: {error or type(error).__name__}; see to the engine"
+            ) from error
+
+
+_ONE_PROCESS: Final = (
+    "several engines share the address, and each knows adapters of its own; name each by an "
+    "address of its own"
+)
+
+
+def _reply(answer: httpx2.Response) -> _Reply:
+    return _Reply(answer.status_code, _json(answer), answer.text)
+
+
+def _json(answer: httpx2.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _serving(url: str, document: Any) -> Serving:
+    """Raises NotUsable."""
+    try:
+        cards = document["data"]
+        bases = [str(card["id"]) for card in cards if not card.get("parent")]
+        adapters = {str(card["id"]): str(card["root"]) for card in cards if card.get("parent")}
+        return Serving(bases[0], frozenset(bases), adapters, str(cards[0].get("owned_by")))
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise NotUsable(
+            f"{url}/models gives no list of models with their parents ({type(error).__name__}: "
+            f"{error}); is it an engine?"
+        ) from error

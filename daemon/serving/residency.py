@@ -1,0 +1,97 @@
+"""Which adapters an engine has room for: a plan of what stays, or a refusal with the numbers.
+
+    plan({"a-6": "kept", "a-7": "stable", "a-8": "canary"}, "a-9", Room(4, 8))
+
+An engine has slots for the adapters that one step may use (`max_loras` of vLLM) and room in memory
+for those that it has read (`max_cpu_loras`). Who asks for an adapter beyond the slots waits until
+another one has nobody; one that was pushed out of memory is read from its files at its next call,
+which everybody waits for. So whatever answers has a slot of its own, one more is left for what is
+being staged, and everything that is loaded stays in memory.
+
+Pure. Guarantees: nothing that answers, drains or is being examined is ever given up; what is only
+kept, for a quick way back, goes first, the oldest before. Not covered: what the engine's room is
+(settings say it; `Replica.slots` checks a part), and when it is safe to unload.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from events.errors import KintsugiError
+
+Role = Literal["stable", "canary", "shadow", "pinned", "draining", "staged", "kept"]
+"""Why an adapter is loaded: `staged` is one that is proven, evaluated or gated; `kept` one that
+nobody is sent to, for a rollback."""
+
+SPARE: Final = 1
+"""Slots that are left for what is being staged."""
+
+_IDLE: Final = "kept"
+_EXAMINED: Final = "staged"
+
+
+class NoRoom(KintsugiError):
+    """An adapter more than the engine has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an engine was started with."""
+
+    max_loras: int
+    """Adapters in one step."""
+    max_cpu_loras: int
+    """Adapters in memory, those of the slots included."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_loras <= self.max_cpu_loras:
+            raise ValueError(
+                f"max_loras is {self.max_loras} and max_cpu_loras {self.max_cpu_loras}; there must "
+                "be at least one slot, and no fewer places in memory"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How there is room for one more."""
+
+    resident: tuple[str, ...]
+    """Everything that is loaded afterwards, the one that was asked for last."""
+    give_up: tuple[str, ...]
+    """What has to be unloaded first, in this order."""
+
+
+def plan(
+    resident: Mapping[str, Role], name: str, room: Room, role: Role = "staged", replica: str = "it"
+) -> Plan:
+    """How an adapter may be loaded, or take another role, beside those that are.
+
+    `resident` are the loaded ones with what they are for, oldest first. `replica` is whose room it
+    is, for errors. Raises NoRoom.
+    """
+    after: dict[str, Role] = {n: r for n, r in resident.items() if n != name} | {name: role}
+    _check_slots(after, name, room, replica)
+    # What has a slot has a place in memory too, for there are no fewer of these.
+    surplus = max(0, len(after) - room.max_cpu_loras)
+    idle = [one for one, use in after.items() if use == _IDLE]
+    given_up = tuple(idle[:surplus])
+    return Plan(tuple(one for one in after if one not in given_up), given_up)
+
+
+def _check_slots(after: Mapping[str, Role], name: str, room: Room, replica: str) -> None:
+    """Raises NoRoom."""
+    answering = sum(use not in (_IDLE, _EXAMINED) for use in after.values())
+    examined = max(SPARE, sum(use == _EXAMINED for use in after.values()))
+    if answering + examined > room.max_loras:
+        raise NoRoom(
+            f"{replica} has no slot for {name}: {answering + examined} are needed "
+            f"({_counted(after)}, with {examined} for what is staged), and max_loras is "
+            f"{room.max_loras}; wait until what drains is gone, or start the engine with "
+            f"--max-loras {answering + examined} or more and say so in its settings"
+        )
+
+
+def _counted(after: Mapping[str, Role]) -> str:
+    counts = Counter(after.values())
+    return ", ".join(f"{count} {role}" for role, count in sorted(counts.items()))

@@ -1,0 +1,209 @@
+"""An adapter comes onto all replicas of its base, each seen to answer with it, or onto none.
+
+    staging = Staging(app, fleet, clock)
+    staging.stage(row, cause)                 loaded, proven on every replica, AdapterStaged
+    staging.bring(row, "canary", cause)       the same for what a route is to name, with room for it
+
+Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter; where one does
+not, what was loaded is unloaded again and nothing is appended. What has to go first to make room
+goes by an event. Not covered: replicas that are restarted or join later (reconcile.py).
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers import serving
+from consumers.serving import AdapterRow, RouteTable
+from daemon.serving.adoption import intact
+from daemon.serving.decisions import Decisions
+from daemon.serving.desired import ADMISSIBLE, roles
+from daemon.serving.fingerprint import Proof
+from daemon.serving.fleet import Engine, Fleet, Look, answering, check_room
+from daemon.serving.reconcile import Reconciler, observe
+from daemon.serving.replica import ReplicaError
+from daemon.serving.residency import Role
+from events.errors import KintsugiError, LogError
+from events.lifecycle import LOADED, RETIRED, SERVING, State, after
+from events.serving import AdapterMoved, AdapterStaged
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_REMEDIES: Final = {
+    State.COLLECTED: "; its files are gone: push it under another --name",
+    **dict.fromkeys(
+        RETIRED, "; that is possible once it is unloaded (kintsugi work: when nobody uses it)"
+    ),
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class StageRefused(KintsugiError):
+    """An adapter is not staged, and nothing of it is loaded."""
+
+
+class ReplicaAway(StageRefused):
+    """A replica gives no answer, so an adapter cannot be on all of them."""
+
+
+def check_stageable(row: AdapterRow) -> None:
+    """Raises StageRefused for an adapter that cannot be staged from its state."""
+    trial = AdapterStaged(adapter=row.adapter, replicas=("any",), distance=0, from_base=0)
+    if after(row.adapter, row.state, trial) is None:
+        remedy = _REMEDIES.get(row.state, "")
+        raise StageRefused(f"{row.adapter} is {row.state}, and cannot be staged from there{remedy}")
+
+
+def lies_ready(row: AdapterRow) -> bool:
+    """Whether replicas hold it by the tables: it needs no staging."""
+    return row.state in LOADED and bool(row.replicas)
+
+
+class Staging:
+    """Adapters of one home, and its replicas. Whoever calls is `acting`."""
+
+    def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime]) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._clock = clock
+        self._decisions = Decisions(app)
+        self._reconciler = Reconciler(app, fleet, clock)
+
+    def is_staged(self, row: AdapterRow) -> bool:
+        """On every replica, by the tables and by what they say."""
+        look = self._fleet.look()
+        urls = look.of_base(row.base)
+        holds = all(row.adapter in look.holding[url].adapters for url in urls)
+        proven = set(urls) <= set(row.replicas)
+        return bool(urls) and not look.lost and holds and proven and row.state in LOADED
+
+    def stage(self, row: AdapterRow, cause: str) -> AdapterRow:
+        """Load it everywhere and say so. Raises StageRefused, BadAdapter, NoRoom."""
+        engines = self.replicas(row)
+        self._check_files(row, engines)
+        self.make_room(row, "staged", engines, cause)
+        try:
+            proofs = self._load_everywhere(row, engines)
+        except (KintsugiError, OSError) as error:
+            raise StageRefused(f"{row.adapter} was staged nowhere: {error}") from error
+        staged = AdapterStaged(
+            adapter=row.adapter,
+            replicas=tuple(engine.url for engine in engines),
+            distance=max(proof.distance for proof in proofs),
+            from_base=min(proof.from_base for proof in proofs),
+        )
+        try:
+            self._decisions.take(staged, f"staged {row.adapter}", cause)
+        except LogError as error:
+            self._take_back(row, engines)
+            raise StageRefused(f"{row.adapter} was staged nowhere: {error}") from error
+        return self._again(row)
+
+    def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
+        """See that every replica answers with an adapter that a route is to name; on the way
+        `back` those that answer at all. Raises what `stage` raises, ReplicaError, NotProven."""
+        if row.state not in LOADED or (row.state in ADMISSIBLE and not self.is_staged(row)):
+            row = self.stage(row, cause)
+        engines = self._reached(row) if back else self.replicas(row)
+        if row.state not in SERVING:
+            self.make_room(row, role, engines, cause)
+            row = self._again(row)
+        if row.state not in LOADED:
+            # Nobody used it until now, so it was unloaded with what made room.
+            row = self.stage(row, cause)
+        if row.state in RETIRED and not self.is_staged(row):
+            self._check_files(row, engines)
+            rivals = self._fleet.rivals(row, self._table().adapters)
+            for engine in engines:
+                self._fleet.admit(engine, row, rivals)
+
+    def make_room(self, row: AdapterRow, role: Role, engines: Iterable[Engine], cause: str) -> None:
+        """Unload what is only kept, where there is no room else. Raises NoRoom."""
+        self._reconciler.clear()
+        look = self._fleet.look()
+        wanted = roles(observe(self._app, look, self._clock()))
+        given_up: dict[str, None] = {}
+        for engine in engines:
+            holding = look.holding[engine.url]
+            given_up |= dict.fromkeys(check_room(engine, holding, wanted, row.adapter, role))
+        for name in given_up:
+            for engine in engines:
+                engine.replica.unload(name)
+            moved = AdapterMoved(
+                adapter=name, state="unloaded", reason=f"made room for {row.adapter}"
+            )
+            self._decisions.take(moved, f"unloaded {name}", cause)
+
+    def answers(self, row: AdapterRow) -> bool:
+        """Whether it is in service on a replica."""
+        look = self._fleet.look()
+        return row.state in LOADED and any(
+            row.adapter in look.holding[url].adapters and url in row.replicas
+            for url in look.of_base(row.base)
+        )
+
+    def replicas(self, row: AdapterRow) -> list[Engine]:
+        """Every replica of an adapter's base. Raises StageRefused where one gives no answer."""
+        look = self._fleet.look()
+        if look.lost:
+            raise ReplicaAway(
+                f"{row.adapter} would not be on every replica: {look.unreached}; start it, or "
+                "take it out of upstreams"
+            )
+        return [self._fleet.engines[url] for url in self._of_base(row, look)]
+
+    def _reached(self, row: AdapterRow) -> list[Engine]:
+        """The replicas that answer: to go back, one is enough."""
+        return [self._fleet.engines[url] for url in self._of_base(row, self._fleet.look())]
+
+    def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
+        urls = look.of_base(row.base)
+        if not urls:
+            found = ", ".join(sorted({one.base for one in look.holding.values()}))
+            raise StageRefused(
+                f"{row.adapter} is for {row.base}, and the engines serve {found or 'nothing'}"
+            )
+        return urls
+
+    def _check_files(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
+        for engine in engines:
+            said = engine.started
+            intact(Path(row.path), row.sha256, said.checkpoint, said.max_lora_rank)
+
+    def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
+        """All of them, or none: what was loaded is unloaded again."""
+        table = self._table()
+        rivals = self._fleet.rivals(row, table.adapters)
+        beside_base = None in answering(table.routes, row.base)
+        proofs: list[Proof] = []
+        loaded: list[Engine] = []
+        try:
+            for engine in engines:
+                loaded.append(engine)
+                proofs.append(self._fleet.admit(engine, row, rivals, beside_base=beside_base))
+        except BaseException:
+            self._take_back(row, loaded)
+            raise
+        return proofs
+
+    def _take_back(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
+        """Unload what was not there before; of one that was, somebody may be answered by it."""
+        for engine in engines if row.state not in LOADED else ():
+            try:
+                engine.replica.unload(row.adapter)
+            except ReplicaError as error:
+                # It is asked for again when it is back (reconcile.py).
+                _logger.warning("%s", error, extra={"action": "adapter_left"})
+
+    def _again(self, row: AdapterRow) -> AdapterRow:
+        """As it is now."""
+        with self._app.reading() as connection:
+            return serving.adapter_named(connection, row.adapter)
+
+    def _table(self) -> RouteTable:
+        with self._app.reading() as connection:
+            return serving.route_table(connection)

@@ -1,0 +1,86 @@
+"""What is due, again and again: sessions, replicas and canaries (role `work`).
+
+    sessions    idle ones are ended, ended ones made into rollouts
+    canaries    judged by live traffic
+    replicas    brought to what routes want
+    gateways    the rows of those that were killed are taken out
+
+Each part asks the tables what there is to do, so that a round that was cut short is made up for by
+the next one, and two workers at once do the work once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from consumers import database, gateways
+from daemon.serving.canaries import Guards
+from daemon.serving.decisions import ServingBusy, acting
+from daemon.serving.fleet import Fleet
+from daemon.serving.reconcile import Reconciler
+from daemon.sessions import close_sessions
+from events.envelope import utc_now
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_FORGOTTEN_SECONDS: Final = 3600.0
+"""After which nobody wants to see any more that a gateway was there."""
+
+
+@dataclass(slots=True)
+class Worked:
+    """What a round did."""
+
+    ended: int = 0
+    """Sessions."""
+    rollouts: int = 0
+    loaded: list[str] = field(default_factory=list)
+    """Adapters, once for each replica; so are the next two."""
+    unloaded: list[str] = field(default_factory=list)
+    collected: list[str] = field(default_factory=list)
+    routed: list[str] = field(default_factory=list)
+    """Aliases whose canary was decided by live traffic."""
+    troubles: list[str] = field(default_factory=list)
+    """What could not be done, as sentences; it is tried again."""
+
+
+class Worker:
+    """One worker of a home."""
+
+    def __init__(self, app: "App", fleet: Fleet, clock: Callable[[], datetime] = utc_now) -> None:
+        self._app = app
+        self._clock = clock
+        self._guards = Guards(app)
+        self._reconciler = Reconciler(app, fleet, clock)
+
+    def work(self) -> Worked:
+        """Do what is due. Raises LogError, DatabaseUnavailable."""
+        closed = close_sessions(self._app, self._clock())
+        worked = Worked(ended=closed.ended, rollouts=closed.rollouts)
+        worked.routed = [one.alias for one in self._guards.watch(self._clock())]
+        self._forget_gateways()
+        try:
+            with acting(self._app.home, patience=0):
+                done = self._reconciler.tick()
+        except ServingBusy:
+            # Somebody stages or routes now; what is due then is due in the next round.
+            return worked
+        worked.loaded, worked.unloaded, worked.collected = (
+            done.loaded, done.unloaded, done.collected,
+        )  # fmt: skip
+        worked.troubles = done.troubles
+        return worked
+
+    def _forget_gateways(self) -> None:
+        from daemon.app import explained
+
+        gone_after = self._app.settings.serving.gateway_timeout_seconds
+        seconds = max(_FORGOTTEN_SECONDS, gone_after)
+        with self._app.reading() as connection:
+            if not gateways.silent(connection, seconds):
+                return
+        engine = self._app.engine
+        with explained(engine), database.writing(engine) as connection:
+            gateways.forget(connection, seconds)

@@ -1,0 +1,292 @@
+"""Live traffic decides about canaries: by evidence, by time, and never against a person."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from daemon.app import App
+from daemon.serving.canaries import Guards, decide, due_share
+from daemon.serving.decisions import Decisions
+from daemon.serving.live import ENOUGH
+from daemon.settings import Settings
+from events.codec import decode, encode
+from events.envelope import Envelope, derived_id, utc_now
+from events.learning import Decision
+from events.log import Entry, now_ms
+from events.messages import Message, ToolCall
+from events.rollouts import (
+    CallStarted,
+    EventData,
+    FeedbackReceived,
+    RolloutContent,
+    RolloutEnded,
+    Task,
+)
+from events.serving import RouteChanged, Why
+from tests.consumers.deciding import passed, routed
+
+A: Final = "a"
+DAY: Final = timedelta(days=1)
+
+
+class Traffic:
+    """A home with a canary, and sessions of it that end with a verdict."""
+
+    def __init__(self, folder: Path, **canary: Any) -> None:
+        self.app = App(Settings(home=folder, canary=canary))
+        self.decisions = Decisions(self.app)
+        self.guards = Guards(self.app)
+        self._number = count()
+        for step, data in enumerate(passed(A)):
+            self.decisions.take(data, str(step), "before")
+
+    def route(self, why: Why, shares: dict[str | None, float]) -> None:
+        self.take(routed(why, shares))
+
+    def take(self, data: Decision) -> None:
+        self.decisions.take(data, f"step {next(self._number)}", "test")
+
+    def sessions(
+        self, adapter: str | None, verdicts: Iterable[bool | None], loops: int = 0
+    ) -> None:
+        """Sessions of one call each."""
+        entries = [one for verdict in verdicts for one in self._session(adapter, verdict, loops)]
+        self.app.append(entries)
+        self.app.settle()
+
+    def _session(self, adapter: str | None, verdict: bool | None, loops: int) -> Iterator[Entry]:
+        name = f"s{next(self._number)}"
+        yield entry(
+            CallStarted(
+                call=f"call-{name}", session=name, alias="agent", base="base",
+                policy=adapter or "base", routed="drawn",
+            )
+        )  # fmt: skip
+        looping = Message(
+            role="assistant", tool_calls=(ToolCall(id="c", name="look", arguments={"a": 1}),)
+        )
+        answer = Message(role="tool", tool_call_id="c", content="nothing")
+        yield entry(
+            RolloutEnded(
+                rollout=f"rollout-{name}", alias="agent", base="base", policy=adapter or "base",
+                source="live", session=name, success=verdict, task=Task(id="t", capability="k"),
+                content=RolloutContent(messages=(looping, answer) * (5 * loops)),
+            )
+        )  # fmt: skip
+
+    def watch(self, later: timedelta = timedelta()) -> list[RouteChanged]:
+        return self.guards.watch(utc_now() + later)
+
+    def routes(self) -> list[RouteChanged]:
+        found = [decode(record).data for record in self.app.spool.read("learning", 0, 0)]
+        return [data for data in found if isinstance(data, RouteChanged)]
+
+
+def entry(data: EventData, later: timedelta = timedelta()) -> Entry:
+    when = utc_now() + later
+    identity = derived_id("test", data.TYPE, data.key(), str(later), data.model_dump_json()[:200])
+    envelope = Envelope(identity, data.TYPE, data.VERSION, data.key(), when)
+    return encode(envelope, data, now_ms()).entry
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Iterator[Traffic]:
+    """A canary with the first share."""
+    made = Traffic(tmp_path / "home")
+    made.route("canary", {A: 0.05, None: 0.95})
+    yield made
+    made.app.close()
+
+
+def shares(route: RouteChanged) -> dict[str | None, float]:
+    return {part.adapter: part.share for part in route.shares}
+
+
+def alternating(chance: float, number: int, seed: int = 0) -> list[bool]:
+    draws = Random(seed)
+    return [draws.random() < chance for _ in range(number)]
+
+
+def test_nothing_happens_while_nothing_is_shown(traffic: Traffic) -> None:
+    assert traffic.watch() == []
+    for adapter in (A, None):
+        traffic.sessions(adapter, [True, False] * 2)
+    assert traffic.watch() == []
+
+
+def test_a_canary_that_is_worse_is_rolled_back(traffic: Traffic) -> None:
+    traffic.sessions(A, [False] * 30)
+    traffic.sessions(None, [True] * 30)
+    (route,) = traffic.watch()
+    assert (route.why, shares(route)) == ("rollback", {None: 1.0})
+    assert route.evidence is not None
+    assert route.evidence.against >= ENOUGH
+    assert route.evidence.pairs < 30
+    assert "worse" in route.reason
+    assert traffic.watch() == [], "and that is it"
+
+
+def test_a_canary_that_is_better_rises_and_is_promoted(traffic: Traffic) -> None:
+    seen = []
+    for _ in range(40):
+        traffic.sessions(A, [True] * 2)
+        traffic.sessions(None, [True, False])
+        seen += [(route.why, shares(route)) for route in traffic.watch()]
+    assert seen == [("canary", {A: 0.25, None: 0.75}), ("promoted", {A: 1.0})]
+
+
+def test_one_that_is_as_good_is_promoted_and_not_rolled_back(traffic: Traffic) -> None:
+    traffic.sessions(A, [True] * 400)
+    traffic.sessions(None, [True] * 400)
+    (route,) = traffic.watch()
+    assert (route.why, shares(route)) == ("promoted", {A: 1.0})
+
+
+def test_the_decision_names_what_it_read_and_follows_from_the_route(traffic: Traffic) -> None:
+    traffic.sessions(A, [False] * 30)
+    traffic.sessions(None, [True] * 30)
+    (route,) = traffic.watch()
+    assert route.evidence is not None
+    read = route.evidence.position["rollouts"]
+    assert sum(sum(after + 1 for after in of.values()) for of in read.values()) == 120
+    records = traffic.app.spool.read("learning", 0, 0)
+    event, before = decode(records[-1]), decode(records[-2])
+    assert event.envelope.cause == before.envelope.id
+    assert event.envelope.id == derived_id(before.envelope.id, "guard rollback")
+
+
+def test_a_session_without_a_verdict_says_nothing(traffic: Traffic) -> None:
+    traffic.sessions(A, [None] * 50)
+    traffic.sessions(None, [None] * 50)
+    assert traffic.watch() == []
+
+
+def test_in_its_time_a_canary_that_showed_nothing_ends(traffic: Traffic) -> None:
+    traffic.sessions(A, [True] * 3)
+    traffic.sessions(None, [True] * 3)
+    assert traffic.watch(DAY - timedelta(minutes=1)) == []
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert (route.why, shares(route)) == ("expired", {None: 1.0})
+
+
+def test_in_its_time_one_that_loops_more_is_rolled_back_though_nobody_judged(
+    traffic: Traffic,
+) -> None:
+    traffic.sessions(A, [None] * 20, loops=1)
+    traffic.sessions(None, [None] * 20)
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert (route.why, shares(route)) == ("rollback", {None: 1.0})
+
+
+def test_silence_never_promotes(traffic: Traffic) -> None:
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert route.why == "expired"
+
+
+def test_a_route_that_a_person_set_is_left_to_them(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "home")
+    traffic.route("operator", {A: 0.5, None: 0.5})
+    traffic.sessions(A, [False] * 30)
+    traffic.sessions(None, [True] * 30)
+    assert traffic.watch(2 * DAY) == []
+    traffic.app.close()
+
+
+def test_a_person_who_was_faster_is_not_overruled(traffic: Traffic) -> None:
+    """The guard read the tables, and meanwhile somebody ended the canary."""
+    traffic.sessions(A, [True] * 400)
+    traffic.sessions(None, [True] * 400)
+    (found,) = watching(traffic)
+    traffic.route("rollback", {None: 1.0})
+    with pytest.raises(Exception, match="rolled_back and cannot join as promoted"):
+        traffic.take(found)
+    assert shares(traffic.routes()[-2]) == {None: 1.0}
+    assert traffic.watch() == []
+
+
+def watching(traffic: Traffic) -> Sequence[RouteChanged]:
+    """What the guard would say now."""
+    with traffic.app.reading() as connection:
+        found = [
+            decide(one, traffic.app.settings.canary, utc_now())
+            for one in Guards(traffic.app).look(connection)
+        ]
+    return [route for route in found if route is not None]
+
+
+def _said(guards: Guards, traffic: Traffic) -> tuple[int, float, float, str | None, Any]:
+    """What a guard knows, and by what position."""
+    with traffic.app.reading() as connection:
+        (one,) = guards.look(connection)
+    guard = one.guard
+    return guard.pairs, guard.against, guard.towards, guard.outcome, one.position
+
+
+def _something(chance: Random, begun: list[tuple[str, str]]) -> Iterator[Entry]:
+    """Of a session: it begins, goes on, moves to another policy, is judged, or judged earlier than
+    it was. Verdicts come in any order."""
+    later = timedelta(seconds=chance.uniform(1, 60))
+    if not begun or chance.random() < 0.4:
+        begun.append((f"s{len(begun)}", chance.choice((A, "base"))))
+        session, policy = begun[-1]
+    else:
+        session, policy = chance.choice(begun)
+    what, success = chance.random(), chance.random() < 0.5
+    if what < 0.1:
+        policy = chance.choice((A, "base"))
+    if what < 0.4 or (session, policy) == begun[-1]:
+        yield entry(
+            CallStarted(
+                call=f"call-{session}-{later}", session=session, alias="agent", base="base",
+                policy=policy, routed="drawn",
+            ),
+            later,
+        )  # fmt: skip
+    if 0.3 < what < 0.7:
+        yield entry(FeedbackReceived(session=session, success=success, verified=True), 2 * later)
+    elif what > 0.7:
+        yield entry(
+            RolloutEnded(
+                rollout=f"rollout-{session}-{later}", alias="agent", base="base", policy=policy,
+                source="live", session=session, success=success,
+                task=Task(id="t", capability=chance.choice("kl")), content=RolloutContent(),
+            ),
+            2 * later,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_remembered_says_what_reading_all_again_says(traffic: Traffic, seed: int) -> None:
+    chance, begun = Random(seed), list[tuple[str, str]]()
+    for _ in range(40):
+        happened = [one for _ in range(chance.randrange(10)) for one in _something(chance, begun)]
+        traffic.app.append(happened)
+        traffic.app.settle()
+        assert _said(traffic.guards, traffic) == _said(Guards(traffic.app), traffic)
+    assert _said(traffic.guards, traffic)[0] > 10, "there are pairs"
+
+
+def test_the_margin_is_a_setting(tmp_path: Path) -> None:
+    """Slightly worse and allowed to be: promoted with a wide margin, not with a narrow one."""
+    outcomes = {}
+    for margin in (0.02, 0.3):
+        traffic = Traffic(tmp_path / str(margin), margin=margin)
+        traffic.route("canary", {A: 0.05, None: 0.95})
+        traffic.sessions(A, [True] * 38 + [False] * 2)
+        traffic.sessions(None, [True] * 40)
+        outcomes[margin] = [route.why for route in traffic.watch()]
+        traffic.app.close()
+    assert outcomes == {0.02: [], 0.3: ["promoted"]}
+
+
+def test_shares_cut_the_way_into_parts_of_one_factor() -> None:
+    assert [due_share(value, (0.05, 0.25)) for value in (0, 1, 4.4, 4.5, 19)] == [
+        0.05, 0.05, 0.05, 0.25, 0.25,
+    ]  # fmt: skip
+    assert [due_share(value, (0.1, 0.2, 0.3)) for value in (1, 2.8, 7.5)] == [0.1, 0.2, 0.3]
+    assert due_share(19.9, (0.5,)) == 0.5

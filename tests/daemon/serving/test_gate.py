@@ -1,0 +1,247 @@
+"""The gate: its tests keep their error rates, and each condition stops a candidate."""
+
+from collections.abc import Sequence
+from itertools import product
+from math import comb, sqrt
+from random import Random
+from statistics import mean
+
+import pytest
+
+from daemon.serving.gate import (
+    Conduct,
+    EProcess,
+    Evaluation,
+    Pair,
+    TooFewTrials,
+    decide,
+    detectable,
+    holm,
+    paired,
+    poisson_95,
+    sign_flip,
+    spent_alpha,
+    tasks_for,
+    verdict_of,
+)
+from events.gate import Check, GateReport, GateSettings
+from ops.bench.simulation import many, pairs
+
+CALM = Conduct(rollouts=100, violations=2, tool_calls=400, malformed=4, tokens=20_000)
+
+
+def alike(count: int, slice: str, before: float, after: float, trials: int = 4) -> list[Pair]:
+    """Tasks whose shares of passed trials are these."""
+
+    def verdicts(share: float) -> tuple[bool, ...]:
+        return tuple(n < round(share * trials) for n in range(trials))
+
+    return [Pair(f"{slice}{n}", slice, verdicts(before), verdicts(after)) for n in range(count)]
+
+
+def evaluation(
+    run: Sequence[Pair],
+    planned: int | None = None,
+    candidate: Conduct = CALM,
+    golden: Sequence[Pair] = (),
+) -> Evaluation:
+    tasks = sum(pair.slice == "target" for pair in run)
+    return Evaluation("target", planned or tasks, run, CALM, candidate, golden)
+
+
+BETTER = alike(60, "target", 0.25, 0.75) + alike(80, "plain", 1, 1)
+
+
+def check(report: GateReport, name: str) -> Check:
+    (found,) = (one for one in report.checks if one.name == name)
+    return found
+
+
+def brute_force(differences: Sequence[float]) -> float:
+    seen = sum(differences)
+    sums = [
+        sum(sign * value for sign, value in zip(signs, differences, strict=True))
+        for signs in product((1, -1), repeat=len(differences))
+    ]
+    return sum(total >= seen - 1e-9 for total in sums) / len(sums)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_p_value_is_the_share_of_sign_flips_at_least_as_large(seed: int) -> None:
+    chance = Random(seed)
+    differences = [chance.randint(-4, 4) / 4 for _ in range(9)]
+    differences += [chance.choice((-1, 0, 1)) * 2 / 3]  # a task that lost a trial
+    assert sign_flip(differences) == pytest.approx(brute_force(differences))
+
+
+@pytest.mark.parametrize(("lost", "won"), [(0, 5), (3, 9), (7, 7), (9, 2)])
+def test_with_one_trial_it_is_mcnemars_exact_test(lost: int, won: int) -> None:
+    n = lost + won
+    binomial = sum(comb(n, j) for j in range(won, n + 1)) / 2**n
+    assert sign_flip([-1.0] * lost + [1.0] * won + [0.0] * 20) == pytest.approx(binomial)
+
+
+def test_no_difference_at_all_is_no_evidence() -> None:
+    assert sign_flip([0.0] * 50) == 1
+
+
+@pytest.mark.parametrize(("tasks", "trials"), [(60, 4), (100, 1)])
+def test_a_candidate_that_is_no_better_passes_as_rarely_as_alpha_says(
+    tasks: int, trials: int
+) -> None:
+    count = 600
+    passed = mean(sign_flip(d) <= 0.05 for d in many(1, count, tasks, trials, 0.0))
+    assert passed <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
+
+
+def test_a_gain_of_five_points_is_found_as_often_as_the_planned_size_promises() -> None:
+    tasks = tasks_for(0.05, between=0.0085, within=0.274, trials=4)
+    assert tasks == 191
+    found = mean(sign_flip(d) <= 0.05 for d in many(2, 150, tasks, 4, 0.05))
+    assert found >= 0.8 - 3 * sqrt(0.8 * 0.2 / 150)
+
+
+def test_an_e_process_reaches_20_without_a_gain_in_at_most_one_of_20_runs() -> None:
+    count = 600
+    reached = 0
+    for differences in many(3, count, 300, 4, 0.0):
+        process = EProcess()
+        for value in differences:
+            process.add(value)
+        reached += process.highest >= 20
+    assert reached / count <= 0.05
+
+
+def test_an_e_process_stops_early_for_a_large_gain() -> None:
+    settings = GateSettings(test="e_process")
+    report = decide(evaluation(BETTER, planned=1_000), settings)
+    assert report.decision == "PROMOTE"
+    assert report.tasks < 60
+    assert report.e_value is not None
+    assert report.e_value >= 20
+
+
+def test_a_group_sequential_gate_keeps_alpha_over_its_four_looks() -> None:
+    count = 600
+    passed = mean(
+        verdict_of(d, 120, "group_sequential", 0.05).verdict == "PASS"
+        for d in many(4, count, 120, 4, 0.0)
+    )
+    assert passed <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
+
+
+def test_a_group_sequential_gate_waits_for_its_next_look() -> None:
+    settings = GateSettings(test="group_sequential")
+    wavering = pairs(Random(5), 60, 4, gain=0.05)
+    report = decide(evaluation(wavering, planned=191), settings)
+    assert report.decision == "EXTEND"
+    assert check(report, "target").verdict == "EXTEND"
+
+
+def test_a_better_candidate_that_harms_nothing_is_promoted() -> None:
+    report = decide(evaluation(BETTER), GateSettings())
+    assert report.decision == "PROMOTE"
+    assert report.p_value is not None
+    assert report.p_value < 1e-9
+    assert {one.verdict for one in report.checks} == {"PASS"}
+
+
+def test_fewer_tasks_than_planned_decide_nothing_whatever_they_say() -> None:
+    report = decide(evaluation(BETTER, planned=61), GateSettings())
+    assert report.decision == "EXTEND"
+    assert report.p_value is None
+
+
+def test_more_tasks_than_planned_are_no_second_chance() -> None:
+    flat = alike(60, "target", 0.5, 0.5)
+    report = decide(evaluation(flat + BETTER, planned=60), GateSettings())
+    assert report.decision == "REJECT"
+    assert report.tasks == 60
+
+
+def test_a_gain_that_is_sure_and_too_small_is_not_enough() -> None:
+    tiny = alike(400, "target", 0.5, 0.51, trials=100)
+    report = decide(evaluation(tiny), GateSettings())
+    assert report.p_value is not None
+    assert report.p_value < 0.05
+    assert check(report, "target").verdict == "FAIL"
+
+
+def test_a_slice_that_got_worse_stops_it() -> None:
+    harmed = alike(60, "target", 0.25, 1) + alike(40, "plain", 1, 0.75)
+    report = decide(evaluation(harmed), GateSettings())
+    assert report.decision == "REJECT"
+    assert check(report, "slice plain").verdict == "FAIL"
+
+
+def test_a_slice_of_too_few_tasks_asks_for_more_and_in_the_end_stops_it() -> None:
+    few = alike(60, "target", 0.25, 0.75) + alike(10, "rare", 1, 1)
+    report = decide(evaluation(few), GateSettings())
+    assert report.decision == "EXTEND"
+    assert check(report, "slice rare").verdict == "EXTEND"
+    assert decide(evaluation(few), GateSettings(), spent=True).decision == "REJECT"
+
+
+def test_a_few_failures_by_chance_in_a_small_slice_ask_for_more() -> None:
+    unlucky = [*alike(1, "rare", 1, 0), *alike(10, "rare", 1, 1)[1:]]
+    report = decide(evaluation(alike(60, "target", 0.25, 0.75) + unlucky), GateSettings())
+    assert check(report, "slice rare").value < -GateSettings().slice_margin
+    assert check(report, "slice rare").verdict == "EXTEND"
+    assert report.decision == "EXTEND"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "name"),
+    [
+        (Conduct(100, 6, 400, 4, 20_000), "violations"),
+        (Conduct(100, 2, 400, 14, 20_000), "format"),
+        (Conduct(100, 2, 400, 4, 25_000), "tokens"),
+    ],
+)
+def test_conduct_that_got_worse_stops_it(candidate: Conduct, name: str) -> None:
+    report = decide(evaluation(BETTER, candidate=candidate), GateSettings())
+    assert report.decision == "REJECT"
+    assert [one.name for one in report.checks if one.verdict == "FAIL"] == [name]
+
+
+def test_one_lost_golden_task_is_chance_and_two_are_not() -> None:
+    kept, lost = alike(29, "golden", 1, 1, trials=8), alike(2, "golden", 1, 0.5, trials=8)
+    settings = GateSettings()
+    assert decide(evaluation(BETTER, golden=kept + lost[:1]), settings).decision == "PROMOTE"
+    assert decide(evaluation(BETTER, golden=kept + lost), settings).decision == "REJECT"
+
+
+def test_later_candidates_on_one_gate_set_may_spend_less() -> None:
+    assert sum(spent_alpha(0.05, j) for j in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
+    assert decide(evaluation(BETTER), GateSettings()).alpha == 0.05
+    assert decide(evaluation(BETTER), GateSettings(), attempt=1).alpha == spent_alpha(0.05, 1)
+
+
+def test_a_trial_that_one_of_both_could_not_finish_counts_for_neither() -> None:
+    (pair,) = paired({"a": [True, None, True]}, {"a": [False, True, True]}, {"a": "x"}, 3)
+    assert pair == Pair("a", "x", (True, True), (False, True))
+
+
+def test_a_task_that_lost_two_trials_has_to_be_run_again() -> None:
+    with pytest.raises(TooFewTrials, match="task a has 1 of 3"):
+        paired({"a": [True, None, True]}, {"a": [False, True, None]}, {"a": "x"}, 3)
+
+
+def test_holm_rejects_in_order_of_evidence() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.5}, 0.1) == {"a", "b"}
+    assert holm({"a": 0.04, "b": 0.06, "c": 0.06}, 0.1) == set()
+
+
+@pytest.mark.parametrize(("expected", "quantile"), [(0, 0), (0.05, 0), (1, 3), (10, 15)])
+def test_the_quantile_of_a_poisson_variable(expected: float, quantile: int) -> None:
+    assert poisson_95(expected) == quantile
+
+
+def test_large_counts_have_a_quantile_near_that_of_the_normal_distribution() -> None:
+    assert poisson_95(499) <= poisson_95(501) <= 501 + 2 * sqrt(501)
+
+
+def test_the_detectable_gain_is_that_of_the_table() -> None:
+    (differences,) = many(6, 1, 164, 4, 0.0)
+    found = detectable(differences, 0.05)
+    assert found == pytest.approx(0.054, abs=0.012)

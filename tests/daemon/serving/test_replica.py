@@ -1,0 +1,218 @@
+"""An engine as a replica: adapters come and go by name, and what is wrong is said."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from daemon.engine.chat import Chat
+from daemon.engine.policy import Policy
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.serving.directory import WEIGHTS
+from daemon.serving.fingerprint import EXACT
+from daemon.serving.replica import (
+    LoadRefused,
+    NameTaken,
+    NoPath,
+    NotServed,
+    NotUsable,
+    PathMap,
+    Replica,
+    ReplicaLost,
+    SeveralProcesses,
+)
+from ops.bench.serving.adapters import Adapters
+from tests.daemon.engine.conftest import Live, listening
+from tests.daemon.serving.engines import balanced, models, saying, silent
+
+
+def test_what_is_loaded_is_served_from_its_folder(replica: Replica, adapters: Adapters) -> None:
+    replica.examine()
+    assert replica.serving().adapters == {}
+    replica.load("a-1", adapters["v1"])
+    replica.load("a-2", adapters["v2"])
+    found = replica.serving()
+    assert found.base == "reference"
+    assert found.adapters == {"a-1": str(adapters["v1"]), "a-2": str(adapters["v2"])}
+    replica.unload("a-1")
+    assert list(replica.serving().adapters) == ["a-2"]
+
+
+def test_the_same_load_and_unload_again_change_nothing(
+    replica: Replica, adapters: Adapters, embedded: Live
+) -> None:
+    replica.load("a-1", adapters["v1"])
+    before = embedded.server.adapters.policy("a-1")
+    replica.load("a-1", adapters["v1"])
+    assert embedded.server.adapters.policy("a-1") is before
+    replica.unload("a-1")
+    replica.unload("a-1")
+    assert replica.serving().adapters == {}
+
+
+def test_a_name_never_leads_to_other_files(replica: Replica, adapters: Adapters) -> None:
+    replica.load("a-1", adapters["v1"])
+    with pytest.raises(NameTaken, match=r"serves a-1 from .*/v1, and it was to be .*/v2"):
+        replica.load("a-1", adapters["v2"])
+    assert replica.serving().adapters == {"a-1": str(adapters["v1"])}
+
+
+def test_the_base_keeps_its_name_and_its_place(replica: Replica, adapters: Adapters) -> None:
+    with pytest.raises(NameTaken, match="calls its base reference"):
+        replica.load("reference", adapters["v1"])
+    with pytest.raises(NotServed, match="reference is the base"):
+        replica.unload("reference")
+
+
+def test_a_refused_adapter_is_refused_with_the_engines_reason(
+    replica: Replica, adapters: Adapters, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(adapters["v1-bare"], tmp_path / "nan"))
+    tensors = {n: torch.full_like(t, torch.nan) for n, t in load_file(copied / WEIGHTS).items()}
+    save_file(tensors, copied / WEIGHTS)
+    with pytest.raises(LoadRefused, match=r"does not load bad from .* is not finite"):
+        replica.load("bad", copied)
+    assert replica.serving().adapters == {}
+
+
+def test_a_folder_that_the_engine_does_not_see_is_a_matter_of_sharing_it(
+    replica: Replica, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadRefused, match="share it with the engine, or set path_map"):
+        replica.load("far", tmp_path / "nowhere")
+
+
+def test_folders_are_named_as_the_engine_names_them(
+    embedded: Live, adapters: Adapters, replica: Replica
+) -> None:
+    here = Path("/kintsugi/adapters")
+    paths = PathMap({here: str(adapters.folder), Path("/kintsugi"): "/nowhere"})
+    with Replica(f"{embedded.url}/v1/", paths=paths) as mapped:
+        mapped.load("a-1", here / "v1")
+    assert replica.serving().adapters == {"a-1": str(adapters["v1"])}
+
+
+def test_a_folder_that_no_prefix_fits_has_no_name_there() -> None:
+    paths = PathMap({Path("/kintsugi"): "/mnt"})
+    assert paths.there(Path("/kintsugi/a/b")) == "/mnt/a/b"
+    with pytest.raises(NoPath, match=r"/kintsugi2/a is below none .*\(/kintsugi\)"):
+        paths.there(Path("/kintsugi2/a"))
+    with pytest.raises(NoPath, match="not absolute"):
+        PathMap().there(Path("a"))
+
+
+def test_a_model_that_is_not_there_says_nothing(replica: Replica, adapters: Adapters) -> None:
+    with pytest.raises(NotServed, match="serves no a-9"):
+        replica.score("a-9", adapters.expected("v1").prompts)
+
+
+def test_its_base_is_itself_while_an_adapter_answers(replica: Replica, adapters: Adapters) -> None:
+    expected = adapters.expected("strong")
+    replica.load("a-1", adapters["strong"])
+    assert replica.prove_base("a-1", expected, EXACT) < EXACT / 20
+    with pytest.raises(NotServed, match="serves no a-9"):
+        replica.prove_base("a-9", expected, EXACT)
+
+
+def test_the_embedded_engine_does_not_tell_its_slots(replica: Replica) -> None:
+    assert replica.slots() is None
+
+
+@pytest.fixture
+def twin() -> Iterator[Live]:
+    policy = Policy.load(CHECKPOINT, "reference")
+    with listening(policy, Chat(CHECKPOINT), slots=2) as live:
+        yield live
+
+
+def test_several_engines_behind_one_address_are_found_by_a_load(
+    embedded: Live, replica: Replica, twin: Live, adapters: Adapters
+) -> None:
+    with balanced([embedded.url, twin.url]) as url, Replica(f"{url}/v1") as both:
+        both.examine()
+        with pytest.raises(SeveralProcesses, match="name each by an address of its own"):
+            both.load("a-1", adapters["v1"])
+        with pytest.raises(SeveralProcesses, match="are told different models"):
+            both.examine()
+
+
+def test_several_engines_are_found_by_when_they_began() -> None:
+    said = {"/v1/models": models("vllm", "base"), "/version": {"version": "0.32.0"}}
+    starts = ("process_start_time_seconds 1.5\n", "process_start_time_seconds 2.5\n")
+    first, second = ({**said, "/metrics": start} for start in starts)
+    with saying(first) as one, saying(second) as other, balanced([one, other]) as url:
+        with Replica(f"{one}/v1") as alone:
+            alone.examine()
+        with Replica(f"{url}/v1") as both, pytest.raises(SeveralProcesses, match="2 processes"):
+            both.examine()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"/v1/models": models("openai", "gpt")}, "is an engine of 'openai'"),
+        (
+            {"/v1/models": models("vllm", "base"), "/version": {"version": "0.24.0"}},
+            r"vLLM 0\.24\.0, which may answer requests with another adapter.*install 0\.32\.0",
+        ),
+        ({"/v1/models": models("vllm", "base")}, "vLLM None"),
+        ({"/v1/models": {"data": []}}, "gives no list of models"),
+        ({"/v1/models": ["base"]}, "is it an engine"),
+    ],
+)
+def test_an_engine_that_adapters_cannot_be_trusted_to_is_not_used(
+    said: dict[str, object], why: str
+) -> None:
+    with (
+        saying(said) as url,
+        Replica(f"{url}/v1") as replica,
+        pytest.raises(NotUsable, match=why),
+    ):
+        replica.examine()
+
+
+def test_an_engine_without_adapters_says_how_to_start_it(tmp_path: Path) -> None:
+    said = {"/v1/models": models("vllm", "base"), "/health": {}}
+    with (
+        saying(said) as url,
+        Replica(f"{url}/v1") as replica,
+        pytest.raises(LoadRefused, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+    ):
+        replica.load("a-1", tmp_path)
+
+
+def test_an_engine_that_is_gone_is_lost(adapters: Adapters) -> None:
+    with silent() as url:
+        pass
+    with Replica(f"{url}/v1") as replica:
+        for ask in (
+            replica.examine,
+            replica.serving,
+            lambda: replica.load("a-1", adapters["v1"]),
+            lambda: replica.unload("a-1"),
+            lambda: replica.score("a-1", adapters.expected("v1").prompts),
+        ):
+            with pytest.raises(ReplicaLost, match="cannot be reached"):
+                ask()
+
+
+def test_an_engine_that_gives_no_answer_is_lost_in_time(adapters: Adapters) -> None:
+    with silent() as url, Replica(f"{url}/v1", patience=0.2) as replica:
+        with pytest.raises(ReplicaLost, match=r"no answer in 0\.2 s"):
+            replica.unload("a-1")
+        with pytest.raises(ReplicaLost, match=r"no answer in 0\.2 s"):
+            replica.score("a-1", adapters.expected("v1").prompts)
+
+
+def test_an_engine_that_cannot_go_on_is_lost_and_refuses_nothing(adapters: Adapters) -> None:
+    policy = Policy.load(CHECKPOINT, "reference")
+    with listening(policy, Chat(CHECKPOINT), slots=2) as live:
+        live.engine.cache.keys.clear()
+        with (
+            Replica(f"{live.url}/v1") as replica,
+            pytest.raises(ReplicaLost, match="its health is 503"),
+        ):
+            replica.score("reference", adapters.expected("v1").prompts)
