@@ -24,6 +24,7 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallStarted
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
+from producers.gateway.routes import is_shadow
 from producers.gateway.sessions import Conversation, Scope, Sessions
 
 MAX_RECORDS: Final = 1_250
@@ -43,10 +44,12 @@ def remembered(
     given_up: Callable[[], bool] = lambda: False,
     most: int = MAX_RECORDS,
     seconds: float = MAX_SECONDS,
+    also: Callable[[Event], None] = lambda _: None,
 ) -> Sessions:
-    """The sessions of the newest calls, as far as they are read when it is `given_up`."""
+    """The sessions of the newest calls, as far as they are read when it is `given_up`. `also` is
+    told each event that is read."""
     deadline = time.monotonic() + seconds
-    memory = _Memory()
+    memory = _Memory(also)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
     partitions = [
         _newest(spool, partition, max(start, end - most), end)
@@ -88,8 +91,9 @@ class _Known:
 class _Memory:
     """Records, each after those of its session before it, and what is known from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[Event], None]) -> None:
         self.sessions = Sessions()
+        self._also = also
         self._calls: dict[str, _Known] = {}
 
     def take(self, record: Record) -> None:
@@ -97,7 +101,8 @@ class _Memory:
             event = decode(record)
         except (BadRecord, SchemaAhead):
             return  # a dead letter of the fold, and none of ours
-        if isinstance(event.data, CallStarted):
+        self._also(event)
+        if isinstance(event.data, CallStarted) and not is_shadow(event.data.session):
             self._started(event, event.data)
         elif isinstance(event.data, CallEnded):
             self._ended(event, event.data)

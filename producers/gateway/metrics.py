@@ -75,6 +75,27 @@ class Metrics:
             "Calls that named no session and went on from none.",
             registry=self.registry,
         )
+        self._fallbacks = Counter(
+            "kintsugi_gateway_fallbacks",
+            "Attempts of a call with another than the one that its route gave it.",
+            registry=self.registry,
+        )
+        self._shadows = Counter(
+            "kintsugi_gateway_shadows",
+            "Calls that a shadow answers as well, and those that it was not asked for.",
+            ("asked",),
+            registry=self.registry,
+        )
+        self._position = Gauge(
+            "kintsugi_routes_position",
+            "How much of the stream learning the routes in force know.",
+            registry=self.registry,
+        )
+        self._confirmed = Gauge(
+            "kintsugi_routes_confirmed_timestamp_seconds",
+            "When the database last said that these are the routes; 0 before it did.",
+            registry=self.registry,
+        )
         self._feedback = Counter(
             "kintsugi_gateway_feedback",
             "Pieces of feedback that were taken.",
@@ -149,6 +170,19 @@ class Metrics:
     def unattributed(self) -> None:
         """A call names no session, and begins one."""
         self._unattributed.inc()
+
+    def fell_back(self) -> None:
+        """Another is asked than the one that the route gave a call."""
+        self._fallbacks.inc()
+
+    def shadowed(self, asked: bool) -> None:
+        """A call has a shadow; whether that one is asked."""
+        self._shadows.labels("yes" if asked else "no").inc()
+
+    def follows(self, position: int) -> None:
+        """The routes in force are those of the database."""
+        self._position.set(position)
+        self._confirmed.set_to_current_time()
 
     def feedback(self) -> None:
         """A piece of feedback was taken."""

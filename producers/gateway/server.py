@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, get_args
 
 from starlette.applications import Starlette
@@ -28,12 +29,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from events.envelope import derived_id, minted_id
+from events.envelope import derived_id, minted_id, utc_now
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, Purpose, SessionEnded
 from events.sqlite_receipts import Receipt
 from producers.gateway import openapi
-from producers.gateway.call import Call, Caller, CaptureMode, Desk
+from producers.gateway.answered import Answered
+from producers.gateway.call import Call, CaptureMode, Desk
 from producers.gateway.connections import HttpClient
 from producers.gateway.entrance import Entrance
 from producers.gateway.feedback import Posted, Rate, posted, session_of
@@ -41,11 +43,15 @@ from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
 from producers.gateway.memory import remembered
 from producers.gateway.metrics import Metrics
+from producers.gateway.models import with_aliases
+from producers.gateway.record import Arrived, Caller
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
 from producers.gateway.retries import Keyed, Once, Retries
+from producers.gateway.routing import Routing
 from producers.gateway.sessions import Conversation, Named, Sessions
-from producers.gateway.upstreams import UpstreamLost, Upstreams
+from producers.gateway.shadows import MAX_SHADOWS, Shadows
+from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams
 from producers.gateway.wire import (
     Asked,
     Endpoint,
@@ -81,6 +87,8 @@ class Options:
     max_body_bytes: int = 32 << 20
     feedback_per_minute: int = 600
     """Per key."""
+    max_shadows: int = MAX_SHADOWS
+    """That answer at once."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
 
@@ -95,7 +103,9 @@ class Gateway:
         keyring: Keyring,
         options: Options,
         redaction: Redaction | None = None,
+        routing: Routing | None = None,
     ) -> None:
+        """`routing` is fed by who follows the routes; without it there are none."""
         self._options = options
         self._redaction = redaction or Redaction()
         self._retries = Retries(recorder.spool, options.timeout_seconds)
@@ -109,11 +119,12 @@ class Gateway:
             sessions=Sessions(),
             client=HttpClient(),
             metrics=self.metrics,
-            alias=options.alias,
+            routing=routing or Routing(options.alias),
             capture=options.capture,
             timeout_seconds=options.timeout_seconds,
             redaction=self._redaction,
         )
+        self._shadows = Shadows(self.desk, upstreams, options.max_shadows)
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", self._chat, "POST"),
             ("/v1/completions", self._complete, "POST"),
@@ -154,32 +165,38 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        watch = asyncio.create_task(self._upstreams.watch(self.desk.client))
+        look = asyncio.create_task(self._upstreams.first_look(self.desk.client))
         given_up = threading.Event()
         recall = asyncio.create_task(self._recall(given_up))
         # Calls that come meanwhile wait for it at the door, but not for long.
-        await asyncio.wait((recall,), timeout=_RECALL_SECONDS)
+        await asyncio.wait((recall, look), timeout=_RECALL_SECONDS)
+        watch = asyncio.create_task(self._upstreams.watch(self.desk.client))
         try:
             yield
         finally:
             given_up.set()
             # Whom the server gave up on is being recorded.
             await self.app.left(_CLOSING_SECONDS)
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            await self._shadows.stop()
+            for task in (look, watch):
+                task.cancel()
+            await asyncio.gather(look, watch, return_exceptions=True)
             await self.desk.client.aclose()
             await recall
 
     async def _recall(self, given_up: threading.Event) -> None:
         """Know again what was known before a restart."""
-        spool = self.desk.recorder.spool
+        spool, routing = self.desk.recorder.spool, self.desk.routing
+        answered = Answered(routing.no_stays(), routing.clock(), utc_now())
+        recall = partial(remembered, spool, given_up.is_set, also=answered.take)
         try:
-            earlier = await asyncio.to_thread(remembered, spool, given_up.is_set)
+            earlier = await asyncio.to_thread(recall)
         except LogError as error:
             # Sessions begin anew and calls are stored whole, which is all that this would save.
             _logger.warning("%s", error, extra={"action": "nothing_recalled"})
             return
         self.desk.sessions.recall(earlier)
+        routing.recall(answered.stays)
 
     async def _chat(self, request: Request) -> Response:
         return await self._call(request, "chat")
@@ -213,27 +230,39 @@ class Gateway:
         attributed = self.desk.sessions.attribute(named, caller.scope, conversation, fresh)
         if attributed.by == "none":
             self.metrics.unattributed()
+        arrived = Arrived(wanted, kept, conversation, caller, attributed, keyed)
+        shadow = partial(self._shadows.answer, arrived) if caller.purpose == "live" else None
         upstreams = self._upstreams.for_session(attributed.session)
-        return Call(self.desk, upstreams, wanted, kept, conversation, caller, attributed, keyed)
+        return Call(self.desk, upstreams, arrived, shadow)
 
     async def _models(self, request: Request) -> Response:
         self._client(request, "call")
-        return await self._passed_on("GET", "/models", None)
+        upstream, routing = self._upstreams.for_session("")[0], self.desk.routing
+        routes = routing.table.routes
+        aliases = {a: routes[a].base if a in routes else None for a in routing.aliases}
+        body, status = await self._passed_on(upstream, "GET", "/models", None)
+        return _passed(with_aliases(body, aliases), status)
 
     async def _count_tokens(self, request: Request) -> Response:
         self._client(request, "call")
         body = await _body(request, self._options.max_body_bytes)
-        return await self._passed_on("POST", "/messages/count_tokens", body)
+        wanted = asked("messages", body)
+        with self.desk.routing.begin(wanted.model, "", goes_on=False) as use:
+            attempt = next(iter(use.attempts(self._upstreams.for_session(""))))
+            if attempt.name is not None:
+                body = encoded(wanted.asking(attempt.name).given)
+            path = "/messages/count_tokens"
+            return _passed(*await self._passed_on(attempt.upstream, "POST", path, body))
 
-    async def _passed_on(self, method: str, path: str, sent: bytes | None) -> Response:
-        """An engine's answer to what is no call of the model."""
-        upstream = self._upstreams.for_session("")[0]
+    async def _passed_on(
+        self, upstream: Upstream, method: str, path: str, sent: bytes | None
+    ) -> tuple[bytes, int]:
+        """An engine's answer to what is no call of the model, and its status."""
         try:
             async with upstream.request(self.desk.client, method, path, sent, 10) as response:
-                body = await response.aread()
+                return await response.aread(), response.status_code
         except (UpstreamLost, TimeoutError) as error:
             raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
-        return Response(body, response.status_code, media_type="application/json")
 
     async def _feedback(self, request: Request) -> Response:
         client = self._client(request, "feedback")
@@ -258,6 +287,7 @@ class Gateway:
             # An outcome of the whole conversation: it is over.
             end = SessionEnded(session=session, because="feedback")
             await append(end, about, derived_id(event_id, "session ended"))
+            self.desk.routing.ended(session)
         return _json({"feedback": event_id, "session": session, "call": said.call})
 
     async def _session_of(self, said: Posted) -> str:
@@ -287,6 +317,7 @@ class Gateway:
         assert session is not None, "a path parameter is never empty"
         because: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=because), About(), minted_id())
+        self.desk.routing.ended(session)
         return _json({"session": session, "ended": True})
 
     async def _append_once(self, data: Any, about: About, event_id: str) -> bool:
@@ -450,6 +481,10 @@ async def _openapi(_: Request) -> Response:
 
 async def _livez(_: Request) -> Response:
     return PlainTextResponse("alive\n")
+
+
+def _passed(body: bytes, status: int) -> Response:
+    return Response(body, status, media_type="application/json")
 
 
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -66,12 +66,20 @@ class Upstream:
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
         self._default = Served(UNKNOWN, UNKNOWN)
+        self._looking = asyncio.Lock()
+        self._looked_for: int | None = None
+        """The routes for which it was asked once more."""
 
     def model(self, name: str | None) -> Served:
         """What answers a request for `name`."""
         if name is None:
             return self._default
         return self.served.get(name) or Served(name[:128], UNKNOWN)
+
+    @property
+    def base(self) -> str | None:
+        """What it calls its base model; None where that is not known."""
+        return None if self._default.policy == UNKNOWN else self._default.policy
 
     def naming(self) -> Json:
         """The field of a request that asks for the base model."""
@@ -118,6 +126,23 @@ class Upstream:
             raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
         self._take(_cards(answer))
 
+    async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
+        """Ask what it serves if the adapter, which routes of this position name, is not known.
+
+        It was loaded before they named it, and perhaps after the last look. Asked once for each
+        position, whoever waits for it; where that fails, what is known stays.
+        """
+        if adapter in self.served or not self.well:
+            return
+        async with self._looking:
+            if self._looked_for == position:
+                return
+            try:
+                await self.look(client)
+            except (UpstreamLost, TimeoutError) as error:
+                _logger.warning("%s", error, extra={"action": "upstream_not_seen"})
+            self._looked_for = position
+
     def _take(self, cards: Sequence[Json]) -> None:
         names = [card for card in cards if isinstance(card.get("id"), str)]
         self.served = {
@@ -162,6 +187,13 @@ class Upstreams:
         them may be seconds old.
         """
         return sorted(self.all, key=lambda one: (not one.well, _weight(one.url, session)))
+
+    async def first_look(self, client: HttpClient) -> None:
+        """Learn what those that answer serve, before anybody asks for it by name."""
+        looks = (upstream.look(client) for upstream in self.all)
+        for found in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(found, Exception):
+                _logger.warning("%s", found, extra={"action": "upstream_not_seen"})
 
     async def watch(self, client: HttpClient) -> None:
         """Check all of them, again and again, until cancelled."""

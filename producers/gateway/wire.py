@@ -198,6 +198,15 @@ class Asked:
             body["logprobs"] = True if self.endpoint == "chat" else 0
         return encoded(body)
 
+    def asking(self, model: str) -> "Asked":
+        """The same for another model."""
+        return Asked(self.endpoint, {**self.given, "model": model})
+
+    def event(self, document: Json) -> bytes:
+        """An event of an answer that is streamed."""
+        name = document.get("type") if self.endpoint == "messages" else None
+        return sse.event(encoded(document), name)
+
     def last_words(self, refused: Refused) -> bytes:
         """The event that ends a stream with an error of ours."""
         name = "error" if self.endpoint == "messages" else None
@@ -217,6 +226,15 @@ def asked(endpoint: Endpoint, body: bytes) -> Asked:
     if not isinstance(given, dict):
         raise bad_request(f"the body is {type(given).__name__}, not a JSON object; send an object")
     return Asked(endpoint, given)
+
+
+def renamed(document: Json, model: str | None) -> Json:
+    """An answer, or a piece of one, that names `model` where it names one; None changes nothing."""
+    if model is None:
+        return document
+    if isinstance(message := document.get("message"), dict) and "model" in message:
+        return {**document, "message": {**message, "model": model}}
+    return {**document, "model": model} if "model" in document else document
 
 
 def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:

@@ -1,0 +1,43 @@
+"""Who answered the sessions of the newest calls (events of the gateway's own log -> Stays).
+
+A gateway that was restarted goes on as the one before it: a session stays with whom its route gave
+it to. Calls that asked for an adapter by its name, or that another answered because the chosen one
+was missing, move it to nobody.
+
+Not covered: clocks. Where this host's was set back, calls that seem to lie ahead count as made now;
+where it was set forward, sessions are over too early and drawn anew.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from events.codec import Event
+from events.rollouts import CallStarted, SessionEnded
+from producers.gateway.routes import is_shadow
+from producers.gateway.stays import Stays
+
+_MOVE_NOBODY: Final = ("named", "fallback")
+
+
+class Answered:
+    """Events in the order in which they came, and the sessions that they leave open."""
+
+    def __init__(self, stays: Stays, now: float, today: datetime) -> None:
+        """`now` is the moment `today`, by the clock of `stays`."""
+        self.stays = stays
+        self._now = now
+        self._today = today
+
+    def take(self, event: Event) -> None:
+        """An event of the stream `rollouts`."""
+        data, at = event.data, event.envelope.time
+        if isinstance(data, SessionEnded):
+            self.stays.ended(data.session)
+        elif isinstance(data, CallStarted) and at is not None and not is_shadow(data.session):
+            policy = None if data.policy == data.base else data.policy
+            seconds_ago = max(0.0, (self._today - at).total_seconds())
+            # Read as it was then: what was idle for too long between two calls began anew.
+            then = self._now - seconds_ago
+            self.stays.of(data.session, then)
+            if data.routed not in _MOVE_NOBODY:
+                self.stays.answered(data.session, data.alias, policy, then)

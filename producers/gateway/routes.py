@@ -1,0 +1,165 @@
+"""Who answers a call, by the routes that were decided (model and session -> adapters to ask).
+
+    a public alias     by its route: the adapter that the session stays with, else one drawn by the
+                       shares
+    an adapter's name  that adapter and no other
+    any other name     as it came; the engine knows it, or refuses it
+    no name            as if the gateway's own alias was asked for
+
+A session is drawn by a hash of its name, so that every gateway draws the same and a restart
+changes nothing. The hash is weighted rendezvous hashing (the largest of share / -ln(hash)): a share
+that grows takes sessions from the others, and none ever goes from the one whose share grew.
+
+A session that has a policy keeps it when shares change. It is drawn anew where the adapter was
+taken back (a rollback, a rejection), is unloaded, or belongs to a base that the route left.
+
+Pure: a table and names in, a choice out.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import log
+from typing import Final
+
+from events.rollouts import Routed
+
+Policy = str | None
+"""An adapter's name; None for the base."""
+
+_SHADOW: Final = "#shadow"
+_LONGEST_SESSION: Final = 256
+
+_BITS: Final = 52
+"""Of a hash: half above a whole number, they are still below 1 as a float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an alias' sessions, and who answers them."""
+
+    adapter: Policy
+    share: float
+    """Above 0; those of a route sum to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Who answers an alias."""
+
+    base: str
+    parts: tuple[Part, ...]
+    shadow: str | None = None
+    """Who answers as well, unseen."""
+    taken_back: bool = False
+    """Whether the last change was a rollback: then nobody stays with who has no share."""
+
+    def has(self, policy: Policy) -> bool:
+        """Whether it has a share."""
+        return any(part.adapter == policy for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What is known of an adapter."""
+
+    alias: str
+    base: str
+    keeps: bool
+    """Whether sessions that it answered stay with it: it serves, or makes room."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """All routes at one moment."""
+
+    position: int = 0
+    """Of `learning`: every event before it counts here."""
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    """By alias. An alias that is not among them is answered by its base."""
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who is to answer a call."""
+
+    alias: str
+    """Under which it counts."""
+    routed: Routed | None
+    """What decided; None where no route had a say."""
+    order: tuple[Policy, ...]
+    """Whom to ask, best first: the others answer where no engine has the first. Empty where the
+    client named who is to answer."""
+    base: str | None = None
+    """The route's; None where no route says."""
+    shadow: str | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """Who is to answer by the route."""
+        return self.order[0] if self.order else None
+
+
+def choose(
+    table: RouteTable, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
+) -> Choice:
+    """Who answers a call of `session` that asks for `model`.
+
+    `own` is the alias of the gateway; `stays` says by alias who answered the session before.
+    """
+    alias = own if model is None else model
+    route = table.routes.get(alias)
+    if route is not None:
+        return _routed(table, alias, route, session, stays)
+    if alias == own:
+        return Choice(own, None, (None,))
+    named = table.adapters.get(alias)
+    if named is not None:
+        return Choice(named.alias, "named", ())
+    return Choice(own, None, ())
+
+
+def drawn(parts: Iterable[Part], alias: str, session: str) -> Policy:
+    """Whom the shares give a session."""
+    return max(parts, key=lambda part: (_weight(part, alias, session), part.adapter or "")).adapter
+
+
+def shadow_of(session: str) -> str:
+    """The session of a shadow's answers to the calls of a session."""
+    return session[: _LONGEST_SESSION - len(_SHADOW)] + _SHADOW
+
+
+def is_shadow(session: str) -> bool:
+    """Whether a session is a shadow's."""
+    return session.endswith(_SHADOW)
+
+
+def _routed(
+    table: RouteTable, alias: str, route: Route, session: str, stays: Mapping[str, Policy]
+) -> Choice:
+    by_share = drawn(route.parts, alias, session)
+    kept = alias in stays and _keeps(table, alias, route, stays[alias])
+    first = stays[alias] if kept else by_share
+    largest = sorted(route.parts, key=lambda part: -part.share)
+    order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
+    shadow = None if route.shadow == first else route.shadow
+    return Choice(alias, "kept" if kept else "drawn", tuple(order), route.base, shadow)
+
+
+def _keeps(table: RouteTable, alias: str, route: Route, policy: Policy) -> bool:
+    """Whether a session may stay with who answered it before."""
+    if route.has(policy):
+        return True
+    if route.taken_back:
+        return False
+    if policy is None:
+        return True
+    known = table.adapters.get(policy)
+    return known is not None and known.keeps and (known.alias, known.base) == (alias, route.base)
+
+
+def _weight(part: Part, alias: str, session: str) -> float:
+    said = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(said, digest_size=8).digest()) >> (64 - _BITS)
+    return part.share / -log((number + 0.5) / 2**_BITS)

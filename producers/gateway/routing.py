@@ -1,0 +1,226 @@
+"""The routes that are in force here, and who uses which adapter (tables in, choices out).
+
+    apply       the newest table takes effect, for the next call of every session
+    begin       who answers a call: chosen and counted in one step
+    attempts    which engine to ask, for whom, one after the other
+    usage       the position that is in force, with the calls and the open sessions per adapter
+
+Calls choose on the gateway's loop, and tables come from another thread (daemon/routes.py). A lock
+makes choosing and counting one step: whoever reads that a position is in force reads every call
+that was chosen by an earlier one. It is held for microseconds, and no call waits for I/O here.
+
+Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
+for an adapter only while it lists it. With no table at all, every alias is answered by the base.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from producers.gateway.routes import Choice, Policy, RouteTable, choose
+from producers.gateway.stays import Stays
+from producers.gateway.upstreams import Upstream
+from producers.gateway.wire import Refused
+
+Missing = Literal["base", "refuse"]
+"""What becomes of a call whose adapter no engine has: somebody else of its route answers, in the
+end the base; or nobody does."""
+
+IDLE_SECONDS: Final = 1800.0
+MAX_SESSION_AGE: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a gateway follows and uses at one moment."""
+
+    position: int | None
+    """Of the table that is in force; None before the first."""
+    in_flight: Mapping[str, int]
+    """Adapter -> calls that are being answered."""
+    open_sessions: Mapping[str, int]
+    """Adapter -> sessions that would stay with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An engine to ask, and for which model."""
+
+    upstream: Upstream
+    name: str | None
+    """What the engine calls it; None: the request's model as it came."""
+    policy: Policy = None
+    """The adapter that a route gave the call."""
+
+
+class Routing:
+    """The routes of one gateway."""
+
+    def __init__(
+        self,
+        alias: str,
+        missing: Missing = "base",
+        idle_seconds: float = IDLE_SECONDS,
+        max_session_age: float = MAX_SESSION_AGE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.alias = alias
+        """What a call that names no model asks for."""
+        self.missing: Missing = missing
+        self.clock = clock
+        self._idle = idle_seconds
+        self._age = max_session_age
+        self._lock = threading.Lock()
+        self._applied: RouteTable | None = None
+        self._stays = self.no_stays()
+        self._in_flight: Counter[str] = Counter()
+
+    @property
+    def table(self) -> RouteTable:
+        """The routes in force."""
+        return self._applied or _EMPTY
+
+    @property
+    def aliases(self) -> list[str]:
+        """The names that are not those of models: the gateway's own, and those with a route."""
+        return sorted({self.alias, *self.table.routes})
+
+    def no_stays(self) -> Stays:
+        """No session, with the limits of this gateway."""
+        return Stays(self._idle, self._age)
+
+    def apply(self, table: RouteTable) -> None:
+        """From the next choice on, these are the routes."""
+        with self._lock:
+            self._applied = table
+
+    def begin(self, model: str | None, session: str, goes_on: bool = True) -> "Use":
+        """Who answers a call, counted until the `Use` is left.
+
+        `goes_on`: whether there can be another call of the session.
+        """
+        with self._lock:
+            now = self.clock()
+            stays = self._stays.of(session, now)
+            choice = choose(self.table, self.alias, model, session, stays)
+            if choice.order and goes_on:
+                self._stays.answered(session, choice.alias, choice.policy, now)
+            counted = choice.policy if choice.order else model
+            self._count(counted, 1)
+        return Use(self, choice, model, counted)
+
+    def move(self, before: str | None, after: str | None) -> None:
+        """A call that is counted for one is another's."""
+        with self._lock:
+            self._count(after, 1)
+            self._count(before, -1)
+
+    def ended(self, session: str) -> None:
+        """A session is over."""
+        with self._lock:
+            self._stays.ended(session)
+
+    def recall(self, earlier: Stays) -> None:
+        """Sessions of a gateway that was here before go on with who answered them."""
+        with self._lock:
+            self._stays.recall(earlier)
+
+    def usage(self) -> Usage:
+        """What is in force and in use at this moment. Names only adapters that the table knows."""
+        with self._lock:
+            known = self.table.adapters
+            return Usage(
+                None if self._applied is None else self._applied.position,
+                {name: n for name, n in self._in_flight.items() if name in known},
+                {n: c for n, c in self._stays.open(self.clock()).items() if n in known},
+            )
+
+    def _count(self, name: str | None, by: int) -> None:
+        if name is None:
+            return
+        self._in_flight[name] += by
+        if not self._in_flight[name]:
+            del self._in_flight[name]
+
+
+class Use:
+    """One call and whom it uses; a context manager that ends with the call."""
+
+    def __init__(
+        self, routing: Routing, choice: Choice, model: str | None, counted: str | None
+    ) -> None:
+        self.choice = choice
+        self._routing = routing
+        self._model = model
+        self._counted = counted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._move(None)
+
+    def attempts(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
+        """Engines to ask, best first; the next one is looked for when the one before failed.
+
+        `upstreams` are in the order of the session. Raises Refused where none may be asked.
+        """
+        if not self.choice.order:
+            yield from self._named(upstreams)
+            return
+        asked: set[str] = set()
+        for policy in self._policies():
+            for upstream in upstreams:
+                lost = upstream.url in asked and not upstream.well
+                if lost or not (policy is None or policy in upstream.served):
+                    continue
+                asked.add(upstream.url)
+                self._move(policy)
+                yield Attempt(upstream, self._name(policy, upstream), policy)
+        if not asked:
+            raise Refused(
+                503,
+                f"no engine has {self.choice.policy}, which answers {self.choice.alias}, and "
+                "serving.missing is refuse; try again when it is loaded",
+                retry_after=2,
+            )
+
+    def said(self, upstream: Upstream) -> str | None:
+        """The model that the answer names, as if the client had asked for it: None where only the
+        engine knows."""
+        return self._model or upstream.base
+
+    def _policies(self) -> tuple[Policy, ...]:
+        refuses = self._routing.missing == "refuse"
+        return self.choice.order[:1] if refuses else self.choice.order
+
+    def _named(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
+        """Those that list the model come first, of those that are well."""
+        order = sorted(upstreams, key=lambda one: (not one.well, self._model not in one.served))
+        return (Attempt(upstream, None) for upstream in order)
+
+    def _name(self, policy: Policy, upstream: Upstream) -> str | None:
+        base = self.choice.base
+        if policy is not None:
+            return policy
+        if base is not None and base in upstream.served:
+            return base
+        as_it_came = self._model is None or self._model in upstream.served
+        return None if as_it_came else upstream.base
+
+    def _move(self, name: str | None) -> None:
+        if name != self._counted:
+            self._routing.move(self._counted, name)
+            self._counted = name
+
+
+_EMPTY: Final = RouteTable()

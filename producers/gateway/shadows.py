@@ -1,0 +1,93 @@
+"""A shadow's answers: a call that was answered is answered once more, by another adapter, unseen.
+
+The same request goes to the adapter that the route names as its shadow, once the client has his
+answer. What comes is recorded as a call of its own, in the session `SESSION#shadow` with the
+purpose `probe`, which enters no statistics of live traffic, and is sent to nobody.
+
+Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
+failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow
+is left out and that is counted. Not covered: it takes its turn in the engine as any call does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.types import Message as AsgiMessage
+
+from producers.gateway.call import Call, Desk
+from producers.gateway.metrics import Metrics
+from producers.gateway.record import Arrived
+from producers.gateway.redaction import Kept
+from producers.gateway.routes import shadow_of
+from producers.gateway.sessions import Named, Sessions
+from producers.gateway.upstreams import Upstreams
+
+MAX_SHADOWS: Final = 8
+
+_KNOWN: Final = 8_192
+"""Entries of the shadows' own memory of conversations."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Shadows:
+    """The shadows of a gateway's calls."""
+
+    def __init__(self, desk: Desk, upstreams: Upstreams, most: int) -> None:
+        # What a shadow said must not be taken for what a client was told, nor be counted as that.
+        self._desk = replace(
+            desk, sessions=Sessions(_KNOWN), metrics=Metrics(), capture="best_effort"
+        )
+        self._metrics = desk.metrics
+        self._upstreams = upstreams
+        self._most = most
+        self._running: set[asyncio.Task[None]] = set()
+
+    def answer(self, arrived: Arrived, adapter: str) -> None:
+        """Have `adapter` answer what was asked, some time from now."""
+        listed = any(adapter in upstream.served for upstream in self._upstreams.all)
+        begins = listed and len(self._running) < self._most
+        self._metrics.shadowed(begins)
+        if not begins:
+            return
+        call = self._call(arrived, adapter)
+        task = asyncio.create_task(call({}, _nobody_leaves, _nowhere))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Cut off what runs; each is recorded so."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _call(self, arrived: Arrived, adapter: str) -> Call:
+        caller = replace(arrived.caller, purpose="probe", task=None)
+        session, by = arrived.attributed.session, arrived.attributed.by
+        named = Named(shadow_of(session), by)
+        shadowed = Arrived(
+            arrived.asked.asking(adapter),
+            Kept(arrived.kept.asked.asking(adapter), arrived.kept.because),
+            arrived.conversation,
+            caller,
+            self._desk.sessions.attribute(named, caller.scope, arrived.conversation, named.session),
+        )
+        return Call(self._desk, self._upstreams.for_session(session), shadowed)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            said = {"action": "gateway_bug"}
+            _logger.error("a shadow's answer failed", exc_info=bug, extra=said)
+
+
+async def _nobody_leaves() -> AsgiMessage:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets it")
+
+
+async def _nowhere(_: Mapping[str, Any]) -> None:
+    pass

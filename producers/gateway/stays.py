@@ -1,0 +1,130 @@
+"""Which sessions stay with whom (calls by route -> policy per session, open sessions per adapter).
+
+A session is open from its first call until it ends: somebody says so, `idle_seconds` pass without
+a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
+session here. A session has a policy per alias that it asks for.
+
+Guarantee: bounded memory; of more than `most` sessions the ones that were silent longest are
+forgotten, and drawn by the shares when they go on. Times are arguments, in seconds of any one
+clock. Not thread-safe. Not covered: other gateways, which do not know of these sessions.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from producers.gateway.routes import Policy
+
+MAX_SESSIONS: Final = 65_536
+"""About 30 MB."""
+
+_NONE: Final[Mapping[str, Policy]] = {}
+
+
+@dataclass(slots=True)
+class _Stay:
+    began: float
+    last: float
+    policies: dict[str, Policy] = field(default_factory=dict)
+    """By alias."""
+
+
+class Stays:
+    """The open sessions."""
+
+    def __init__(
+        self, idle_seconds: float, max_age_seconds: float, most: int = MAX_SESSIONS
+    ) -> None:
+        self._idle = idle_seconds
+        self._age = max_age_seconds
+        self._most = most
+        self._stays: OrderedDict[str, _Stay] = OrderedDict()
+        """By session, the one that was silent longest first."""
+        self._begun: deque[tuple[float, str]] = deque()
+        """In the order in which they began; those that ended meanwhile are passed over."""
+        self._open: Counter[str] = Counter()
+
+    def of(self, session: str, now: float) -> Mapping[str, Policy]:
+        """Alias -> who answers the session as long as it is open."""
+        stay = self._stays.get(session)
+        if stay is None:
+            return _NONE
+        if stay.last + self._idle <= now or stay.began + self._age <= now:
+            self.ended(session)
+            return _NONE
+        return stay.policies
+
+    def answered(self, session: str, alias: str, policy: Policy, now: float) -> None:
+        """A call of the session goes to `policy`."""
+        stay = self._stays.get(session)
+        if stay is None:
+            stay = self._stays[session] = _Stay(now, now)
+            self._begin(now, session)
+        stay.last = now
+        self._stays.move_to_end(session)
+        self._move(stay, alias, policy)
+        while len(self._stays) > self._most:
+            self.ended(next(iter(self._stays)))
+
+    def ended(self, session: str) -> None:
+        """The session is over; nothing where it is not known."""
+        stay = self._stays.pop(session, None)
+        for policy in stay.policies.values() if stay else ():
+            self._count(policy, -1)
+
+    def open(self, now: float) -> Mapping[str, int]:
+        """Adapter -> its open sessions."""
+        self._sweep(now)
+        return dict(self._open)
+
+    def recall(self, earlier: "Stays") -> None:
+        """Add what was known earlier; what is known already is newer and stays."""
+        newer = self._stays
+        self._stays, self._open = OrderedDict(), Counter()
+        for stays in (earlier._stays, newer):
+            for session, stay in stays.items():
+                self.ended(session)
+                self._stays[session] = stay
+                for policy in stay.policies.values():
+                    self._count(policy, 1)
+        self._order()
+        while len(self._stays) > self._most:
+            self.ended(next(iter(self._stays)))
+
+    def _begin(self, now: float, session: str) -> None:
+        self._begun.append((now, session))
+        if len(self._begun) > 2 * self._most:
+            self._order()
+
+    def _order(self) -> None:
+        begun = ((stay.began, session) for session, stay in self._stays.items())
+        self._begun = deque(sorted(begun))
+
+    def _sweep(self, now: float) -> None:
+        """End what is over: as many steps as there are such sessions."""
+        while self._stays:
+            session, stay = next(iter(self._stays.items()))
+            if stay.last + self._idle > now:
+                break
+            self.ended(session)
+        while self._begun and self._begun[0][0] + self._age <= now:
+            began, session = self._begun.popleft()
+            known = self._stays.get(session)
+            if known is not None and known.began == began:
+                self.ended(session)
+
+    def _move(self, stay: _Stay, alias: str, policy: Policy) -> None:
+        before = stay.policies.get(alias)
+        if alias in stay.policies and before == policy:
+            return
+        self._count(before, -1)
+        self._count(policy, 1)
+        stay.policies[alias] = policy
+
+    def _count(self, policy: Policy, by: int) -> None:
+        if policy is None:
+            return
+        self._open[policy] += by
+        if not self._open[policy]:
+            del self._open[policy]

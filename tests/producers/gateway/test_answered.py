@@ -1,0 +1,63 @@
+"""Who answered the sessions of the newest calls, read from the log by a gateway that starts."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from events.codec import Event
+from events.envelope import Envelope, minted_id
+from events.rollouts import CallStarted, EventData, SessionEnded
+from producers.gateway.answered import Answered
+from producers.gateway.stays import Stays
+
+IDLE, AGE = 100.0, 1000.0
+NOW = 5000.0
+TODAY = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+def event(data: EventData, seconds_ago: float) -> Event:
+    at = TODAY - timedelta(seconds=seconds_ago)
+    envelope = Envelope(
+        id=minted_id(), type=data.TYPE, version=data.VERSION, subject=data.key(), time=at
+    )
+    return Event(envelope, data)
+
+
+def call(policy: str, seconds_ago: float, session: str = "s", **fields: object) -> Event:
+    given = {
+        "call": minted_id(), "session": session, "alias": "agent", "base": "base",
+        "policy": policy, "routed": "drawn", **fields,
+    }  # fmt: skip
+    return event(CallStarted.model_validate(given), seconds_ago)
+
+
+def after(*events: Event) -> Stays:
+    """What is known once these were read."""
+    answered = Answered(Stays(IDLE, AGE), NOW, TODAY)
+    for one in events:
+        answered.take(one)
+    return answered.stays
+
+
+def test_a_session_stays_with_whom_its_route_gave_it_to() -> None:
+    known = after(call("a", 20), call("a", 10, routed="kept"), call("base", 10, session="other"))
+    assert known.of("s", NOW) == {"agent": "a"}
+    assert known.of("other", NOW) == {"agent": None}
+
+
+@pytest.mark.parametrize("routed", ["named", "fallback"])
+def test_a_call_that_its_route_did_not_decide_moves_no_session(routed: str) -> None:
+    assert after(call("a", 20), call("b", 10, routed=routed)).of("s", NOW) == {"agent": "a"}
+    assert after(call("base", 10, routed=routed)).of("s", NOW) == {}
+
+
+def test_what_ended_or_was_idle_for_too_long_is_not_open() -> None:
+    ended = event(SessionEnded(session="s", because="asked"), 5)
+    assert after(call("a", 10), ended).of("s", NOW) == {}
+    assert after(call("a", IDLE + 1)).of("s", NOW) == {}
+
+
+def test_a_clock_that_was_set_back_keeps_no_session_open_for_longer() -> None:
+    known = after(call("a", seconds_ago=-86_400))
+    assert known.of("s", NOW) == {"agent": "a"}
+    assert known.open(NOW + IDLE) == {}
