@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumers.batch import Batch
-from consumers.folds import FOLDS, Folding
+from consumers.folding import Folding
+from consumers.folds import FOLDS
 from events.codec import decode
 from events.errors import AheadOfLog, BadRecord, KintsugiError, SchemaAhead
 from events.log import EventLog, Record

@@ -18,8 +18,9 @@ import asyncio
 import fcntl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ from envs.evaluation import (
     do_nothing,
     environment_code,
     play_all,
+    scripted_user,
 )
 from envs.task import GENERATED, TaskDefinition
 from events.canonical import exact_json, sha256
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from consumers.reads import Verdict
     from daemon.app import App
+    from envs.endpoint import Endpoint
 
 TRIES: Final = 3
 """How often an attempt is played that machines spoil."""
@@ -124,6 +127,16 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Means:
+    """What a run is played with, and what therefore does not tell one evaluation from another."""
+
+    agent_key: str | None
+    user_key: str | None
+    concurrency: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A task, as far as a report needs it."""
 
@@ -199,8 +212,7 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
     """The first run of an evaluation that is not complete, with what was folded of it."""
     for number in count(1):
-        run = Run(digest, number, lines, trials)
-        _recall(connection, run)
+        run = recalled(connection, Run(digest, number, lines, trials))
         if run.waiting:
             return run
     raise AssertionError("there is always a next run")
@@ -220,6 +232,53 @@ def locked(home: Path, digest: str) -> Iterator[None]:
                 "another --seed"
             ) from error
         yield
+
+
+async def prepared(
+    stack: AsyncExitStack,
+    environment: Environment,
+    spec: Spec,
+    means: Means,
+) -> Setup:
+    """Who plays what; both endpoints are seen to be there."""
+    import stamina.instrumentation
+
+    from envs.endpoint import Endpoint, Sampling
+    from envs.players import ModelAgent
+    from envs.simulator import ModelUser
+
+    # It would log each retry; what came of it is in the rollout's reason.
+    stamina.instrumentation.set_on_retry_hooks(())
+
+    async def endpoint(served: Served, key: str | None) -> "Endpoint":
+        made = Endpoint(
+            served.base_url,
+            served.model,
+            api_key=key,
+            concurrency=means.concurrency,
+            timeout=spec.timeout,
+            attempts=means.retries + 1,
+        )
+        await stack.enter_async_context(made)
+        await made.check()
+        return made
+
+    agent = await endpoint(spec.agent, means.agent_key)
+    sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
+    user = scripted_user(environment)
+    if spec.user is not None:
+        simulator = await endpoint(spec.user, means.user_key)
+        user = lambda task, seed: ModelUser(  # noqa: E731
+            simulator, task, seed, candidates=spec.candidates
+        )
+    return Setup(
+        environment,
+        agent=lambda task, seed: ModelAgent(
+            agent, partial(environment.offered, task), seed, sampling
+        ),
+        user=user,
+        seed=spec.seed,
+    )
 
 
 async def play_run(
@@ -268,15 +327,15 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     found: dict[str, Any] = {
         "tasks": len(run.lines),
         "trials": spec.trials,
-        "pass_hat": _by_k(statistics.pass_hat, _outcomes(run, judged)),
+        "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, judged)),
         "per_capability": {
             capability: {
                 "tasks": len(lines),
-                "pass_hat": _by_k(statistics.pass_hat, _outcomes(run, lines)),
+                "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, lines)),
             }
             for capability, lines in _by_capability(judged).items()
         },
-        "repair_at": _by_k(statistics.repair_at, _outcomes(run, judged)),
+        "repair_at": _by_k(statistics.repair_at, outcomes_of(run, judged)),
         "do_nothing": _do_nothing(idle, judged),
         "unjudged": sum(verdict.termination in UNJUDGED for verdict in run.ended.values()),
         "unevaluated": _unevaluated(idle),
@@ -286,7 +345,7 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
         "run": {"evaluation": run.digest[:16], "number": run.number, "resumed": run.resumed},
     }
     if open_tasks:
-        outcomes = _outcomes(run, run.lines, without_judge=True)
+        outcomes = outcomes_of(run, run.lines, without_judge=True)
         found["without_judge"] = {
             "tasks": len(run.lines),
             "pass_hat": _by_k(statistics.pass_hat, outcomes),
@@ -316,8 +375,8 @@ def _check(environment: Environment, selection: Selection, lines: Sequence[Line]
         raise UnknownTask(f"task {doubled[0]!r} is there twice; name each task once")
 
 
-def _recall(connection: "Connection", run: Run) -> None:
-    """What the tables know of a run."""
+def recalled(connection: "Connection", run: Run) -> Run:
+    """A run with what the tables know of it."""
     from consumers.reads import verdicts
 
     ids = {run.rollout(slot, tried): slot for slot in run.slots for tried in range(TRIES)}
@@ -328,6 +387,7 @@ def _recall(connection: "Connection", run: Run) -> None:
         if known is None or known.termination == Termination.INFRASTRUCTURE_ERROR:
             run.ended[slot] = verdict
     run.resumed = len(run.ended)
+    return run
 
 
 def _note(run: Run, attempt: Attempt) -> None:
@@ -342,7 +402,7 @@ def _slot(attempt: Attempt) -> Slot:
     return attempt.task.id, attempt.trial
 
 
-def _outcomes(
+def outcomes_of(
     run: Run, lines: Sequence[Line], without_judge: bool = False
 ) -> dict[str, list[bool | None]]:
     """Task -> verdicts of its trials; tasks that nobody could judge even once are left out."""

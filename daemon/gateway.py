@@ -26,6 +26,7 @@ import uvicorn
 import uvloop
 
 from daemon.patience import PatientConnection
+from daemon.routes import following
 from daemon.settings import ConfigurationError, Settings
 from daemon.settings import Upstream as ConfiguredUpstream
 from events.envelope import minted_id
@@ -34,6 +35,7 @@ from producers.gateway.entrance import MAX_HEAD_BYTES
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Redaction
+from producers.gateway.routing import Routing
 from producers.gateway.server import Gateway, Options
 from producers.gateway.upstreams import Upstream, Upstreams
 
@@ -67,7 +69,13 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
     )
     recorder = Recorder(app.spool, app.blobs)
     engines = Upstreams(upstreams(settings, urls))
-    return Gateway(recorder, engines, keyring(settings), options, redaction(app))
+    routing = Routing(
+        options.alias,
+        settings.serving.missing,
+        settings.sessions.idle_seconds,
+        settings.serving.max_session_age_seconds,
+    )
+    return Gateway(recorder, engines, keyring(settings), options, redaction(app), routing)
 
 
 def redaction(app: "App") -> Redaction:
@@ -137,7 +145,10 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     check_reach(host, address, bool(settings.keys))
     made = gateway(app, urls)
     _log_to_stderr(redaction(app))
-    with _bound(address, settings.port if port is None else port) as bound:
+    with (
+        _bound(address, settings.port if port is None else port) as bound,
+        following(app, made.desk.routing, made.metrics),
+    ):
         config = uvicorn.Config(
             made.app,
             http=partial(PatientConnection, seconds=settings.client_seconds),  # type: ignore[arg-type]
@@ -218,7 +229,7 @@ def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
         raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
     for url in named:
         _check_url(url)
-    return [Upstream(url, _key(settings, url)) for url in dict.fromkeys(named)]
+    return [Upstream(url, key_of(settings, url)) for url in dict.fromkeys(named)]
 
 
 def _check_url(url: str) -> None:
@@ -240,7 +251,8 @@ def keyring(settings: Settings) -> Keyring:
     return Keyring(keys)
 
 
-def _key(settings: Settings, url: str) -> str | None:
+def key_of(settings: Settings, url: str) -> str | None:
+    """What an engine asks for; None where nothing is set. Raises ConfigurationError."""
     for place, one in enumerate(settings.upstreams):
         if one.url.rstrip("/") == url:
             key = _secret(one, f"upstreams[{place}]")

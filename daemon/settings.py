@@ -27,14 +27,16 @@ from pydantic_settings import (
 )
 
 from events.errors import KintsugiError
+from events.gate import GateSettings
 from producers.gateway.rules import BadRule, BuiltIn, built_in, own
 from producers.gateway.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
 
-_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "KINTSUGI_KAFKA_CACHE"})
-"""Variables that are read elsewhere: where the TOML file is, and where ops/kafka keeps its jars."""
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"})
+"""Variables that are read elsewhere: where the TOML file is, and where ops/kafka keeps its jars and
+ops/vllm its environments."""
 
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
@@ -117,6 +119,24 @@ class Upstream(Section):
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     """A file that holds the key, for secrets that are mounted."""
+    checkpoint: Path | None = None
+    """Folder of the base that it serves, on this machine: what adapters are checked against."""
+    max_loras: int | None = Field(default=None, ge=1)
+    """With which it was started, as the next two. None: what it tells, else vLLM's default."""
+    max_cpu_loras: int | None = Field(default=None, ge=1)
+    max_lora_rank: int | None = Field(default=None, ge=1)
+    path_map: dict[Path, str] = Field(default_factory=dict)
+    """Folder of this machine -> what it is called where the engine runs."""
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    @field_validator("path_map")
+    @classmethod
+    def _whole(cls, found: dict[Path, str]) -> dict[Path, str]:
+        return {here.expanduser().absolute(): there for here, there in found.items()}
 
 
 class Gateway(Section):
@@ -136,6 +156,52 @@ class Gateway(Section):
     client_seconds: float = Field(default=60.0, gt=0)
     """That a client has for sending a request, and for taking some of what waits for it."""
     feedback_per_minute: int = Field(default=600, ge=1)
+
+
+class Serving(Section):
+    """Adapters in the engines."""
+
+    adapters: Path | None = None
+    """Folder that holds them; `adapters` in HOME when unset."""
+    gateway_timeout_seconds: float = Field(default=30.0, gt=0)
+    """A gateway that was silent for so long counts as gone, and nobody waits for it."""
+    max_session_age_seconds: float = Field(default=14400.0, gt=0)
+    """A session that holds a retired adapter for so long is moved."""
+    missing: Literal["base", "refuse"] = "base"
+    """What becomes of a call whose adapter no engine has: somebody else of its route answers, in
+    the end the base; or nobody does."""
+    grace_seconds: float = Field(default=3600.0, ge=0)
+    """Between unloading an adapter and deleting its files."""
+    kept_versions: int = Field(default=3, ge=0)
+    """Of each alias, so many that answered before keep their files for a rollback."""
+
+    @field_validator("adapters")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+
+class Canary(Section):
+    """An adapter that passed its gate, on a part of the sessions."""
+
+    shares: tuple[float, ...] = (0.05, 0.25)
+    """The part, step by step; the incumbent keeps the rest until live traffic has decided."""
+    margin: float = Field(default=0.05, gt=0, lt=1)
+    """How much worse it may be, as a difference of pass^1, and still be promoted."""
+    max_age_seconds: float = Field(default=86400.0, gt=0)
+    """After so long without a decision it ends."""
+
+    @field_validator("shares")
+    @classmethod
+    def _rising(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        within = all(0 < share < 1 for share in shares)
+        if not (shares and within and list(shares) == sorted(set(shares))):
+            raise ValueError("they must rise, above 0 and below 1, and there must be one")
+        return shares
+
+
+class Gate(GateSettings, Section):
+    """When a candidate is good enough."""
 
 
 class Rule(Section):
@@ -198,6 +264,9 @@ class Settings(BaseSettings):
     gateway: Gateway = Gateway()
     redaction: Redaction = Redaction()
     sessions: Sessions = Sessions()
+    serving: Serving = Serving()
+    gate: Gate = Gate()
+    canary: Canary = Canary()
     kafka: Kafka = Kafka()
     log: Log = Log()
 
@@ -235,6 +304,11 @@ class Settings(BaseSettings):
         """Flags, environment, TOML; no .env file, which would be one place too many."""
         toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
         return init_settings, env_settings, toml
+
+    @property
+    def adapters(self) -> Path:
+        """The folder that holds adapters."""
+        return self.serving.adapters or self.home / "adapters"
 
     @property
     def database(self) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from daemon.doctor import Check, Finding
+from daemon.serving.replica import OLDEST_VLLM
 from events.errors import KintsugiError
 from producers.gateway import sse
 from producers.gateway.connections import HttpClient
@@ -32,10 +33,6 @@ from producers.gateway.wire import VLLM, Json, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-OLDEST_VLLM: Final = (0, 32, 0)
-"""The oldest known to answer each request with its own adapter while others are loaded; 0.22.1 and
-0.24.0 do not (https://github.com/vllm-project/vllm/issues/47724)."""
 
 NEEDED_SLOTS: Final = 4
 """Adapters in one step: the stable one, a canary, one that drains, and a spare."""

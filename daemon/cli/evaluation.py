@@ -5,8 +5,6 @@ import json
 import os
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
-from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.app import App
-    from daemon.evaluation import Run, Selection, Served, Spec
+    from daemon.evaluation import Means, Run, Selection, Spec
     from envs.environment import Environment
-    from envs.evaluation import Attempt, Setup
+    from envs.evaluation import Attempt
 
 _SHOWN: Final = 5
 """Unjudged attempts, remarks and defects named on stderr; the log has all of the first."""
@@ -141,7 +139,7 @@ def evaluate(
     ] = "OPENAI_API_KEY",
 ) -> int:
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
-    from daemon.evaluation import Served, Spec
+    from daemon.evaluation import Means, Served, Spec
 
     if user_model is None and (user_base_url is not None or user_best_of > 1):
         raise typer.BadParameter("name the model too", param_hint="--user-model")
@@ -164,17 +162,7 @@ def evaluate(
         base=base or model,
     )
     keys = os.environ.get(api_key_env), os.environ.get(user_api_key_env)
-    return _evaluate(cli, spec, _Means(keys[0], keys[1], concurrency, retries))
-
-
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """What a run is played with, and what therefore does not tell one evaluation from another."""
-
-    agent_key: str | None
-    user_key: str | None
-    concurrency: int
-    retries: int
+    return _evaluate(cli, spec, Means(keys[0], keys[1], concurrency, retries))
 
 
 def _selection(
@@ -230,7 +218,7 @@ def _json_object(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _evaluate(cli: Cli, spec: "Spec", means: _Means) -> int:
+def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
     from daemon.cli.environments import opened
     from daemon.evaluation import digest_of, locked, open_run, passive, report, survey
 
@@ -284,14 +272,14 @@ async def _play(
     environment: "Environment",
     spec: "Spec",
     run: "Run",
-    means: _Means,
+    means: "Means",
     advance: "Callable[[int], None]",
 ) -> _Seen:
-    from daemon.evaluation import play_run
+    from daemon.evaluation import play_run, prepared
 
     seen = _Seen()
     async with AsyncExitStack() as stack:
-        setup = await _setup(stack, environment, spec, means)
+        setup = await prepared(stack, environment, spec, means)
         recorded = play_run(app, setup, spec, run, means.concurrency)
         async with aclosing(recorded) as batches:
             async for batch in batches:
@@ -299,54 +287,6 @@ async def _play(
                     seen.add(rollout, attempt)
                 advance(len(batch))
     return seen
-
-
-async def _setup(
-    stack: AsyncExitStack,
-    environment: "Environment",
-    spec: "Spec",
-    means: _Means,
-) -> "Setup":
-    """Who plays what; both endpoints are seen to be there."""
-    import stamina.instrumentation
-
-    from envs.endpoint import Endpoint, Sampling
-    from envs.evaluation import Setup, scripted_user
-    from envs.players import ModelAgent
-    from envs.simulator import ModelUser
-
-    # It would log each retry; what came of it is in the rollout's reason.
-    stamina.instrumentation.set_on_retry_hooks(())
-
-    async def endpoint(served: "Served", key: str | None) -> Endpoint:
-        made = Endpoint(
-            served.base_url,
-            served.model,
-            api_key=key,
-            concurrency=means.concurrency,
-            timeout=spec.timeout,
-            attempts=means.retries + 1,
-        )
-        await stack.enter_async_context(made)
-        await made.check()
-        return made
-
-    agent = await endpoint(spec.agent, means.agent_key)
-    sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
-    user = scripted_user(environment)
-    if spec.user is not None:
-        simulator = await endpoint(spec.user, means.user_key)
-        user = lambda task, seed: ModelUser(  # noqa: E731
-            simulator, task, seed, candidates=spec.candidates
-        )
-    return Setup(
-        environment,
-        agent=lambda task, seed: ModelAgent(
-            agent, partial(environment.offered, task), seed, sampling
-        ),
-        user=user,
-        seed=spec.seed,
-    )
 
 
 def _warn(cli: Cli, seen: _Seen) -> None:

@@ -9,17 +9,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from daemon.cli.command import Cli, command
+from daemon.cli.serving import EngineUrls
+
+if TYPE_CHECKING:
+    from daemon.work import Worked
 
 T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-_WORK_SECONDS = 5.0
+_WORK_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -72,27 +77,49 @@ def ship(cli: Cli) -> None:
 def work(
     cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Do what is due, then end.")] = False,
+    upstream: EngineUrls = None,
 ) -> None:
-    """End idle sessions and make ended ones into rollouts until stopped."""
-    from daemon.sessions import close_sessions
-    from events.envelope import utc_now
+    """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
+    from consumers.database import DatabaseUnavailable
+    from daemon.serving.fleet import open_fleet
+    from daemon.work import Worker
     from events.errors import LogUnavailable
 
     if once:
-        with cli.app() as app:
-            done = close_sessions(app, utc_now())
-        cli.out.document({"ended": done.ended, "rollouts": done.rollouts})
+        with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+            done = Worker(app, fleet).work()
+        for trouble in done.troubles:
+            cli.out.warn(trouble)
+        cli.out.document(asdict(done))
         return
-    with _until_stopped(cli) as stop, cli.app() as app:
+    with (
+        _until_stopped(cli) as stop,
+        cli.app() as app,
+        open_fleet(app.settings, upstream or ()) as fleet,
+    ):
+        worker = Worker(app, fleet)
         while not stop.is_set():
             try:
-                done = close_sessions(app, utc_now())
-            except LogUnavailable as error:
+                done = worker.work()
+            except (LogUnavailable, DatabaseUnavailable) as error:
                 log.warning("%s", error)
             else:
-                if done.ended or done.rollouts:
-                    log.info("%s sessions ended, %s rollouts", done.ended, done.rollouts)
+                _tell(done)
             stop.wait(_WORK_SECONDS)
+
+
+def _tell(done: "Worked") -> None:
+    """What was done, and what could not be, into the program's own log."""
+    for trouble in done.troubles:
+        log.warning("%s", trouble)
+    if done.ended or done.rollouts:
+        log.info("%s sessions ended, %s rollouts", done.ended, done.rollouts)
+    for what, names in (
+        ("loaded", done.loaded), ("unloaded", done.unloaded), ("collected", done.collected),
+        ("routed", done.routed),
+    ):  # fmt: skip
+        if names:
+            log.info("%s: %s", what, ", ".join(names))
 
 
 @contextmanager
@@ -103,8 +130,9 @@ def _until_stopped(cli: Cli) -> Iterator[threading.Event]:
         level=logging.WARNING if cli.out.quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    # At INFO kafka-python tells of each connection and poll; its troubles come as warnings.
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+    # At INFO these tell of each connection, poll and request; their troubles come as warnings.
+    for name in ("kafka", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set())

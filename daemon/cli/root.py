@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from daemon.cli import (
+    adapters,
     config,
     db,
     diagnose,
@@ -23,6 +24,7 @@ from daemon.cli import (
     rebuild,
     roles,
     rollouts,
+    routes,
     spool,
     status,
 )
@@ -60,5 +62,5 @@ def root(
 
 for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles):
     module.register(app)
-for module in (rollouts, environments, log, spool, dlq, db, config):
+for module in (rollouts, environments, adapters, routes, log, spool, dlq, db, config):
     app.add_typer(module.group)

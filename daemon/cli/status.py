@@ -1,6 +1,8 @@
 """`kintsugi status`: where everything stands."""
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 _MISSING = ("a scheduler: this version records and diagnoses, and runs no cycle",)
 """What a cycle waits for, beside rollouts."""
+
+_GONE: Final = "collected"
+"""State of adapters that nobody wants to see any more."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,12 +44,14 @@ def status(cli: Cli) -> int:
 
 def _document(app: "App") -> dict[str, Any]:
     from consumers.reads import dead_letters, last_round, waiting
+    from consumers.serving import adapter_lines, route_lines
     from daemon.health import folded
 
     with app.reading() as connection:
         counts = waiting(connection)
         letters = dead_letters(connection)
         line = last_round(connection)
+        routes, adapters = route_lines(connection), adapter_lines(connection)
         reached = folded(connection)
     return {
         **_log(app, reached),
@@ -54,8 +61,8 @@ def _document(app: "App") -> dict[str, Any]:
         "dead_letters": len(letters),
         "cycle": _cycle(line),
         "next_cycle": {"due": False, "missing": _missing(counts)},
-        "routes": [],
-        "adapters": [],
+        "routes": [asdict(route) for route in routes],
+        "adapters": [asdict(one) for one in adapters if one.state != _GONE],
         "home": str(app.settings.home),
     }
 
@@ -126,5 +133,13 @@ def _facts(document: dict[str, Any]) -> Any:
         else f"{cycle['round']} by {cycle['trigger']}: {cycle['failed']:,} failures, "
         f"{cycle['patterns']:,} patterns, {cycle['other']:,} unexplained"
     )
+    for route in document["routes"]:
+        part = "shadow" if route["shadow"] else f"{route['share']:.0%}"
+        who = f"{route['adapter'] or route['base']}, {part}"
+        values[f"route {route['alias']}"] = "; ".join(
+            filter(None, [values.get(f"route {route['alias']}"), who])
+        )
+    states = Counter(one["state"] for one in document["adapters"])
+    values["adapters"] = ", ".join(f"{n:,} {state}" for state, n in states.items()) or "none"
     values["next cycle"] = "not due; missing " + "; ".join(document["next_cycle"]["missing"])
     return facts(values)

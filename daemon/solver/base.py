@@ -10,7 +10,12 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from daemon.solver.lora import WEIGHTS, Base, WrongBase, attach, continue_from, weights_sha256
+from daemon.engine.identity import weights_sha256
+from daemon.serving.directory import WEIGHTS, Base, WrongBase
+from daemon.solver.lora import (
+    attach,
+    continue_from,
+)
 from daemon.solver.update import Learner
 from events.errors import KintsugiError
 from events.jobs import JobSpec

@@ -32,18 +32,19 @@ from typing import IO, Any, Final, Self
 import torch
 
 from daemon.engine.chat import Chat
-from daemon.solver import journal, parallel, sft
-from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
-from daemon.solver.choice import Choice
-from daemon.solver.journal import BadJournal, Journal
-from daemon.solver.lora import (
+from daemon.engine.fingerprint import expected
+from daemon.serving.directory import (
     PROVENANCE,
     UNFINISHED,
     WEIGHTS,
     Provenance,
-    save,
     verify,
 )
+from daemon.solver import journal, parallel, sft
+from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
+from daemon.solver.choice import Choice
+from daemon.solver.journal import BadJournal, Journal
+from daemon.solver.lora import save
 from daemon.solver.metrics import Guard, StepMetrics
 from daemon.solver.own_vllm import OwnVllm
 from daemon.solver.parallel import Anew, Update
@@ -421,7 +422,7 @@ class Job:
         self._save_due(self.spec.sampler.rollouts + 1)
         self.activity.phase = "saving"
         folder = self.out / ADAPTER
-        sha256 = save(self.model, folder, self._provenance())
+        sha256 = self._save(folder)
         self.outcome = _trained(self.spec, folder, sha256, self.steps, self.rollouts)
 
     def _fruitless(self) -> str:
@@ -451,7 +452,12 @@ class Job:
             folder = self.out / CHECKPOINTS / str(count)
             if self.rollouts + coming > count and not (folder / PROVENANCE).exists():
                 self.activity.phase = "saving"
-                save(self.model, folder, self._provenance())
+                self._save(folder)
+
+    def _save(self, folder: Path) -> str:
+        """The adapter as it is now, with what tells it from others; its sha256."""
+        told = {"fingerprint": expected(self.model)}
+        return save(self.model, folder, self._provenance().model_copy(update=told))
 
     def _version(self) -> Version:
         return Version(

@@ -17,7 +17,7 @@ from peft import PeftModel
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.solver.lora import Provenance
+from daemon.serving.directory import Provenance
 from daemon.solver.rollouts import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.environment import Environment

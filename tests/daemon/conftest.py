@@ -1,13 +1,17 @@
-"""The command line in this process, in an empty folder and without any setting of ours."""
+"""The command line in this process, with no setting from outside; and adapters for it."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from daemon.__main__ import main
 from tests.daemon.commands import Result, write_examples
+
+if TYPE_CHECKING:
+    from ops.bench.serving.adapters import Adapters
 
 Kintsugi = Callable[..., Result]
 
@@ -51,3 +55,11 @@ def imported(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> Path:
     result = kintsugi("import", write_examples(tmp_path / "examples.jsonl"), "--json")
     assert (result.code, result.json["imported"]) == (0, 5), result.err
     return home
+
+
+@pytest.fixture(scope="session")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> "Adapters":
+    """Directories of adapters of the reference policy, which nobody changes."""
+    from ops.bench.serving.adapters import made
+
+    return made(tmp_path_factory.mktemp("adapters"))

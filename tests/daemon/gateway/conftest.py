@@ -174,13 +174,13 @@ def serving(tokens: PreTrainedTokenizerFast, *flags: str, **defaults: float) -> 
         yield server.url.removesuffix("/v1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """Started as it must be. The checkpoint's own sampling parameters must be without effect."""
     yield from serving(shop_tokens, temperature=0.5)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def raw_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """With the wrong log-probabilities, too little room for adapters, and another tool parser."""
     yield from serving(
@@ -192,7 +192,7 @@ def raw_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bare_vllm(shop_tokens: PreTrainedTokenizerFast) -> Iterator[str]:
     """Without adapters and tools, and with the checkpoint's sampling parameters."""
     yield from serving(

@@ -143,7 +143,7 @@ def test_a_base_url_names_a_session_for_who_can_set_no_header(front: Fronted) ->
     url = f"{front.url}/r/session/talk-2/user/rosa/v1"
     with openai.OpenAI(base_url=url, api_key="none") as client:
         client.completions.create(model="tiny", prompt="a", max_tokens=2)
-        assert [model.id for model in client.models.list()] == ["tiny"]
+        assert [model.id for model in client.models.list()] == ["tiny", "agent"]
     with openai.OpenAI(base_url=f"{front.url}/v1", api_key="none~talk-3") as client:
         client.completions.create(model="tiny", prompt="a", max_tokens=2)
     found = [(call.session, call.attribution) for call in front.started()]

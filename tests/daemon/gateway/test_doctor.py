@@ -1,8 +1,5 @@
 """`kintsugi doctor --upstream`: what an engine does wrong is found by asking it, and named."""
 
-import asyncio
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
@@ -10,7 +7,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +15,7 @@ from starlette.routing import Route
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.test_troubles import unused_url
+from tests.daemon.listening import at_a_port
 
 Json = dict[str, Any]
 
@@ -26,7 +23,6 @@ EVERYWHERE = [
     "models", "version", "return_token_ids", "logprobs-mode", "generation-config", "processes",
     "enable-auto-tool-choice", "enable-lora",
 ]  # fmt: skip
-OF_VLLM = ["max-lora-rank", "max-loras", "max-cpu-loras", "tool-call-parser", "commands"]
 
 
 def examined(kintsugi: Kintsugi, url: str) -> tuple[int, dict[str, tuple[bool, str]]]:
@@ -69,52 +65,6 @@ def test_an_address_that_is_none_is_wrong_usage(kintsugi: Kintsugi) -> None:
     assert "ends in /v1" in result.err
 
 
-@pytest.mark.vllm
-@pytest.mark.timeout(900)
-def test_a_vllm_with_the_flags_that_are_needed_is_as_it_must_be(
-    kintsugi: Kintsugi, vllm: str
-) -> None:
-    code, found = examined(kintsugi, vllm)
-    assert (code, failed(found)) == (0, set()), found
-    assert list(found) == [*EVERYWHERE, *OF_VLLM]
-    shown = {"max-lora-rank": "16,", "max-loras": "4,", "tool-call-parser": "is read as one"}
-    for name, words in shown.items():
-        assert words in found[name][1]
-    assert served(vllm) == ["tiny"], "nothing stays loaded"
-
-
-@pytest.mark.vllm
-@pytest.mark.timeout(900)
-def test_each_wrong_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, raw_vllm: str) -> None:
-    code, found = examined(kintsugi, raw_vllm)
-    assert code == 1
-    wrong = {
-        "logprobs-mode": "--logprobs-mode processed_logprobs",
-        "max-lora-rank": "8, by an adapter that was refused; --max-lora-rank 16",
-        "max-loras": "--max-loras 4",
-        "tool-call-parser": "--tool-call-parser hermes",
-    }
-    assert failed(found) == wrong.keys(), found
-    for name, remedy in wrong.items():
-        assert remedy in found[name][1]
-
-
-@pytest.mark.vllm
-@pytest.mark.timeout(900)
-def test_each_missing_flag_of_vllm_fails_its_own_check(kintsugi: Kintsugi, bare_vllm: str) -> None:
-    code, found = examined(kintsugi, bare_vllm)
-    assert code == 1
-    missed = {
-        "generation-config": "--generation-config vllm",
-        "enable-lora": "--enable-lora",
-        "enable-auto-tool-choice": "--enable-auto-tool-choice",
-    }
-    assert failed(found) == missed.keys(), found
-    for name, remedy in missed.items():
-        assert remedy in found[name][1]
-    assert "max-loras" not in found, "nothing is said of adapters that cannot be loaded"
-
-
 Script = Callable[..., str]
 
 
@@ -134,14 +84,7 @@ def scripted() -> Iterator[Script]:
                 return JSONResponse(next(said[request.url.path]))
 
             app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
-            http = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-            thread = threading.Thread(target=lambda: asyncio.run(http.serve()))
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(setattr, http, "should_exit", True)
-            while not http.started:
-                time.sleep(0.005)
-            return f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}"
+            return stack.enter_context(at_a_port(app))
 
         yield serve
 

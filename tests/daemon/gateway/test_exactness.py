@@ -144,9 +144,12 @@ def test_a_refusal_is_the_engines_and_an_event(
     assert not ended.trainable
 
 
-def test_models_are_the_engines(front: Fronted, live: Live) -> None:
+def test_models_are_the_engines_and_the_alias(front: Fronted, live: Live) -> None:
     direct = httpx2.get(f"{live.url}/v1/models").json()
-    assert httpx2.get(f"{front.url}/v1/models").json() == direct
+    (base,) = direct["data"]
+    alias = {**base, "id": "agent", "root": "tiny", "parent": "tiny"}
+    through = httpx2.get(f"{front.url}/v1/models").json()
+    assert through == {**direct, "data": [base, alias]}
 
 
 def test_a_call_that_no_tool_could_take_is_counted(recite: Recite, front_over: Front) -> None:

@@ -44,6 +44,12 @@ def shown(kintsugi: Kintsugi) -> list[dict[str, Any]]:
     return [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
 
 
+def worked(kintsugi: Kintsugi) -> tuple[int, int]:
+    """Sessions that a round of work ended, and rollouts that it made."""
+    done = kintsugi("work", "--once").json
+    return done["ended"], done["rollouts"]
+
+
 def test_a_closed_session_is_a_rollout_with_all_that_was_said(
     recite: Recite, home: Path, kintsugi: Kintsugi
 ) -> None:
@@ -57,8 +63,8 @@ def test_a_closed_session_is_a_rollout_with_all_that_was_said(
         ask(front, [{"role": "user", "content": "A title for this, please."}])
         calls = [call.call for call in front.started()]
         httpx2.post(f"{front.url}/v1/sessions/talk/end")
-    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 1}
-    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 0}
+    assert worked(kintsugi) == (0, 1)
+    assert worked(kintsugi) == (0, 0)
     (rollout,) = shown(kintsugi)
     assert [m["role"] for m in rollout["messages"]] == [
         "system", "user", "assistant", "tool", "assistant",
@@ -167,6 +173,6 @@ def test_sessions_that_ended_twice_before_anybody_looked_are_rollouts_once(
         for session in ("one", "two"):
             httpx2.post(f"{front.url}/v1/feedback", json={"session": session, "score": 1})
             httpx2.post(f"{front.url}/v1/sessions/{session}/end")
-    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 2}
-    assert kintsugi("work", "--once").json == {"ended": 0, "rollouts": 0}
+    assert worked(kintsugi) == (0, 2)
+    assert worked(kintsugi) == (0, 0)
     assert len(shown(kintsugi)) == 2

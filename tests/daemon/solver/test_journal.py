@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from daemon.engine.identity import weights_sha256
+from daemon.serving.directory import Base, Provenance
 from daemon.solver.journal import BadJournal, Journal
-from daemon.solver.lora import Base, Provenance, attach, save, weights_sha256
+from daemon.solver.lora import (
+    attach,
+    save,
+)
 from daemon.solver.metrics import Guard
 from daemon.solver.presets import preset
 from daemon.solver.update import Learner

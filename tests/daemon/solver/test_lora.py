@@ -14,7 +14,8 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from daemon.solver.lora import (
+from daemon.engine.identity import weights_sha256
+from daemon.serving.directory import (
     CONFIG,
     PROVENANCE,
     UNFINISHED,
@@ -23,13 +24,14 @@ from daemon.solver.lora import (
     Base,
     Provenance,
     WrongBase,
+    verify,
+)
+from daemon.solver.lora import (
     attach,
     continue_from,
     reference,
     save,
     trained_parameters,
-    verify,
-    weights_sha256,
 )
 from events.jobs import LoraSettings
 from tests.daemon.solver.tiny import tiny_model
@@ -142,6 +144,15 @@ def test_the_reference_of_a_continued_adapter_is_its_parent(adapters: Path) -> N
     assert trained_parameters(model).keys() == names.keys()
 
 
+def test_a_provenance_from_before_fingerprints_is_still_read(adapters: Path) -> None:
+    save(trained(), adapters / "old", provenance(tiny_model()))
+    path = adapters / "old" / PROVENANCE
+    document = json.loads(path.read_text())
+    del document["fingerprint"]
+    path.write_text(json.dumps(document))
+    assert verify(adapters / "old").fingerprint is None
+
+
 def test_the_hash_of_a_base_is_of_its_weights_and_nothing_else(adapters: Path) -> None:
     base = tiny_model()
     found = weights_sha256(base)
@@ -180,7 +191,7 @@ def test_equal_adapters_have_equal_bytes(adapters: Path) -> None:
 def test_provenance_names_what_the_adapter_was_made_of(adapters: Path) -> None:
     base = tiny_model()
     hash_of_weights = save(trained(), adapters / "a", provenance(base, parent="f" * 64))
-    found = verify(adapters / "a", base)
+    found = verify(adapters / "a")
     assert found.files[WEIGHTS] == hash_of_weights
     assert found.parent == "f" * 64
     assert found.versions.keys() == {"torch", "transformers", "peft", "safetensors"}

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+from daemon.serving.directory import Base, Provenance
 from daemon.solver import parallel
-from daemon.solver.lora import Base, Provenance, save
+from daemon.solver.lora import save
 from daemon.solver.policy import parts
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner

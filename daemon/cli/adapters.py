@@ -1,0 +1,336 @@
+"""`kintsugi adapters`: what was trained, whether it is any good, and who serves."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
+from daemon.cli.output import facts, table
+from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, followed, publishing
+
+if TYPE_CHECKING:
+    from consumers.serving import AdapterLine, AdapterRow
+    from daemon.serving.comparison import Comparison, Judged
+    from events.gate import GateReport
+
+group = noun("adapters", "What was trained, and what serves.")
+
+Named = Annotated[str, typer.Argument(metavar="ADAPTER", help="Its name, or how it begins.")]
+
+
+@command(group)
+def ls(
+    cli: Cli,
+    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
+) -> None:
+    """List adapters, the one that moved last first."""
+    from consumers.serving import adapter_lines
+
+    with cli.app() as app, app.reading() as connection:
+        lines = adapter_lines(connection, alias)
+    if cli.out.json:
+        cli.out.document([asdict(line) for line in lines])
+    elif lines:
+        cli.out.show(_listing(lines))
+    if not lines:
+        cli.out.hint("there is no adapter yet: kintsugi adapters push FOLDER")
+
+
+def _listing(lines: "list[AdapterLine]") -> Any:
+    rows = [
+        [
+            line.adapter,
+            line.state,
+            line.alias,
+            line.base,
+            line.capability,
+            line.gate["decision"] if line.gate else None,
+            line.since,
+            line.reason,
+        ]
+        for line in lines
+    ]
+    columns = ["adapter", "state", "alias", "base", "for", "gate", "since", "reason"]
+    return table(columns, rows, whole=("adapter", "state"))
+
+
+@command(group)
+def show(cli: Cli, adapter: Named) -> None:
+    """Show one adapter: what it is, what became of it, and what the gate said."""
+    from consumers.serving import adapter_named, adapter_steps, evaluation_lines
+
+    with cli.app() as app, app.reading() as connection:
+        row = adapter_named(connection, adapter)
+        life = adapter_steps(connection, row.adapter)
+        measured = evaluation_lines(connection, row.adapter)
+    if cli.out.json:
+        cli.out.document(
+            {
+                **_document(row),
+                "steps": [asdict(step) for step in life],
+                "evaluations": [asdict(line) for line in measured],
+            }
+        )
+        return
+    cli.out.show(_about(row), "")
+    steps = [[step.time, step.state or "", step.refused or step.reason] for step in life]
+    cli.out.show(table(["when", "state", "why"], steps, whole=("when", "state")))
+    if row.gate is not None:
+        cli.out.show("", _report(row.gate))
+
+
+def _document(row: "AdapterRow") -> dict[str, Any]:
+    gate = None if row.gate is None else row.gate.model_dump(mode="json")
+    return {**asdict(row), "state": str(row.state), "gate": gate}
+
+
+def _about(row: "AdapterRow") -> Any:
+    proof = (
+        "not proven"
+        if row.distance is None or not row.replicas
+        else f"{row.distance:.2g} nats from what it should say, {row.from_base:.2g} from its base, "
+        f"on {', '.join(row.replicas)}"
+    )
+    return facts(
+        {
+            "adapter": row.adapter,
+            "state": f"{row.state}, since {row.since}",
+            "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
+            "from": row.job or row.origin,
+            "files": row.path,
+            "sha256": row.sha256,
+            "proof": proof,
+        }
+    )
+
+
+def _report(report: "GateReport") -> Any:
+    rows = [
+        [
+            check.name,
+            check.verdict,
+            f"{check.value:.4g}",
+            f"{check.limit:.4g}",
+            None if check.low is None else f"{check.low:.4g}",
+            f"{check.tasks:,}",
+        ]
+        for check in report.checks
+    ]
+    columns = ["check", "verdict", "measured", "limit", "at least", "tasks"]
+    return table(columns, rows, right=columns[2:], whole=("check", "verdict"))
+
+
+@command(group, "push")
+def push_(
+    cli: Cli,
+    folder: Annotated[Path, typer.Argument(help="A directory of PEFT.")],
+    alias: Annotated[
+        str | None, typer.Option(help="The agent it is for; default: the gateway's.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Its base as the engines call it; default: theirs.")
+    ] = None,
+    capability: Annotated[
+        str | None, typer.Option(metavar="KIND", help="The kind of task it is for.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Default: made of its kind, steps and weights.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder of its base; default: that of the setting."),
+    ] = None,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Bring an adapter into the home, whoever trained it: checked, named and never changed."""
+    from daemon.serving.fleet import open_fleet
+    from daemon.serving.pushing import push
+
+    with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
+        pushed = push(
+            app,
+            fleet,
+            folder,
+            act_of(actor, reason),
+            alias=alias or app.settings.gateway.alias,
+            base=base,
+            capability=capability,
+            name=name,
+            checkpoint=checkpoint,
+        )
+    row = pushed.adapter
+    if cli.out.json:
+        cli.out.document({**_document(row), "new": pushed.new})
+        return
+    cli.out.show(_about(row))
+    if not pushed.new:
+        cli.out.hint("these very files were pushed before")
+    cli.out.hint(f"is it any good? kintsugi adapters evaluate {row.adapter} --env ENV")
+
+
+@command(group)
+def stage(
+    cli: Cli,
+    adapter: Named,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Load an adapter on every engine, and see that they answer with it; it gets no sessions."""
+    with publishing(cli, upstream) as publisher:
+        row = publisher.stage(adapter, act_of(actor, reason))
+    _print(cli, row)
+
+
+def _print(cli: Cli, row: "AdapterRow") -> None:
+    if cli.out.json:
+        cli.out.document(_document(row))
+    else:
+        cli.out.show(_about(row))
+
+
+@command(group)
+def promote(
+    cli: Cli,
+    adapter: Named,
+    share: Annotated[
+        float,
+        typer.Option(help="Part of the sessions: below 1 it is a canary."),
+    ] = 1.0,
+    override: Annotated[
+        bool, typer.Option("--override", help="Although no gate was passed; needs --reason.")
+    ] = False,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Have an adapter answer its alias. It must have passed the gate."""
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"{share:g} is no share; above 0, up to 1", param_hint="--share")
+    with publishing(cli, upstream) as publisher:
+        act = act_of(actor, reason)
+        row = publisher.promote(adapter, act, share=share, override=override)
+        followed(cli, publisher.app, row)
+
+
+@command(group)
+def rollback(
+    cli: Cli,
+    alias: Annotated[
+        str | None, typer.Argument(metavar="[ALIAS]", help="Default: the gateway's.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="ADAPTER", help="Who answered before; default: the last."),
+    ] = None,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Have whoever answered an alias before answer it again, from every session's next call on."""
+    with publishing(cli, upstream) as publisher:
+        wanted = alias or cli.settings.gateway.alias
+        row = publisher.rollback(wanted, act_of(actor, reason), to)
+        followed(cli, publisher.app, row)
+
+
+@command(group)
+def pin(
+    cli: Cli,
+    adapter: Named,
+    off: Annotated[bool, typer.Option("--off", help="No longer.")] = False,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Keep an adapter loaded, for calls that name it exactly, whatever becomes of routes."""
+    with publishing(cli, upstream) as publisher:
+        row = publisher.pin(adapter, act_of(actor, reason), off=off)
+    _print(cli, row)
+
+
+@command(group)
+def retire(cli: Cli, adapter: Named, actor: ActorName = None, reason: WhyNot = "") -> None:
+    """Take an adapter that no route names out of service; unloaded when nobody uses it."""
+    with publishing(cli) as publisher:
+        row = publisher.retire(adapter, act_of(actor, reason))
+    _print(cli, row)
+
+
+@command(group)
+def evaluate(
+    cli: Cli,
+    adapter: Named,
+    env: Annotated[str, typer.Option(help="Name or path of the environment.")],
+    tasks: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Of the kind it is to be better at.")
+    ] = 200,
+    others: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Of all other kinds together.")
+    ] = 200,
+    trials: Annotated[int, typer.Option(min=1, help="Attempts at each task.")] = 4,
+    target: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Default: the adapter's own.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Default: fresh tasks each time.")] = None,
+    spent: Annotated[
+        bool, typer.Option("--spent", help="No more will be run: what is not shown is rejected.")
+    ] = False,
+    concurrency: Annotated[int, typer.Option(min=2, help="Episodes at once.")] = 16,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Default: the engine's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one answer.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for one answer.")] = 300.0,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> int:
+    """Let an adapter and the incumbent play the same fresh tasks; the gate says which is better.
+
+    Killed, the same command goes on where it was.
+    """
+    from daemon.cli.environments import opened
+    from daemon.serving.comparison import Questions, judge, play
+
+    questions = Questions(tasks, others, trials, target, seed, temperature, max_tokens, timeout)
+    environment = opened(cli, env)
+    act = act_of(actor, reason)
+    with publishing(cli, upstream) as publisher:
+        comparison, means = publisher.compare(adapter, environment, questions, act, concurrency)
+        with cli.out.progress("Playing", comparison.attempts, "episodes") as advance:
+            told = lambda attempts: advance(len(attempts))  # noqa: E731
+            asyncio.run(play(publisher.app, environment, comparison, means, told))
+        judged = judge(publisher.app, comparison, cli.settings.gate, act, spent)
+    _judged(cli, comparison, judged)
+    return {"PROMOTE": DONE, "EXTEND": PARTLY, "REJECT": FAILED}[judged.report.decision]
+
+
+def _judged(cli: Cli, comparison: "Comparison", judged: "Judged") -> None:
+    name, report = comparison.adapter.adapter, judged.report
+    if cli.out.json:
+        cli.out.document(
+            {
+                "adapter": name,
+                "incumbent": comparison.incumbent,
+                "target": comparison.target,
+                "tasks": len(comparison.candidate.lines),
+                "trials": comparison.candidate.spec.trials,
+                "pass_hat_1": judged.rates.model_dump(),
+                "gate": report.model_dump(mode="json"),
+            }
+        )
+        return
+    rates = judged.rates
+    cli.out.show(
+        f"pass^1 {rates.candidate:.3f}, of {comparison.incumbent or comparison.adapter.base} "
+        f"{rates.incumbent:.3f}: {report.decision}",
+        _report(report),
+    )
+    if report.decision == "PROMOTE":
+        cli.out.hint(f"let it answer: kintsugi adapters promote {name} --share 0.05")
+    elif report.decision == "EXTEND":
+        cli.out.hint("neither better nor worse is shown; run it again with more --tasks")

@@ -1,0 +1,91 @@
+"""`kintsugi route`: who answers an alias."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.serving import (
+    ActorName,
+    EngineUrls,
+    WhyNot,
+    act_of,
+    followed,
+    publishing,
+    routes,
+)
+
+group = noun("route", "Who answers an alias.")
+
+_BASE = "base"
+"""What names the base where shares are given."""
+
+
+@command(group)
+def show(
+    cli: Cli,
+    alias: Annotated[
+        str | None, typer.Argument(metavar="ALIAS", help="Only this one; default: all.")
+    ] = None,
+) -> None:
+    """List routes: each part of an alias' sessions, and who answers it."""
+    from consumers.serving import route_lines
+
+    with cli.app() as app, app.reading() as connection:
+        lines = route_lines(connection, alias)
+    if cli.out.json:
+        cli.out.document([asdict(line) for line in lines])
+    elif lines:
+        cli.out.show(routes(lines))
+    if not lines:
+        cli.out.hint("nothing was decided yet, so the base answers: kintsugi adapters promote NAME")
+
+
+@command(group, "set")
+def set_(
+    cli: Cli,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The agent's public name.")],
+    shares: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ADAPTER=SHARE...", help="Who answers which part; `base` is the base."
+        ),
+    ],
+    shadow: Annotated[
+        str | None,
+        typer.Option(metavar="ADAPTER", help="Answers as well, unseen by anybody."),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The base model, where nobody named tells it.")
+    ] = None,
+    upstream: EngineUrls = None,
+    actor: ActorName = None,
+    reason: WhyNot = "",
+) -> None:
+    """Decide by hand who answers an alias; nothing moves such a route by itself."""
+    wanted = _shares(shares)
+    with publishing(cli, upstream) as publisher:
+        act = act_of(actor, reason)
+        row = publisher.set_route(alias, wanted, act, base=base, shadow=shadow)
+        followed(cli, publisher.app, row)
+
+
+def _shares(given: list[str]) -> dict[str | None, float]:
+    found: dict[str | None, float] = {}
+    for part in given:
+        name, _, share = part.rpartition("=")
+        try:
+            value = float(share)
+        except ValueError:
+            value = -1.0
+        if not name or not 0 < value <= 1:
+            raise typer.BadParameter(
+                f"{part!r} is not ADAPTER=SHARE with a share above 0, such as base=0.5",
+                param_hint="ADAPTER=SHARE",
+            )
+        found[None if name == _BASE else name] = value
+    total = sum(found.values())
+    if abs(total - 1) > 1e-9:
+        raise typer.BadParameter(f"the shares sum to {total:g}, not to 1", param_hint="shares")
+    return found

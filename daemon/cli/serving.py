@@ -1,0 +1,102 @@
+"""What commands about adapters and routes share: who asks, of which engines, and what came of it.
+
+Whoever changes a route prints it once the live gateways follow (`followed`).
+"""
+
+import getpass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.command import Cli
+from daemon.cli.output import table
+
+if TYPE_CHECKING:
+    from consumers.serving import RouteLine, RouteRow
+    from daemon.app import App
+    from daemon.serving.decisions import Act
+    from daemon.serving.publish import Publisher
+
+_FOLLOW_SECONDS: Final = 5.0
+"""How long a command waits for gateways to follow a route."""
+_LOOK_SECONDS: Final = 0.05
+
+EngineUrls = Annotated[
+    list[str] | None,
+    typer.Option("--upstream", metavar="URL", help="An engine; may be repeated."),
+]
+ActorName = Annotated[
+    str | None, typer.Option("--actor", metavar="NAME", help="Who asks; default: who you are.")
+]
+WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")]
+
+
+def act_of(actor: str | None, reason: str) -> "Act":
+    """Who asks for something, and why."""
+    from daemon.serving.decisions import Act
+
+    return Act((actor or getpass.getuser())[:128], reason[:1000])
+
+
+@contextmanager
+def publishing(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
+    """The publisher of the home, over the engines at `urls` or those of the settings."""
+    from daemon.serving.fleet import open_fleet
+    from daemon.serving.publish import Publisher
+
+    with cli.app() as app, open_fleet(app.settings, urls or ()) as fleet:
+        yield Publisher(app, fleet)
+
+
+def followed(cli: Cli, app: "App", row: "RouteRow") -> None:
+    """Print a route once the live gateways have it, or say that some have not."""
+    from consumers.serving import route_lines
+
+    live, behind = _wait_for_gateways(app, row.offset)
+    with app.reading() as connection:
+        lines = route_lines(connection, row.alias)
+    if cli.out.json:
+        gateways = {"live": live, "behind": behind}
+        cli.out.document({"route": [asdict(line) for line in lines], "gateways": gateways})
+    else:
+        cli.out.show(routes(lines))
+    if behind:
+        cli.out.hint(
+            f"{behind} of {live} live gateways have not followed within {_FOLLOW_SECONDS:g} s; "
+            "they will, and nothing is unloaded before"
+        )
+
+
+def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
+    """How many gateways are live, and how many of them have not applied an event."""
+    from consumers.gateways import seen
+
+    until = time.monotonic() + _FOLLOW_SECONDS
+    while True:
+        with app.reading() as connection:
+            live = seen(connection, app.settings.serving.gateway_timeout_seconds)
+        behind = sum(one.report.position <= offset for one in live)
+        if not behind or time.monotonic() >= until:
+            return len(live), behind
+        time.sleep(_LOOK_SECONDS)
+
+
+def routes(lines: "list[RouteLine]") -> Any:
+    """Routes as a table."""
+    rows = [
+        [
+            line.alias,
+            line.adapter or line.base,
+            "shadow" if line.shadow else f"{line.share:.1%}",
+            line.why,
+            line.since,
+            line.reason,
+        ]
+        for line in lines
+    ]
+    columns = ["alias", "who answers", "share", "by", "since", "reason"]
+    return table(columns, rows, right=("share",), whole=("alias", "who answers"))

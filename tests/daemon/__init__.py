@@ -1,0 +1,1 @@
+"""What decides, trains and serves: its commands, and each of its packages."""
