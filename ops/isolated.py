@@ -66,8 +66,13 @@ def made(folder: Path, fill: Callable[[str], None]) -> None:
 
 
 def install(python: str, *arguments: str) -> None:
-    """Let uv install these into the environment of this Python. Raises NotInstalled."""
-    checked([sys.executable, "-m", "uv", "pip", "install", "-q", "--python", python, *arguments])
+    """Let uv install these into the environment of this Python. Raises NotInstalled.
+
+    As byte code too: where Python may write none (PYTHONDONTWRITEBYTECODE), each of a server's
+    processes would make it anew at every start.
+    """
+    into = ["--compile-bytecode", "--python", python]
+    checked([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
 
 
 def checked(command: list[str]) -> str:

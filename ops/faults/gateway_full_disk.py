@@ -32,7 +32,8 @@ PATIENCE_SECONDS: Final = 60.0
 BIG: Final = 1 << 20
 """Characters of a request that is no record but a blob."""
 
-_FILLER: Final = "filler"
+FILLER: Final = "filler"
+"""Takes what is left of a disk."""
 _NOBODY: Final = Seen([], "", stream=True)
 
 
@@ -68,10 +69,10 @@ def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -
     with stage.client() as client:
         assert _ask(client, f"{name}.before", chance).acknowledged, "there is space"
         with _under_way(stage, name):
-            (disk / _FILLER).touch()
-            _fill(disk / _FILLER)
+            (disk / FILLER).touch()
+            fill(disk / FILLER)
             _until_refused(client, name, chance)
-        (disk / _FILLER).unlink()
+        (disk / FILLER).unlink()
         deadline = time.monotonic() + PATIENCE_SECONDS
         again = 0
         while not _ask(client, f"{name}.after.{again}", chance).acknowledged:
@@ -125,7 +126,8 @@ def _stream(stage: Scene, mark: str) -> None:
         client.ask([message], {"mark": mark, "words": 30, "held": True}, stream=True)
 
 
-def _fill(path: Path) -> None:
+def fill(path: Path) -> None:
+    """Write a file until there is no byte left."""
     with path.open("wb", buffering=0) as file:
         size = 1 << 20
         while size:

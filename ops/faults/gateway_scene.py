@@ -82,6 +82,10 @@ class Program:
         """SIGCONT."""
         self._running.send_signal(signal.SIGCONT)
 
+    def said(self) -> str:
+        """The end of its output."""
+        return self.output.read_text(errors="replace")[-2000:]
+
     def resident_bytes(self) -> int:
         """Its memory now."""
         status = Path(f"/proc/{self._running.pid}/status").read_text()
@@ -119,10 +123,6 @@ class Gateway(Program):
         text = httpx2.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30).text
         (value,) = [row.split()[1] for row in text.splitlines() if row.startswith(f"{name} ")]
         return float(value)
-
-    def said(self) -> str:
-        """The end of its output."""
-        return self.output.read_text(errors="replace")[-2000:]
 
     def _status(self, path: str) -> int | None:
         try:

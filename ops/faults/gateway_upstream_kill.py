@@ -51,11 +51,11 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 class RealEngine(Program):
     """The embedded engine over the reference policy."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Path, name: str = "scripted") -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         port, model = str(self.port), str(CHECKPOINT)
-        arguments = ("--model", model, "--port", port, "--threads", "1", "--name", "scripted")
+        arguments = ("--model", model, "--port", port, "--threads", "1", "--name", name)
         super().__init__(output, "daemon.engine", *arguments)
 
     def start(self) -> None:
@@ -64,7 +64,8 @@ class RealEngine(Program):
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             if not self.runs() or time.monotonic() > deadline:
-                raise RuntimeError(f"the engine does not start; see {self.output}")
+                what = "takes too long to start" if self.runs() else "ended"
+                raise RuntimeError(f"the engine {what}; see {self.output}:\n{self.said()}")
             time.sleep(0.1)
 
     def _answers(self) -> bool:

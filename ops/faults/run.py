@@ -44,6 +44,12 @@ PLAN: Final = {
     "log_trimmed": (20, 10),
     "power_cut": (1_000, 100),
     "reordered": (200, 40),
+    "serving_database_down": (100, 10),
+    "serving_engine_kill": (100, 10),
+    "serving_files": (200, 20),
+    "serving_full_disk": (100, 10),
+    "serving_kill": (200, 20),
+    "serving_twins": (150, 15),
     "shipper_kill": (100, 20),
 }
 """Driver -> (full count, count of one piece). broker_down, database_down, fold_twins and

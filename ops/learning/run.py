@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
+from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
 from daemon.engine.reference.demonstrations import DEVELOPMENT
 from daemon.solver import job
 from daemon.solver.journal import Journal
-from daemon.solver.lora import weights_sha256
 from daemon.solver.progress import by_group
 from daemon.solver.rollouts import InProcess
 from daemon.solver.spec import digest

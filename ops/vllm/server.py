@@ -25,6 +25,9 @@ FLAGS: Final = (
 SETTINGS: Final = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 """In GiB: what it takes without being asked is more than a small machine has."""
 
+MENDED: Final = {"PYTHONPATH": str(Path(__file__).parent / "mend")}
+"""By which it finds the plugin."""
+
 
 class Vllm(vllm.Vllm):
     """One server over one checkpoint."""
@@ -37,8 +40,10 @@ class Vllm(vllm.Vllm):
         *,
         port: int | None = None,
         flags: Sequence[str] = (),
+        mended: bool = False,
     ) -> None:
-        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`."""
+        """Serves `checkpoint` as `name`; `flags` come after those of `FLAGS`. `mended`: its base is
+        itself also while adapters answer (mend/)."""
         super().__init__(
             place() / "bin" / "python",
             checkpoint,
@@ -46,7 +51,7 @@ class Vllm(vllm.Vllm):
             folder / "vllm.log",
             port=port,
             flags=(*FLAGS, *flags),
-            settings=SETTINGS,
+            settings={**SETTINGS, **(MENDED if mended else {})},
         )
 
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:

@@ -1,5 +1,6 @@
 """Faults of the embedded log, at a twentieth of the full counts (ops/faults/run runs those)."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ compiler = pytest.mark.skipif(
 
 def test_killed_appenders_lose_and_double_nothing(tmp_path: Path) -> None:
     result = kill_appender.run(5, tmp_path, processes=1)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)
 
 
 @pytest.mark.skipif(
@@ -26,13 +27,13 @@ def test_killed_appenders_lose_and_double_nothing(tmp_path: Path) -> None:
 )
 def test_a_full_disk_acknowledges_nothing_falsely_and_is_survived(tmp_path: Path) -> None:
     result = full_disk.run(5, tmp_path)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)
 
 
 @compiler
 def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     result = power_cut.run(20, tmp_path)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)
     assert result["acknowledged"] > 0
 
 

@@ -1,5 +1,6 @@
 """Faults of the fold, at a twentieth of the full counts (ops/faults/run runs those)."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
     tmp_path: Path,
 ) -> None:
     result = fold_kill.run(5, tmp_path)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)
     assert result["sqlite"]["killed_at_work"] > 0
     assert result["postgres"]["killed_at_work"] > 0
 
@@ -22,10 +23,10 @@ def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
 @pytest.mark.usefixtures("postgres")
 def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path) -> None:
     result = fold_twins.run(3, tmp_path)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)
 
 
 @pytest.mark.usefixtures("postgres")
 def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     result = database_down.run(5, tmp_path)
-    assert result["passed"], result
+    assert result["passed"], json.dumps(result, indent=1)

@@ -1,5 +1,6 @@
 """Faults of the gateway, at a small part of the full counts (ops/faults/run runs those)."""
 
+import json
 import os
 from pathlib import Path
 
@@ -20,19 +21,19 @@ pytestmark = pytest.mark.faults
 
 def test_killed_among_all_kinds_of_calls_it_has_what_it_acknowledged_once(tmp_path: Path) -> None:
     found = gateway_kill.run(10, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
     assert found["evidence"] > 0, "no call was under way when it was killed"
 
 
 def test_a_lost_answer_is_given_again_and_the_engine_is_not_asked(tmp_path: Path) -> None:
     found = gateway_retry.run(6, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
     assert found["replayed"] == 6
 
 
 def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     found = gateway_pause.run(3, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
 
 
 @pytest.mark.skipif(
@@ -40,23 +41,23 @@ def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) ->
 )
 def test_on_a_full_disk_nobody_is_told_what_is_not_so(tmp_path: Path) -> None:
     found = gateway_full_disk.run(4, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
 
 
 def test_clients_that_misbehave_cost_no_memory_and_stop_their_engine(tmp_path: Path) -> None:
     found = gateway_clients.run(10, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
     assert found["aborted"] > 0
     assert found["cancelled"] > 0
 
 
 def test_an_engine_that_dies_is_said_recorded_and_replaced(tmp_path: Path) -> None:
     found = gateway_upstream_kill.run(1, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)
 
 
 @pytest.mark.kafka
 @pytest.mark.usefixtures("broker")
 def test_agents_notice_nothing_while_the_broker_is_away(tmp_path: Path) -> None:
     found = gateway_broker_down.run(15, tmp_path)
-    assert found["passed"], found
+    assert found["passed"], json.dumps(found, indent=1)

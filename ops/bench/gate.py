@@ -1,0 +1,217 @@
+"""How often the gate is wrong: its tests and the live guard on simulated evaluations.
+
+    python -m ops.bench.gate [--count 2000] [--checkpoint FILE]
+
+Method. Evaluations are drawn with the spread of tasks and trials that ALGORITHMS 6.3 plans with
+(simulation.py), `--count` for each row; 20,000 is the nightly size. `rate` is how often the gate
+let the candidate pass, `low` and `high` its 95 % interval (Wilson). A row is `met` where the
+interval does not contradict the plan: a candidate that is no better passes in no more than
+`planned` of the cases, one that is better in no fewer but for 0.05. `planned` is then the power of
+a normal test at the variances of these draws, of which a test by steps, exact and over few tasks,
+keeps less; `table` is what ALGORITHMS 6.3 says, which takes the variances not to grow with the
+gain.
+
+    sign_flip          at the size planned for +5 points, and at others of the table
+    group_sequential   four looks with a stop for futility, which costs power
+    e_process          at any time; `tasks_50` and `tasks_80`: by when so many per cent had passed
+    kinds              three kinds that a candidate does not change, so many tasks each, beside a
+                       target that it masters: `rate` of rejections
+    live guard         sessions of two slices, half of them the canary's; `rate` of one outcome
+
+Exit code 1 where a row is not met. Pure arithmetic: the figures are the same on every machine.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from random import Random
+from statistics import NormalDist
+from typing import Final
+
+from daemon.serving.gate import Conduct, Evaluation, Pair, decide, verdict_of
+from daemon.serving.live import Arm, LiveGuard, Outcome
+from events.gate import Decision, GateSettings, Test
+from ops.bench.pieces import Json, Pieces
+from ops.bench.simulation import many, pairs, spread
+
+ALPHA: Final = 0.05
+PIECE: Final = 500
+STEPS: Final = 0.05
+"""By which a power may stand below that of a normal test: sums of few differences have steps."""
+_Z: Final = 1.96
+_NORMAL: Final = NormalDist()
+_MARGIN: Final = 0.05
+"""Of the live guard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of evaluation."""
+
+    name: str
+    planned: float
+    """How often the candidate may pass at most, or has to at least."""
+    at_most: bool
+    work: Callable[[int, int], Json]
+    """Simulates so many with a seed; `passed`, and `stops` where it may stop early."""
+    table: float | None = None
+    """Of ALGORITHMS 6.3."""
+
+    def document(self, pieces: Sequence[Json]) -> Json:
+        """The row, from all pieces."""
+        count = sum(piece["count"] for piece in pieces)
+        passed = sum(piece["passed"] for piece in pieces)
+        low, high = wilson(passed, count)
+        met = low <= self.planned if self.at_most else high >= self.planned - STEPS
+        found: Json = {
+            "row": self.name, "count": count, "rate": round(passed / count, 4),
+            "low": round(low, 4), "high": round(high, 4), "planned": self.planned,
+            "wanted": "at most" if self.at_most else "at least", "table": self.table, "met": met,
+        }  # fmt: skip
+        stops = sorted(stop for piece in pieces for stop in piece.get("stops", ()))
+        if stops:
+            found |= {"tasks_50": _by(stops, count, 0.5), "tasks_80": _by(stops, count, 0.8)}
+        return found
+
+
+def wilson(passed: int, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    share, square = passed / count, _Z**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = _Z * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    return middle - half, middle + half
+
+
+def _by(stops: Sequence[int], count: int, share: float) -> int | None:
+    """After how many tasks this share of all had passed; None where fewer ever did."""
+    place = round(share * count) - 1
+    return stops[place] if place < len(stops) else None
+
+
+def simulated(test: Test, tasks: int, trials: int, gain: float, count: int, seed: int) -> Json:
+    """How many of `count` evaluations passed a test, and after how many tasks."""
+    # Another row must not see the same candidates.
+    start = Random(f"{test} {tasks} {trials} {gain} {seed}").getrandbits(32)
+    found = [verdict_of(d, tasks, test, ALPHA) for d in many(start, count, tasks, trials, gain)]
+    stops = [one.tasks for one in found if one.verdict == "PASS"]
+    early = {} if test == "sign_flip" else {"stops": stops}
+    return {"count": count, "passed": len(stops), **early}
+
+
+def harmless(tasks: int, trials: int, count: int, seed: int) -> Json:
+    """How many of `count` candidates that change nothing but the target, for the better, are
+    rejected for one of three other kinds."""
+    chance = Random(f"kinds {tasks} {trials} {seed}")
+    found = [_harmless(chance, tasks, trials) for _ in range(count)]
+    return {"count": count, "passed": found.count("REJECT")}
+
+
+def _harmless(chance: Random, tasks: int, trials: int) -> Decision:
+    mastered = [Pair(f"m{n}", "target", (False,) * trials, (True,) * trials) for n in range(tasks)]
+    kinds = [
+        replace(pair, task=f"{kind} {pair.task}", slice=kind)
+        for kind in ("a", "b", "c")
+        for pair in pairs(chance, tasks, trials, 0.0)
+    ]
+    same = Conduct(rollouts=1, violations=0, tool_calls=1, malformed=0, tokens=1)
+    found = Evaluation("target", tasks, [*mastered, *kinds], same, same)
+    return decide(found, GateSettings()).decision
+
+
+def watched(
+    outcome: Outcome, incumbent: float, canary: float, sessions: int, count: int, seed: int
+) -> Json:
+    """How many of `count` canaries, with these chances of success, came to an outcome."""
+    chance = Random(f"{outcome} {incumbent} {canary} {seed}")
+    found = [_watched(chance, incumbent, canary, sessions) for _ in range(count)]
+    return {"count": count, "passed": sum(one == outcome for one in found)}
+
+
+def _watched(chance: Random, incumbent: float, canary: float, sessions: int) -> Outcome | None:
+    guard = LiveGuard(_MARGIN)
+    for _ in range(sessions):
+        arm: Arm = chance.choice(("canary", "incumbent"))
+        rate = canary if arm == "canary" else incumbent
+        if guard.judged(arm, chance.choice(("a", "b")), chance.random() < rate) is not None:
+            break
+    return guard.outcome
+
+
+def power(tasks: int, trials: int, gain: float) -> float:
+    """Of a one-sided normal test, at the variances that are drawn with."""
+    between, within = spread(gain)
+    found = gain / sqrt((between + within / trials) / tasks)
+    return round(_NORMAL.cdf(found - _NORMAL.inv_cdf(1 - ALPHA)), 3)
+
+
+def _level(test: Test, tasks: int, trials: int, planned: float = ALPHA) -> Row:
+    """Of candidates that are no better."""
+    name = f"{test}, R={trials}, {tasks} tasks, no gain"
+    return Row(name, planned, at_most=True, work=partial(simulated, test, tasks, trials, 0.0))
+
+
+def _power(test: Test, tasks: int, trials: int, gain: float, table: float | None = None) -> Row:
+    name = f"{test}, R={trials}, {tasks} tasks, +{100 * gain:g} points"
+    work = partial(simulated, test, tasks, trials, gain)
+    return Row(name, power(tasks, trials, gain), at_most=False, work=work, table=table)
+
+
+def _kinds(tasks: int) -> Row:
+    """Rejected by chance: Holm spends a tenth on all kinds together."""
+    name = f"kinds, R=4, {tasks} tasks each, no change: rejected"
+    return Row(name, 0.1, at_most=True, work=partial(harmless, tasks, 4))
+
+
+def _guard(
+    outcome: Outcome, rates: tuple[float, float], sessions: int, planned: float, at_most: bool
+) -> Row:
+    incumbent, canary = rates
+    name = f"live guard, {incumbent:g} against {canary:g}, {sessions} sessions: {outcome}"
+    work = partial(watched, outcome, incumbent, canary, sessions)
+    return Row(name, planned, at_most, work)
+
+
+ROWS: Final = (
+    *(_level("sign_flip", n, r) for r, n in ((1, 700), (4, 191), (8, 106))),
+    *(_power("sign_flip", n, r, 0.05, 0.8) for r, n in ((1, 700), (4, 191), (8, 106))),
+    *(_power("sign_flip", 164, r, 0.05, p) for r, p in ((1, 0.28), (4, 0.77), (8, 0.94))),
+    *(_power("sign_flip", 50, r, 0.1, p) for r, p in ((4, 0.8), (8, 0.95))),
+    _level("group_sequential", 191, 4, planned=0.0506),
+    _power("group_sequential", 191, 4, 0.05),
+    *(_level("e_process", 1500, r) for r in (4, 8)),
+    *(_power("e_process", 1500, r, gain) for gain in (0.05, 0.1) for r in (4, 8)),
+    *(_kinds(tasks) for tasks in (10, 25, 50, 106)),
+    _guard("roll_back", (0.7, 0.7), 1000, ALPHA, at_most=True),
+    _guard("promote", (0.7, 0.65), 1000, ALPHA, at_most=True),
+    _guard("roll_back", (0.8, 0.4), 300, 0.95, at_most=False),
+    _guard("promote", (0.6, 0.85), 400, 0.95, at_most=False),
+)
+"""The sizes of ALGORITHMS 6.3 and 6.4."""
+
+
+def measure(count: int, pieces: Pieces, rows: Sequence[Row] = ROWS) -> Json:
+    """Every row at `count` evaluations."""
+    found = [row.document(pieces.of(row.name, count, PIECE, row.work)) for row in rows]
+    return {"benchmark": "gate", "rows": found, "passed": all(row["met"] for row in found)}
+
+
+def main() -> int:
+    """Print one JSON document."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=2_000, help="evaluations of each row")
+    parser.add_argument("--checkpoint", type=Path, help="goes on where this file ends")
+    options = parser.parse_args()
+    found = measure(options.count, Pieces(options.checkpoint))
+    print(json.dumps(found, indent=2))
+    return 0 if found["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

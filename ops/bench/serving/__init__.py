@@ -1,0 +1,1 @@
+"""Numbers of adapters in a running engine: publishes, flips, fingerprints, planted faults."""

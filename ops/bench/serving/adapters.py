@@ -1,0 +1,137 @@
+"""Adapters of the reference policy as the learner leaves them, without the learning."""
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from daemon.engine.fingerprint import expected, fingerprint
+from daemon.engine.identity import weights_sha256
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.serving.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
+from daemon.serving.fingerprint import Expected
+from daemon.solver.lora import attach, save, trained_parameters
+from events.jobs import LoraSettings
+
+SETTINGS = LoraSettings()
+VERSIONS = {"v1": 0.0, "v2": 0.001, "v3": 0.003}
+"""Name -> how far its weights are from those of v1."""
+SPREAD = 0.01
+"""Of the weights of v1: it stands 0.27 nats from its base."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Directories of adapters of one base."""
+
+    folder: Path
+    base: Path
+
+    def __getitem__(self, name: str) -> Path:
+        return self.folder / name
+
+    def expected(self, name: str) -> Expected:
+        found = verify(self[name]).fingerprint
+        assert found is not None
+        return found
+
+    def others(self, name: str) -> dict[str, Expected]:
+        """What could answer in its place."""
+        return {one: self.expected(one) for one in VERSIONS if one != name}
+
+
+class Maker:
+    """Makes adapters of one base, which it keeps in memory."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        self._base = Base(name="reference", sha256=weights_sha256(self._model))
+        self._told: Expected | None = None
+
+    @contextmanager
+    def made(
+        self, spread: float, drift: float = 0.0, seed: int = 1, rank: int = SETTINGS.rank
+    ) -> Iterator[tuple[PeftModel, Provenance]]:
+        """The base with an adapter of random weights, until the end of the block."""
+        settings = LoraSettings(rank=rank)
+        adapted = attach(self._model, settings, seed)
+        chance = torch.Generator().manual_seed(seed)
+        later = torch.Generator().manual_seed(seed + 1)
+        with torch.no_grad():
+            for name, weights in trained_parameters(adapted).items():
+                if "lora_B" in name:
+                    weights.normal_(std=spread, generator=chance) if spread else None
+                    weights.add_(drift * torch.randn(weights.shape, generator=later))
+        fields: dict[str, Any] = {"seed": seed, "steps": 1, "rollouts": (), "spec": {}}
+        told = self._expected(adapted)
+        try:
+            yield adapted, Provenance(base=self._base, lora=settings, fingerprint=told, **fields)
+        finally:
+            self._model = adapted.unload()
+
+    def _expected(self, adapted: PeftModel) -> Expected:
+        """What it answers to probes; the base's part is computed once."""
+        if self._told is None:
+            self._told = expected(adapted)
+            return self._told
+        answers = fingerprint(adapted, self._told.prompts)
+        return self._told.model_copy(update={"adapter": answers})
+
+    def write(self, folder: Path, spread: float, **options: Any) -> Path:
+        """A directory of such an adapter, its fingerprint in its provenance."""
+        with self.made(spread, **options) as (adapted, told):
+            save(adapted, folder, told)
+        return folder
+
+
+def other_base(folder: Path) -> Path:
+    """A checkpoint of the reference policy's shape, with other weights."""
+    model: Any = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(0.2 * weights.std() * torch.randn_like(weights))
+    model.save_pretrained(folder)
+    return folder
+
+
+def bare(source: Path, folder: Path) -> Path:
+    """A copy as any trainer leaves one: nothing says what it is."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(PROVENANCE))
+    return folder
+
+
+def corrupted(source: Path, folder: Path) -> Path:
+    """A copy of which one tensor holds other numbers."""
+    copied = bare(source, folder)
+    tensors = load_file(copied / WEIGHTS)
+    name = next(name for name in tensors if "layers.2.self_attn.v_proj.lora_B" in name)
+    tensors[name] = tensors[name].roll(1, dims=0).contiguous()
+    save_file(tensors, copied / WEIGHTS, metadata={"format": "pt"})
+    return copied
+
+
+def made(folder: Path) -> Adapters:
+    """Three versions, others that change nothing, little and much, and one of another base."""
+    with warnings.catch_warnings():
+        # Of PEFT: about what transformers will do.
+        warnings.simplefilter("ignore")
+        maker = Maker(CHECKPOINT)
+        for name, drift in VERSIONS.items():
+            maker.write(folder / name, SPREAD, drift=drift)
+        maker.write(folder / "fresh", spread=0.0)
+        maker.write(folder / "faint", spread=SPREAD / 30)
+        maker.write(folder / "strong", spread=3 * SPREAD)
+        Maker(other_base(folder / "base")).write(folder / "strange", SPREAD)
+    corrupted(folder / "v2", folder / "corrupted")
+    for name in (*VERSIONS, "fresh", "strange"):
+        bare(folder / name, folder / f"{name}-bare")
+    return Adapters(folder, CHECKPOINT)

@@ -1,0 +1,66 @@
+"""Are planted faults found? Each is loaded and asked for its proof (place -> figures).
+
+What loads and must not serve, and what must not even be loaded, is in planted.py.
+"""
+
+import shutil
+from pathlib import Path
+
+from daemon.serving.directory import BadAdapter
+from daemon.serving.fingerprint import EXACT, NotProven
+from daemon.serving.fitting import fit
+from ops.bench.pieces import Json
+from ops.bench.serving.adapters import Adapters, made
+from ops.bench.serving.place import RANK, Place
+from ops.bench.serving.planted import FAULTS, REFUSED, Fault
+
+
+def detection(here: Place, folder: Path) -> Json:
+    """Every fault once."""
+    adapters = made(folder / "planted")
+    found = {plant.__name__: _found(here, adapters, plant) for plant in FAULTS}
+    refused = {name: _refused(adapters, folder, name) for name in REFUSED}
+    right = _right(here, adapters)
+    return {
+        "planted": len(found),
+        "found": sum(found.values()),
+        "missed": [name for name, seen in found.items() if not seen],
+        "refused_before_loading": refused,
+        "right_ones_proven": right,
+        "met": all(found.values()) and all(refused.values()) and right,
+    }
+
+
+def _found(here: Place, adapters: Adapters, plant: Fault) -> bool:
+    before = set(here.replica.serving().adapters)
+    name, expected = plant(here.replica, adapters)
+    try:
+        here.replica.prove(name, expected, EXACT, adapters.others("v2"))
+    except NotProven:
+        return True
+    finally:
+        for one in set(here.replica.serving().adapters) - before:
+            here.replica.unload(one)
+    return False
+
+
+def _right(here: Place, adapters: Adapters) -> bool:
+    """Whether what is not damaged is proven: else finding everything proves nothing."""
+    here.replica.load("right", adapters["v2"])
+    try:
+        here.replica.prove("right", adapters.expected("v2"), EXACT, adapters.others("v2"))
+    except NotProven:
+        return False
+    finally:
+        here.replica.unload("right")
+    return True
+
+
+def _refused(adapters: Adapters, folder: Path, name: str) -> bool:
+    spoiled = Path(shutil.copytree(adapters["v1-bare"], folder / name))
+    REFUSED[name](spoiled)
+    try:
+        fit(spoiled, adapters.base, RANK)
+    except BadAdapter:
+        return True
+    return False

@@ -1,0 +1,86 @@
+"""Faults to be found by what an engine answers: each loads without complaint, and none may serve.
+
+    name, expected = plant(replica, adapters)       NotProven must be raised by the proof of it
+
+The directories say nothing of themselves, so the engine has no means to know.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from daemon.serving.directory import WEIGHTS
+from daemon.serving.fingerprint import Expected
+from daemon.serving.replica import Replica
+from ops.bench.serving.adapters import Adapters
+
+
+def loaded(replica: Replica, folder: Path) -> str:
+    """Served under a name that was never used."""
+    name = f"a-{uuid4().hex[:8]}"
+    replica.load(name, folder)
+    return name
+
+
+def base_served(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    """A fresh adapter computes what its base does."""
+    return loaded(replica, adapters["fresh-bare"]), adapters.expected("v2")
+
+
+def base_itself(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    return replica.serving().base, adapters.expected("v2")
+
+
+def old_version(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    return loaded(replica, adapters["v1-bare"]), adapters.expected("v2")
+
+
+def wrong_name(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    """Two names that lead to each other's files."""
+    loaded(replica, adapters["v2-bare"])
+    return loaded(replica, adapters["v3-bare"]), adapters.expected("v2")
+
+
+def wrong_base(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    return loaded(replica, adapters["strange-bare"]), adapters.expected("strange")
+
+
+def corrupted_tensor(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+    """One of 56."""
+    return loaded(replica, adapters["corrupted"]), adapters.expected("v2")
+
+
+Fault = Callable[[Replica, Adapters], tuple[str, Expected]]
+
+FAULTS: Final[dict[Fault, str]] = {
+    base_served: "nearest is its base",
+    base_itself: "nearest is its base",
+    old_version: "nearest is v1",
+    wrong_name: "nearest is v3",
+    wrong_base: "nats from what the adapter computes",
+    corrupted_tensor: "nats from what the adapter computes",
+}
+"""Plant -> what the proof says of it."""
+
+
+def no_numbers(folder: Path) -> None:
+    """All weights are NaN."""
+    tensors = {n: torch.full_like(t, torch.nan) for n, t in load_file(folder / WEIGHTS).items()}
+    save_file(tensors, folder / WEIGHTS)
+
+
+def foreign_modules(folder: Path) -> None:
+    """All weights are those of layers that the base has not."""
+    tensors = load_file(folder / WEIGHTS)
+    save_file({n.replace("layers.", "layers.9"): t for n, t in tensors.items()}, folder / WEIGHTS)
+
+
+REFUSED: Final[dict[str, Callable[[Path], None]]] = {
+    "no_numbers": no_numbers,
+    "foreign_modules": foreign_modules,
+}
+"""Files that no engine may be told to load, though vLLM would."""

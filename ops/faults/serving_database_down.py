@@ -1,0 +1,84 @@
+"""The database goes away while a route turns: the last route stays, and calls go on.
+
+    python -m ops.faults.serving_database_down --count 20
+
+PostgreSQL is killed at a random moment of a promotion, every second time of the part that decides,
+and stays away for a while. Passes when no call failed, nobody but the two adapters answered, the
+command that was hit ended with a sentence or had done its work, and the same command afterwards has
+the new adapter answer, by one turn of the route; and when live tables equal a rebuild.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from consumers.database import open_database
+from migrations.upgrade import upgrade
+from ops.faults.command import command
+from ops.faults.folding import postgres
+from ops.faults.serving_scene import Scene, promotion, scene, until
+from ops.postgres.server import Postgres
+
+LONGEST_SECONDS: Final = 3.0
+"""A promotion takes no longer."""
+DECIDING_SECONDS: Final = 0.5
+"""And no longer from its first event to its last."""
+AWAY_SECONDS: Final = 3.0
+_CODES: Final = (0, 1, 4)
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Take the database away `count` times."""
+    chance, wrong = random.Random(seed), list[str]()
+    codes: dict[str, int] = {}
+    with postgres() as server:
+        url = server.create_database()
+        engine = open_database(url)
+        upgrade(engine)
+        engine.dispose()
+        with scene(folder, KINTSUGI_DATABASE_URL=url) as stage:
+            first = stage.push(stage.version())
+            stage.promote(first)
+            stage.wait_for(first)
+            for number in range(count):
+                said = _strike(stage, server, chance, codes, number % 2 == 1)
+                wrong += [f"{number}: {one}" for one in said]
+            if not stage.done("rebuild")["equal"]:
+                wrong.append("live and rebuilt tables differ")
+    return {
+        "fault": "database down while a route turns", "absences": count, "seeds": [seed],
+        "exit_codes": codes, "wrong": wrong, "passed": not wrong,
+    }  # fmt: skip
+
+
+def _strike(
+    stage: Scene, server: Postgres, chance: random.Random, codes: dict[str, int], deciding: bool
+) -> Iterator[str]:
+    before, name = stage.serving(), stage.push(stage.version())
+    with stage.calling() as calls:
+        events = len(stage.decided())
+        process = stage.begun(*promotion(name))
+        if deciding:
+            until(lambda: len(stage.decided()) > events or process.poll() is not None, "it acts")
+        time.sleep(chance.uniform(0, DECIDING_SECONDS if deciding else LONGEST_SECONDS))
+        server.kill()
+        time.sleep(AWAY_SECONDS)
+        server.start()
+        code = process.wait()
+        codes[str(code)] = codes.get(str(code), 0) + 1
+        if code not in _CODES:
+            yield f"the promotion ended with {code}; see {stage.folder}/commands.log"
+        stage.promote(name)
+        stage.wait_for(name)
+    yield from calls.failed[:5]
+    yield from calls.silent
+    if not set(calls.by) <= {before, name}:
+        yield f"{dict(calls.by)} answered"
+    if stage.flips_to(name) != 1:
+        yield f"the route turned {stage.flips_to(name)} times to {name}"
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,135 @@
+"""Row 27: an engine is killed while it streams, and started again without its adapters.
+
+    python -m ops.faults.serving_engine_kill --count 20
+
+An adapter answers, clients stream, `kintsugi work` runs. Every second time the engine that comes
+back is shown other weights under the adapter's path. Passes when the adapter is served again within
+30 s after the engine answers, having been seen under its name of probation first; where the weights
+are others it never gets its name until they are right again; no call that was cut off looked whole;
+and nothing was decided: the stream `learning` ends where it did.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.serving.desired import PROBATION
+from events.streams import LEARNING
+from ops.faults.command import command
+from ops.faults.serving_scene import BASE, Engine, Scene, exchanged, scene, shown, until
+from ops.vllm.server import Vllm
+
+RECONCILED_SECONDS: Final = 30.0
+REFUSED_SECONDS: Final = 6.0
+"""So long an engine with other weights is watched after it was asked for proof."""
+LIFE_SECONDS: Final = 1.0
+
+
+def run(
+    count: int, folder: Path, seed: int = 0, engines: Sequence[Engine] | None = None
+) -> dict[str, Any]:
+    """Kill the engine `count` times; `engines` is one, by default an embedded one."""
+    moments = random.Random(seed)
+    reconciled: list[float] = []
+    mended: list[float] = []
+    wrong: list[str] = []
+    with scene(folder, engines) as stage:
+        name = stage.push(stage.version())
+        stage.promote(name)
+        lie = exchanged(stage.store, folder / "lie", name, stage.version())
+        stage.wait_for(name)
+        (before,) = stage.app.spool.end(LEARNING.name)
+        worker = stage.worker()
+        worker.launch()
+        try:
+            with stage.calling() as calls:
+                for number in range(count):
+                    until(_more(calls.by, name), "the adapter answers")
+                    time.sleep(moments.uniform(0, LIFE_SECONDS))
+                    lies = number % 2 == 1
+                    took = _strike(stage, name, lie if lies else None, wrong)
+                    (mended if lies else reconciled).append(took)
+        finally:
+            worker.kill()
+        (after,) = stage.app.spool.end(LEARNING.name)
+    figures = {
+        "reconciled_seconds": max(reconciled),
+        "refused": len(mended),
+        "mended_seconds": max(mended, default=0.0),
+        "control_events": after - before,
+        "answered_by_base": calls.by[BASE],
+        "wrong": wrong,
+        **calls.report(),
+    }
+    passed = not wrong and after == before and max(reconciled) < RECONCILED_SECONDS
+    passed = passed and not calls.silent
+    return {
+        "fault": "kill -9 engine that serves adapters", "kills": count, "seeds": [seed], **figures,
+        "passed": passed,
+    }  # fmt: skip
+
+
+def _more(by: Mapping[str, int], name: str) -> Callable[[], bool]:
+    """Whether it answered since now."""
+    known = by.get(name, 0)
+    return lambda: by.get(name, 0) > known
+
+
+def _strike(stage: Scene, name: str, lie: Path | None, wrong: list[str]) -> float:
+    """Kill it, start it, and see it taken back; seconds since it answered with the right files."""
+    (engine,), (view,) = stage.engines, stage.views
+    engine.kill()
+    if lie is not None:
+        shown(view, lie)
+    with _watching(stage, engine) as seen:
+        engine.start()
+        if lie is not None:
+            tried = name + PROBATION
+            until(lambda: any(tried in one for one in seen), "the adapter is tried")
+            time.sleep(REFUSED_SECONDS)
+            if any(name in one for one in seen):
+                wrong.append(f"{name} was served with other weights")
+            shown(view, stage.store)
+        began = time.monotonic()
+        until(lambda: name in stage.held(engine), "the adapter is loaded again")
+        stage.wait_for(name)
+        took = time.monotonic() - began
+    first = next(one for one in seen if one)
+    if name in first:
+        wrong.append(f"{name} was served before it was proven")
+    return round(took, 2)
+
+
+@contextmanager
+def _watching(stage: Scene, engine: Engine) -> Iterator[list[set[str]]]:
+    """What the engine names meanwhile, look by look."""
+    seen: list[set[str]] = []
+    over = Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.append(stage.held(engine))
+            over.wait(0.005)
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def vllm(folder: Path) -> Sequence[Engine]:
+    """A real vLLM, not started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Vllm(CHECKPOINT, BASE, folder, flags=("--max-model-len=512",))]
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,123 @@
+"""Adapters' files are truncated or deleted, before an engine has read them and after.
+
+    python -m ops.faults.serving_files --count 20
+
+Before: the files of a pushed adapter are damaged, then it is to be promoted. Passes when that is
+refused with a sentence, no engine holds anything of it, the route stays and calls go on; and when
+the same command promotes it once the files are right again.
+After: those of the adapter that answers are damaged. Passes when it goes on answering; when an
+engine that was started again does not get it back, and answers as the base; and when it does once
+the files are right again.
+"""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.serving.directory import CONFIG, WEIGHTS
+from ops.faults.command import command
+from ops.faults.serving_scene import Scene, promotion, scene, until
+
+WATCHED_SECONDS: Final = 5.0
+"""So long an engine is watched that must not get an adapter back."""
+
+
+def truncated(folder: Path, chance: random.Random) -> None:
+    """Its weights end somewhere."""
+    weights = folder / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[: chance.randrange(weights.stat().st_size)])
+
+
+def deleted(folder: Path, chance: random.Random) -> None:
+    """One of its files, or all of them, are gone."""
+    gone = chance.choice((WEIGHTS, CONFIG, None))
+    shutil.rmtree(folder) if gone is None else (folder / gone).unlink()
+
+
+Damage = Callable[[Path, random.Random], None]
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Damage files `count` times."""
+    chance, wrong = random.Random(seed), list[str]()
+    strikes = [(damage, when) for when in (_before, _after) for damage in (truncated, deleted)]
+    with scene(folder) as stage:
+        first = stage.push(stage.version())
+        stage.promote(first)
+        stage.wait_for(first)
+        worker = stage.worker()
+        worker.launch()
+        try:
+            for number, (damage, when) in zip(range(count), cycle(strikes), strict=False):
+                said = when(stage, damage, chance)
+                wrong += [f"{number}, {damage.__name__}: {one}" for one in said]
+        finally:
+            worker.kill()
+    return {
+        "fault": "files of adapters truncated and deleted", "damages": count, "seeds": [seed],
+        "wrong": wrong, "passed": not wrong,
+    }  # fmt: skip
+
+
+def _before(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
+    """What is wrong after files that no engine has read were damaged."""
+    (engine,) = stage.engines
+    incumbent, name = stage.serving(), stage.push(stage.version())
+    with stage.calling() as calls:
+        with _damaged(stage.store / name, damage, chance):
+            ended = stage.command(*promotion(name))
+            if ended.returncode != 1 or "Traceback" in ended.stderr:
+                yield f"the promotion ended with {ended.returncode}: {ended.stderr.strip()}"
+            if name in stage.held(engine):
+                yield f"the engine holds {name}"
+            if stage.serving() != incumbent or stage.state(name) != "produced":
+                yield f"{name} is {stage.state(name)}, and {stage.serving()} answers"
+        stage.promote(name)
+        stage.wait_for(name)
+    yield from calls.failed
+    yield from calls.silent
+
+
+def _after(stage: Scene, damage: Damage, chance: random.Random) -> Iterator[str]:
+    """What is wrong after files of the adapter that answers were damaged."""
+    (engine,) = stage.engines
+    name = stage.serving()
+    assert name is not None, "an adapter answers"
+    with _damaged(stage.store / name, damage, chance):
+        with stage.calling() as calls:
+            time.sleep(1)
+        yield from calls.failed
+        yield from calls.silent
+        if set(calls.by) != {name}:
+            yield f"{dict(calls.by)} answered"
+        engine.kill()
+        engine.start()
+        until(lambda: stage.answerer() != "nobody", "the engine answers")
+        deadline = time.monotonic() + WATCHED_SECONDS
+        while time.monotonic() < deadline:
+            if name in stage.held(engine) or stage.answerer() == name:
+                yield f"{name} came back with damaged files"
+                break
+            time.sleep(0.05)
+    stage.wait_for(name)
+
+
+@contextmanager
+def _damaged(folder: Path, damage: Damage, chance: random.Random) -> Iterator[None]:
+    kept = folder.with_name(f"kept-{folder.name}")
+    shutil.copytree(folder, kept)
+    damage(folder, chance)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        kept.rename(folder)
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

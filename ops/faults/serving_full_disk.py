@@ -1,0 +1,98 @@
+"""The disk of a home is full while adapters are pushed, staged and promoted.
+
+    python -m ops.faults.serving_full_disk --count 20
+
+A home on a file system of 128 MB is filled up, up to a few bytes that differ from time to time;
+then an adapter is pushed, and one that was pushed before is promoted. Passes when each command did
+its work or said in a sentence why not; what it refused left no folder, no turned route, and no
+adapter on an engine but what the log calls staged (the disk may fill between that and the route);
+calls were answered all along (but the end of a session cannot be written then, and that is said);
+and the same commands do their work once there is space.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.gateway_full_disk import FILLER, fill
+from ops.faults.serving_scene import Scene, promotion, scene
+from ops.faults.small_disk import small_disk
+
+DISK_BYTES: Final = 128 << 20
+"""Room for what is recorded meanwhile, and for a rebuild of it."""
+LEFT_BYTES: Final = 2 << 20
+"""At most, when it is full."""
+_CODES: Final = (0, 1, 4)
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Fill and free the disk `count` times."""
+    chance, wrong = random.Random(seed), list[str]()
+    refused = {"push": 0, "promote": 0}
+    with (
+        small_disk(folder / "disk", DISK_BYTES) as disk,
+        scene(folder, home=disk / "home", KINTSUGI_SERVING__GRACE_SECONDS="0") as stage,
+    ):
+        first = stage.push(stage.version())
+        stage.promote(first)
+        stage.wait_for(first)
+        for number in range(count):
+            said = _strike(stage, disk, chance, refused)
+            wrong += [f"{number}: {one}" for one in said]
+            stage.done("work", "--once")
+        verified = stage.done("log", "verify")["ok"]
+        equal = stage.done("rebuild")["equal"]
+    if not (verified and equal):
+        wrong.append(f"the log is whole: {verified}; live equals rebuilt: {equal}")
+    return {
+        "fault": "disk full while adapters are staged", "fillings": count, "seeds": [seed],
+        "refused": refused, "wrong": wrong,
+        "passed": not wrong and refused["push"] > 0,
+    }  # fmt: skip
+
+
+def _strike(
+    stage: Scene, disk: Path, chance: random.Random, refused: dict[str, int]
+) -> Iterator[str]:
+    (engine,) = stage.engines
+    name, fresh = stage.push(stage.version()), stage.version()
+    incumbent, folders = stage.serving(), _folders(stage)
+    with stage.calling() as calls:
+        _fill_up(disk, chance)
+        pushed = stage.command("adapters", "push", str(fresh))
+        promoted = stage.command(*promotion(name))
+        held, left = stage.held(engine), _folders(stage) - folders
+        (disk / FILLER).unlink()
+        staged = stage.state(name) == "staged"
+        for what, ended in (("push", pushed), ("promote", promoted)):
+            refused[what] += ended.returncode != 0
+            if ended.returncode not in _CODES or "Traceback" in ended.stderr:
+                yield f"{what} ended with {ended.returncode}: {ended.stderr.strip()}"
+        if pushed.returncode and left:
+            yield f"a push that was refused left {sorted(left)}"
+        if promoted.returncode and stage.serving() == incumbent and name in held and not staged:
+            yield f"a promotion that was refused left {name} on the engine, not staged by the log"
+        last = stage.push(fresh)
+        for one in (name, last):
+            stage.promote(one)
+            stage.wait_for(one)
+    yield from calls.failed[:5]
+    yield from calls.silent
+
+
+def _folders(stage: Scene) -> set[str]:
+    return {folder.name for folder in stage.store.iterdir() if folder.is_dir()}
+
+
+def _fill_up(disk: Path, chance: random.Random) -> None:
+    """All of it but a few bytes."""
+    filler = disk / FILLER
+    fill(filler)
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - chance.randrange(LEFT_BYTES))
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

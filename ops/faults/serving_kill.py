@@ -1,0 +1,89 @@
+"""`kill -9` of commands and of `kintsugi work` at random moments; then the same thing once more.
+
+    python -m ops.faults.serving_kill --count 20
+
+Each time an adapter is promoted by a command that is killed, then by one that is not; then `work`,
+which is to unload and collect the one before the last, is killed, and started once more. Passes
+when each redo ends where one that was never killed does: one turn of the route to the adapter, the
+adapter on the engine and answering, those before unloaded and their files gone, live tables equal
+to a rebuild; and when no call failed.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.serving_scene import Scene, promotion, scene, until
+
+LONGEST_SECONDS: Final = 3.0
+"""A command ends within, so it is killed before, and sometimes not."""
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Kill both `count` times."""
+    moments, wrong = random.Random(seed), list[str]()
+    killed = 0
+    with (
+        scene(
+            folder, KINTSUGI_SERVING__GRACE_SECONDS="0", KINTSUGI_SERVING__KEPT_VERSIONS="1"
+        ) as stage,
+        stage.calling() as calls,
+    ):
+        names: list[str] = []
+        for number in range(count):
+            names.append(stage.push(stage.version()))
+            killed += _killed(stage.begun(*promotion(names[-1])), moments)
+            stage.promote(names[-1])
+            stage.wait_for(names[-1])
+            killed += _killed(stage.begun("work"), moments)
+            stage.done("work", "--once")
+            until(lambda: _is_settled(stage, names), "what is not kept is collected")
+            wrong += [f"{number}: {one}" for one in _wrong(stage, names)]
+        equal = stage.done("rebuild")["equal"]
+    if not equal:
+        wrong.append("live and rebuilt tables differ")
+    wrong += calls.failed[:5]
+    figures = {"killed": killed, "wrong": wrong, **calls.report()}
+    return {
+        "fault": "kill -9 commands and work", "rounds": count, "seeds": [seed], **figures,
+        "passed": not wrong and killed > 0 and not calls.silent,
+    }  # fmt: skip
+
+
+def _killed(process: "Popen[bytes]", moments: random.Random) -> bool:
+    """Kill it at a random moment; whether it was still at work."""
+    time.sleep(moments.uniform(0, LONGEST_SECONDS))
+    running = process.poll() is None
+    process.kill()
+    process.wait()
+    return running
+
+
+def _is_settled(stage: Scene, names: list[str]) -> bool:
+    """What a worker that is never killed would come to; takes another round where it is not."""
+    gone = {stage.state(name) for name in names[:-2]} <= {"collected"}
+    if not gone:
+        stage.done("work", "--once")
+    return gone
+
+
+def _wrong(stage: Scene, names: list[str]) -> Iterator[str]:
+    (engine,) = stage.engines
+    name = names[-1]
+    if (stage.serving(), stage.state(name)) != (name, "promoted"):
+        yield f"{name} is {stage.state(name)}, and {stage.serving()} answers"
+    if stage.flips_to(name) != 1:
+        yield f"the route turned {stage.flips_to(name)} times to {name}"
+    if stage.held(engine) != set(names[-2:]):
+        yield f"the engine holds {sorted(stage.held(engine))}, not {names[-2:]}"
+    left = {folder.name for folder in stage.store.iterdir() if folder.is_dir()}
+    if left != set(names[-2:]):
+        yield f"the folders {sorted(left)} are there, not {names[-2:]}"
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,353 @@
+"""What the drivers of serving share: engines, a gateway and a home with adapters, and who calls.
+
+    with scene(folder, engines=2) as stage:
+        name = stage.push(stage.version())
+        with stage.calling() as calls:
+            stage.command("adapters", "promote", name, ...)
+        found = calls.report()
+
+Engines, gateway, `kintsugi work` and commands are processes of their own; this one reads tables and
+log. An engine sees the adapters of the home through a link, so that it can be shown others.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+import httpx2
+from pydantic import SecretStr
+
+from consumers import serving
+from daemon.app import App
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.settings import Settings
+from events.codec import Event, decode
+from events.serving import RouteChanged
+from events.streams import LEARNING
+from ops.bench.serving.adapters import SPREAD, Maker
+from ops.faults.gateway_scene import ROOT, Gateway, Program
+from ops.faults.gateway_upstream_kill import RealEngine
+
+ALIAS: Final = "agent"
+BASE: Final = "reference"
+PATIENCE_SECONDS: Final = 120.0
+TOKENS: Final = 24
+"""Of an answer."""
+
+_LOOK_SECONDS: Final = 0.02
+_SHOWN: Final = 5
+
+
+class Engine(Protocol):
+    """An engine that can be killed and started again at its address."""
+
+    @property
+    def url(self) -> str:
+        """Ends in `/v1`."""
+
+    def start(self) -> object:
+        """Returns when it answers."""
+
+    def kill(self) -> None:
+        """At once."""
+
+
+@dataclass(slots=True)
+class Calls:
+    """What clients saw: every call is a stream of known length in a session of its own."""
+
+    by: Counter[str] = field(default_factory=Counter)
+    """Whole answers, by who gave them."""
+    failed: list[str] = field(default_factory=list)
+    """Those that were told so."""
+    silent: list[str] = field(default_factory=list)
+    """Answers that came short and looked whole."""
+    unended: int = 0
+    """Sessions whose end was refused, after an answer that was whole."""
+
+    @property
+    def count(self) -> int:
+        """All that are over."""
+        return self.by.total() + len(self.failed) + len(self.silent)
+
+    def report(self) -> dict[str, Any]:
+        """For the figures."""
+        return {
+            "calls": self.count,
+            "failed_calls": len(self.failed),
+            "silent": len(self.silent),
+            "unended": self.unended,
+            "said": self.failed[:_SHOWN] + self.silent[:_SHOWN],
+        }
+
+
+class Caller(threading.Thread):
+    """Calls again and again until it is told to stop."""
+
+    def __init__(self, url: str, calls: Calls, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._calls = calls
+        self._over = stop
+        self._client = httpx2.Client(base_url=url, timeout=60, trust_env=False)
+
+    def run(self) -> None:
+        """Until the stop."""
+        while not self._over.is_set():
+            try:
+                self._call()
+            except (httpx2.HTTPError, ValueError, KeyError) as error:
+                self._calls.failed.append(f"{type(error).__name__}: {error}"[:300])
+                self._over.wait(0.05)
+        self._client.close()
+
+    def _call(self) -> None:
+        session = uuid4().hex
+        body = {
+            "model": ALIAS, "messages": [{"role": "user", "content": "Hello"}], "stream": True,
+            "max_tokens": TOKENS, "ignore_eos": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        headers = {"x-kintsugi-session": session}
+        asked = self._client.stream("POST", "/chat/completions", json=body, headers=headers)
+        with asked as answer:
+            lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
+            answer.raise_for_status()
+            who = answer.headers["x-kintsugi-adapter"]
+        self._judge(who, lines)
+        ended = self._client.post(f"/sessions/{session}/end")
+        self._calls.unended += not ended.is_success
+
+    def _judge(self, who: str, lines: Sequence[str]) -> None:
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if "[DONE]" not in line]
+        if errors := [chunk["error"] for chunk in chunks if "error" in chunk]:
+            self._calls.failed.append(str(errors[0])[:300])
+        elif not lines or "[DONE]" not in lines[-1]:
+            self._calls.failed.append("the stream ended without [DONE]")
+        elif [c["usage"]["completion_tokens"] for c in chunks if c.get("usage")] != [TOKENS]:
+            self._calls.silent.append(f"{who} wrote fewer tokens than {TOKENS}: {lines[-2][:200]}")
+        else:
+            self._calls.by[who] += 1
+
+
+@dataclass
+class Scene:
+    """Everything started."""
+
+    folder: Path
+    engines: Sequence[Engine]
+    views: Sequence[Path]
+    """By engine: the link through which it sees the adapters of the home."""
+    gateway: Gateway
+    app: App
+    variables: Mapping[str, str]
+    maker: Maker
+    made: int = 0
+
+    @property
+    def store(self) -> Path:
+        """The adapters of the home."""
+        return self.app.settings.adapters
+
+    def version(self) -> Path:
+        """A directory of an adapter that no other is like."""
+        self.made += 1
+        return self.maker.write(self.folder / f"version-{self.made}", SPREAD, seed=self.made)
+
+    def worker(self) -> Program:
+        """`kintsugi work`, not started."""
+        return Program(self.folder / "work.log", "daemon", "work", **self.variables)
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`kintsugi ARGUMENTS` until it ends."""
+        return subprocess.run(
+            _kintsugi(arguments), cwd=self.folder, env=self._environment(), text=True,
+            capture_output=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
+
+    def begun(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """The same, to be killed."""
+        with (self.folder / "commands.log").open("ab") as output:
+            return subprocess.Popen(
+                _kintsugi(arguments), cwd=self.folder, env=self._environment(), stdout=output,
+                stderr=output,
+            )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
+        return {**clean, "PYTHONPATH": str(ROOT), **self.variables}
+
+    def done(self, *arguments: str) -> Any:
+        """What a command printed. Raises RuntimeError unless it ended well."""
+        ended = self.command(*arguments)
+        if ended.returncode != 0:
+            raise RuntimeError(f"kintsugi {' '.join(arguments)}: {ended.stderr.strip()}")
+        return json.loads(ended.stdout)
+
+    def push(self, directory: Path) -> str:
+        """Bring an adapter into the home; its name."""
+        return str(self.done("adapters", "push", str(directory))["adapter"])
+
+    def promote(self, name: str) -> None:
+        """Have an adapter answer alone."""
+        self.done(*promotion(name))
+
+    def serving(self) -> str | None:
+        """Who answers the alias alone, by the tables; None for the base."""
+        self.app.settle()
+        with self.app.reading() as connection:
+            row = serving.route_row(connection, ALIAS)
+        return None if row is None else row.standing.incumbent
+
+    def state(self, name: str) -> str:
+        """Of an adapter, by the tables."""
+        self.app.settle()
+        with self.app.reading() as connection:
+            row = serving.adapter_row(connection, name)
+        return "absent" if row is None else row.state.value
+
+    def decided(self) -> list[Event]:
+        """Every event of `learning`."""
+        return [decode(record) for record in self.app.spool.read(LEARNING.name, 0, 0)]
+
+    def flips_to(self, name: str) -> int:
+        """How often a route turned to an adapter, by the log."""
+        changes = [one.data for one in self.decided() if isinstance(one.data, RouteChanged)]
+        return sum([part.adapter for part in one.shares] == [name] for one in changes)
+
+    def held(self, engine: Engine) -> set[str]:
+        """The adapters that an engine names; none for one that gives no answer."""
+        try:
+            cards = httpx2.get(f"{engine.url}/models", timeout=30).json()["data"]
+        except httpx2.TransportError:
+            return set()
+        return {card["id"] for card in cards if card.get("parent")}
+
+    def answerer(self) -> str:
+        """Who answers a call now, and `nobody`."""
+        body = {"model": ALIAS, "prompt": "Hello", "max_tokens": 1}
+        answer = httpx2.post(f"{self.gateway.url}/completions", json=body, timeout=60)
+        return answer.headers.get("x-kintsugi-adapter", "nobody") if answer.is_success else "nobody"
+
+    def wait_for(self, name: str) -> None:
+        """Until it answers. Raises TimeoutError."""
+        until(lambda: self.answerer() == name, f"{name} answers")
+
+    @contextmanager
+    def calling(self, clients: int = 2) -> Iterator[Calls]:
+        """Clients that call meanwhile."""
+        calls, stop = Calls(), threading.Event()
+        callers = [Caller(self.gateway.url, calls, stop) for _ in range(clients)]
+        for caller in callers:
+            caller.start()
+        try:
+            yield calls
+        finally:
+            stop.set()
+            for caller in callers:
+                caller.join()
+
+
+def _kintsugi(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "daemon", "--json", *arguments]
+
+
+def promotion(name: str) -> tuple[str, ...]:
+    """The command that has an adapter answer alone."""
+    return "adapters", "promote", name, "--override", "--reason", "a fault is tried"
+
+
+def until(true: Callable[[], bool], what: str, patience: float = PATIENCE_SECONDS) -> float:
+    """Wait until something is so; seconds. Raises TimeoutError."""
+    began = time.monotonic()
+    while not true():
+        if time.monotonic() > began + patience:
+            raise TimeoutError(f"{what}: not within {patience:g} s")
+        time.sleep(_LOOK_SECONDS)
+    return time.monotonic() - began
+
+
+def shown(view: Path, folder: Path) -> None:
+    """Have an engine see another folder of adapters."""
+    other = view.with_name(f"{view.name}.new")
+    other.symlink_to(folder)
+    other.replace(view)
+
+
+def exchanged(store: Path, folder: Path, name: str, other: Path) -> Path:
+    """A copy of the store in which an adapter's files are those of another version."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(store, folder)
+    shutil.rmtree(folder / name)
+    shutil.copytree(other, folder / name)
+    return folder
+
+
+@contextmanager
+def scene(
+    folder: Path,
+    engines: Sequence[Engine] | None = None,
+    home: Path | None = None,
+    **variables: str,
+) -> Iterator[Scene]:
+    """Everything started, and ended whatever happens. `engines`: else one embedded engine.
+
+    `variables` are KINTSUGI_* settings, `home` another place than below `folder`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack, warnings.catch_warnings():
+        # Of PEFT: about what transformers will do.
+        warnings.simplefilter("ignore")
+        engines = embedded(folder, 1) if engines is None else engines
+        for engine in engines:
+            stack.callback(engine.kill)
+            engine.start()
+        place = home or folder / "home"
+        views = [folder / f"view-{number}" for number in range(len(engines))]
+        for view in views:
+            view.symlink_to(place / "adapters")
+        settings = {**_settings(place, engines, views), **variables}
+        gateway = Gateway(folder, [], settings)
+        stack.callback(gateway.kill)
+        gateway.start()
+        app = App(_loaded(settings))
+        stack.callback(app.close)
+        yield Scene(folder, engines, views, gateway, app, settings, Maker(CHECKPOINT))
+
+
+def embedded(folder: Path, count: int) -> list[RealEngine]:
+    """Embedded engines over the reference policy, not started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [RealEngine(folder / f"engine-{number}.log", name=BASE) for number in range(count)]
+
+
+def _settings(home: Path, engines: Sequence[Engine], views: Sequence[Path]) -> dict[str, str]:
+    upstreams = [
+        {
+            "url": engine.url,
+            "checkpoint": str(CHECKPOINT),
+            "path_map": {str(home / "adapters"): str(view)},
+        }
+        for engine, view in zip(engines, views, strict=True)
+    ]
+    return {"KINTSUGI_HOME": str(home), "KINTSUGI_UPSTREAMS": json.dumps(upstreams)}
+
+
+def _loaded(variables: Mapping[str, str]) -> Settings:
+    """What a process with such variables has; those of this process are not asked."""
+    url = variables.get("KINTSUGI_DATABASE_URL")
+    return Settings(
+        home=Path(variables["KINTSUGI_HOME"]),
+        upstreams=json.loads(variables["KINTSUGI_UPSTREAMS"]),
+        database_url=None if url is None else SecretStr(url),
+    )

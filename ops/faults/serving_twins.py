@@ -1,0 +1,96 @@
+"""One of two replicas refuses an adapter: it must answer nobody, and nothing of it may stay.
+
+    python -m ops.faults.serving_twins --count 20
+
+In turn the second replica sees no such folder, sees other weights in it, or is killed while the
+adapter is loaded. Passes when the promotion is refused with a sentence, the route stays, calls go
+on (those of the killed engine may be told that it was lost), no replica holds the adapter, and the
+same command promotes it once both are well.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from ops.faults.command import command
+from ops.faults.serving_scene import Scene, embedded, exchanged, promotion, scene, shown, until
+
+REFUSALS = ("nothing", "lie", "killed")
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Refuse `count` times."""
+    chance, wrong = random.Random(seed), list[str]()
+    outrun = 0
+    with scene(folder, embedded(folder, 2)) as stage:
+        first = stage.push(stage.version())
+        stage.promote(first)
+        stage.wait_for(first)
+        for number, refusal in zip(range(count), cycle(REFUSALS), strict=False):
+            said = list(_strike(stage, refusal, chance))
+            outrun += said == [_OUTRUN]
+            wrong += [f"{number}, {refusal}: {one}" for one in said if one != _OUTRUN]
+    return {
+        "fault": "one of two replicas refuses", "refusals": count, "seeds": [seed],
+        "promoted_before_the_kill": outrun, "wrong": wrong, "passed": not wrong,
+    }  # fmt: skip
+
+
+_OUTRUN = "it was promoted before the engine was killed"
+
+
+def _strike(stage: Scene, refusal: str, chance: random.Random) -> Iterator[str]:
+    """What is wrong after one refusal."""
+    name = stage.push(stage.version())
+    incumbent = stage.serving()
+    with stage.calling() as calls:
+        code, said = _refused(stage, refusal, name, chance)
+        held = [name in stage.held(engine) for engine in stage.engines]
+        if refusal == "killed" and code == 0:
+            yield _OUTRUN
+        elif code != 1 or "Traceback" in said:
+            yield f"the promotion ended with {code}: {said}"
+        elif any(held) or stage.serving() != incumbent or stage.flips_to(name):
+            yield f"held {held}, {stage.serving()} answers, {stage.flips_to(name)} flips"
+        _healed(stage, refusal)
+        stage.promote(name)
+        stage.wait_for(name)
+    if not all(name in stage.held(engine) for engine in stage.engines):
+        yield "it answers, and is not on both"
+    yield from calls.silent
+    yield from calls.failed if refusal != "killed" else ()
+
+
+def _refused(stage: Scene, refusal: str, name: str, chance: random.Random) -> tuple[int, str]:
+    """The exit code of the promotion, and what it said."""
+    engine, view = stage.engines[1], stage.views[1]
+    if refusal != "killed":
+        other = stage.folder / "nothing"
+        if refusal == "lie":
+            other = exchanged(stage.store, stage.folder / "lie", name, stage.version())
+        shown(view, other)
+        ended = stage.command(*promotion(name))
+        return ended.returncode, ended.stderr.strip()
+    process = stage.begun(*promotion(name))
+    # From the first sign of it on the other replica to some time after the proof.
+    other_one = stage.engines[0]
+    until(lambda: name in stage.held(other_one) or process.poll() is not None, "it is loaded")
+    time.sleep(chance.uniform(0, 0.3))
+    engine.kill()
+    return process.wait(), ""
+
+
+def _healed(stage: Scene, refusal: str) -> None:
+    if refusal == "killed":
+        stage.engines[1].start()
+    else:
+        shown(stage.views[1], stage.store)
+    # What an engine that was started again has forgotten is brought back.
+    stage.done("work", "--once")
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
