@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
+# In several processes, in each of which torch would take every core.
+SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST := not kafka and not postgres and not vllm and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test demo faults bench constraints clean
@@ -39,11 +41,11 @@ lint: $(LEARNER) ## Format, rules, types, and which package may import which.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint ## Lint and the tests that need no service: two minutes.
-	$(BIN)/python -m pytest -q -n auto -m "$(FAST)"
+check: lint ## Lint and the tests that need no service: five minutes.
+	$(SHARED_OUT) -q -n auto -m "$(FAST)"
 
 test: components $(LEARNER) ## Every test, against a real Kafka, PostgreSQL and vLLM.
-	$(BIN)/python -m pytest $(PYTEST)
+	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
 demo: $(READY) ## Rollouts, folded through killed processes into failure patterns. Needs no service.
 	@$(BIN)/python -m ops.demo
@@ -53,12 +55,14 @@ learner: $(LEARNER) ## The packages of the learner too (torch, transformers, pef
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
 
-bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine and learner here, as ratios; one JSON each.
+bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving and learner here, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
 	$(BIN)/python -m ops.bench.environments
 	$(BIN)/python -m ops.bench.gateway
 	$(BIN)/python -m ops.bench.engine
+	$(BIN)/python -m ops.bench.gate
+	$(BIN)/python -m ops.bench.serving
 	$(BIN)/python -m ops.bench.step
 	$(BIN)/python -m ops.bench.learner
 

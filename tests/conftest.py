@@ -1,6 +1,7 @@
 """The real services of the tests, and what happens where one is missing.
 
-A broker and a PostgreSQL server are started once per session, by the first test that asks for one.
+A broker and a PostgreSQL server are started once per session, by the first test that asks for one;
+each process of pytest-xdist is a session of its own.
 Without the component a test is skipped with the remedy as its reason; where CI=true it fails, so a
 green run there means that everything ran.
 """
@@ -11,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -119,15 +121,44 @@ def benchmarks() -> Path:
 
 
 DESELECTED = pytest.StashKey[int]()
+_OUTPUT = "deselected"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        _share_out(items)
     marked = [item for item in items if item.get_closest_marker("benchmarks")]
     if os.environ.get(BENCHMARKS) or not marked:
         return
     config.stash[DESELECTED] = len(marked)
     config.hook.pytest_deselected(items=marked)
     items[:] = [item for item in items if item not in marked]
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """Between the processes of pytest-xdist: a file stays together, what asks the vLLM of one
+    folder too, and what takes longest comes first."""
+    for item in items:
+        together = item.path.parent if _is("vllm", item) else item.path
+        item.add_marker(pytest.mark.xdist_group(str(together)))
+    items.sort(key=lambda item: not (_is("vllm", item) or _is("faults", item)))
+
+
+def _is(mark: str, item: pytest.Item) -> bool:
+    return item.get_closest_marker(mark) is not None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_OUTPUT] = session.config.stash.get(DESELECTED, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every process of pytest-xdist leaves out the same; one that crashed leaves no word."""
+    output = getattr(node, "workeroutput", None)
+    if output is not None:
+        node.config.stash[DESELECTED] = output[_OUTPUT]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ MODULES = sorted(
     for path in (ROOT / package).rglob("*.py")
     if "__pycache__" not in path.parts
 )
-GPU_STACK = ("torch", "transformers", "peft", "safetensors", "vllm")
+GPU_STACK = ("torch", "transformers", "peft", "vllm")
 
 
 def modules_of(package: str) -> list[str]:

@@ -7,15 +7,20 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
+from events.gate import Check, GateReport
+from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Frozen, Message, ToolCall
 from events.registry import REGISTRY
 from events.rollouts import EventData, Task
+from events.serving import LiveEvidence, PassRates, RouteShare
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[Frozen]] = {
     "Task": Task, "Message": Message, "ToolCall": ToolCall, "Action": Action,
+    "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
+    "GateReport": GateReport, "Check": Check,
 }  # fmt: skip
 
 
@@ -102,3 +107,12 @@ def test_a_type_stands_below_its_stream(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_every_field_of_a_part_is_described(name: str) -> None:
     assert first_column(section(name)) == list(PARTS[name].model_fields)
+
+
+def test_the_states_of_an_adapter_are_the_codes() -> None:
+    described = {
+        state.strip("`"): set(re.findall(r"`(\w+)`", followers))
+        for state, _, followers in rows(section("States of an adapter"))
+    }
+    assert described == {state: set(followers) for state, followers in NEXT.items()}
+    assert list(described) == list(NEXT)

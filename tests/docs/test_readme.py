@@ -85,7 +85,8 @@ def test_a_live_agent_is_recorded_with_its_tokens(folder: Path) -> None:
 
 @pytest.mark.learning
 @pytest.mark.processes
-def test_an_adapter_is_trained_and_is_better(folder: Path) -> None:
+@pytest.mark.timeout(900)
+def test_an_adapter_is_trained_is_better_serves_and_is_taken_back(folder: Path) -> None:
     checkpoint = "daemon/engine/reference/checkpoint"
     here = {checkpoint: str(ROOT / checkpoint), "8001": str(free_port())}
     for name in ("train", "serve"):
@@ -95,6 +96,11 @@ def test_an_adapter_is_trained_and_is_better(folder: Path) -> None:
         shown = run(script, folder)
     base, better = re.findall(r"^two_writes +60 +([\d.]+)", shown, re.MULTILINE)
     assert float(better) > float(base) + 0.3
+    script = block("adapters").replace("8080", str(free_port()))
+    for shown_there, used in here.items():
+        script = script.replace(shown_there, used)
+    served = re.findall(r"^x-kintsugi-adapter: (\S+)", run(script, folder), re.MULTILINE)
+    assert [name.partition("-")[0] for name in served] == ["two_writes", "reference"]
 
 
 def free_port() -> int:

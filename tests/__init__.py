@@ -1,0 +1,1 @@
+"""Tests of the packages, folder by folder, with real parts."""
