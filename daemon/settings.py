@@ -240,6 +240,65 @@ class Sessions(Section):
     """Without a call for so long, a session is over."""
 
 
+class Agent(Section):
+    """An agent that is to get better."""
+
+    alias: str = Field(min_length=1, max_length=128)
+    """The model's name that its clients ask for."""
+    environment: str | None = None
+    """Where tasks for it are played: a name (kintsugi env ls), or the path of a file that defines
+    one. Without one its traffic is recorded and diagnosed, and nothing is trained."""
+    checkpoint: Path | None = None
+    """Folder of the base model's weights, where jobs read it."""
+    traffic: dict[str, float] = {}
+    """Kind of task -> its share of what the agent is asked for. These kinds are what the gate looks
+    at, each for itself; empty: every kind of the environment, alike."""
+
+    @field_validator("traffic")
+    @classmethod
+    def _shares(cls, traffic: dict[str, float]) -> dict[str, float]:
+        if any(not share > 0 for share in traffic.values()):
+            raise ValueError("every kind of task that is named must have a share above 0")
+        return traffic
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+
+class Scheduler(Section):
+    """When a cycle is due."""
+
+    min_rollouts: int = Field(default=200, ge=1)
+    """New rollouts that make one due."""
+    min_priority: float = Field(default=1.0, gt=0)
+    """Sum of the priorities of all patterns that are not resolved that makes one due."""
+    max_age_seconds: float = Field(default=604800.0, gt=0)
+    """Since the last cycle; then one is due whatever happened."""
+    cron: str = ""
+    """Points in time, UTC, at which one is due, in crontab's five fields; empty: none."""
+    min_failures: int = Field(default=8, ge=1)
+    """New failures without which none is started, except by a person."""
+    cooldown_seconds: float = Field(default=600.0, ge=0)
+    """After the end of a cycle."""
+    backoff: float = Field(default=2.0, ge=1)
+    """By so much cool-down and counts grow with each cycle in a row that changed nothing."""
+    budget_minutes: float = Field(default=480.0, gt=0)
+    """Of training jobs, per day (UTC)."""
+    tick_seconds: float = Field(default=5.0, gt=0)
+    """Between two looks."""
+
+    @field_validator("cron")
+    @classmethod
+    def _crontab(cls, cron: str) -> str:
+        if cron:
+            from apscheduler.triggers.cron import CronTrigger
+
+            CronTrigger.from_crontab(cron, timezone="UTC")
+        return cron
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -261,6 +320,8 @@ class Settings(BaseSettings):
     """Folder of real benchmark data."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    scheduler: Scheduler = Scheduler()
     gateway: Gateway = Gateway()
     redaction: Redaction = Redaction()
     sessions: Sessions = Sessions()

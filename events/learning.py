@@ -1,15 +1,58 @@
 """What the daemon decided: the events of the stream `learning`, one total order.
 
-They are plain JSON without sections, so that `kcat` and `psql` can read them.
+    LeaderClaimed       who decides from here on; what an older leader says counts no more
+    CycleStarted        a cycle of an agent is due, and why
+    PatternsDiagnosed   a round closes: priorities move
+    DirectiveWritten    what the cycle's tasks shall stress
+    TaskProposed        a task entered the buffer
+    TaskRejected        one did not, and which check it failed
+    JobRequested        a training run, with everything that its result depends on
+    JobEnded            what became of it
+    CycleEnded          how the cycle came out
+
+Adapters and routes follow (serving.py). All are plain JSON without sections, so that `kcat` and
+`psql` can read them.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
+from events.jobs import JobSpec, Sha256
+from events.messages import Frozen
 from events.position import Position
-from events.rollouts import EventData, Id, Name, Task
+from events.rollouts import Count, EventData, Id, Name, Task
 
 CONTROL_KEY = "control"
 """One key for the whole stream: its order is the point."""
+
+Reason = Annotated[str, Field(max_length=1000)]
+Text = Annotated[str, Field(max_length=4096)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+Trigger = Literal["rollouts", "priority", "age", "cron", "operator"]
+"""Why a cycle is due: enough new rollouts, enough priority mass, a long time since the last one, a
+point of the schedule, a person."""
+
+Mode = Literal["inherit", "explore"]
+"""How a task is written: around the gold actions of a failed one, or around a fresh trajectory
+through the environment."""
+
+Check = Literal[
+    "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
+    "novelty", "contamination",
+]
+"""What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md."""
+
+JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
+
+CycleOutcome = Literal[
+    "promoted", "rejected", "rolled_back", "inconclusive", "nothing_learnable", "failed",
+    "cancelled",
+]
+"""`rejected` by the gate, `rolled_back` by live traffic; `inconclusive`: its canary showed nothing
+in its time; `nothing_learnable`: no failure, no task that passed, or no adapter from them."""
 
 
 class Decision(EventData):
@@ -21,6 +64,41 @@ class Decision(EventData):
         return CONTROL_KEY
 
 
+class LeaderClaimed(Decision):
+    """A process leads from here on. In the order of the log the first claim of the epoch after the
+    current one wins; decisions that carry another epoch count no more."""
+
+    TYPE: ClassVar[str] = "LeaderClaimed"
+
+    epoch: Annotated[int, Field(ge=1)]
+    holder: Name
+    """Id of the process: a restart is another one."""
+
+
+class CycleStarted(Decision):
+    """A cycle of one agent on one base began. There is never a second open one of an agent."""
+
+    TYPE: ClassVar[str] = "CycleStarted"
+
+    cycle: Id
+    """derived_id("cycle", alias, base, number)."""
+    alias: Name
+    base: Name
+    number: Annotated[int, Field(ge=1)]
+    """Of this agent on this base: dense, from 1."""
+    environment: Name
+    """Where its tasks are played."""
+    trigger: Trigger
+    reason: Reason
+    """In words, with the numbers that made it due."""
+    position: Position
+    """The rollouts that the decision had read."""
+    slot: str | None = None
+    """Of a cron trigger: the point of the schedule, RFC 3339; missed ones collapse to the last."""
+    acted: Id | None = None
+    """Of an operator trigger: the event that asked."""
+
+
 class PatternsDiagnosed(Decision):
     """Closes a round of the training history: priorities move here and nowhere else."""
 
@@ -29,6 +107,79 @@ class PatternsDiagnosed(Decision):
     trigger: Literal["import", "diagnose", "schedule"]
     position: Position
     """The rollouts that the round may read: at or before it."""
+    cycle: Id | None = None
+    """The cycle that asked for it; None for an import and a person."""
+
+
+class PatternFinding(Frozen):
+    """What an analyzer says of a recurring weakness, after it was checked."""
+
+    pattern: Name
+    """`category|pivot`."""
+    category: Name
+    description: Text
+    frequency: Count
+    """Deduplicated failures among its examples; the analyzer's own count is not taken."""
+    examples: tuple[Id, ...]
+    """Rollouts."""
+    root_cause: Text
+
+
+class Quota(Frozen):
+    """How many tasks one pattern is given."""
+
+    pattern: Name
+    tasks: Annotated[int, Field(ge=1)]
+    priority: NonNegative
+    status: Name
+    description: Text = ""
+    root_cause: Text = ""
+    examples: tuple[Id, ...] = ()
+    """Failed rollouts that show it."""
+
+
+class Mastered(Frozen):
+    """A kind of task that the agent can do: to be combined with, not to be trained."""
+
+    task: Name
+    pass_rate: Share
+
+
+class Directive(Frozen):
+    """What to write tasks for, as data; daemon/controller/directive.py puts it in words."""
+
+    quotas: tuple[Quota, ...]
+    mastered: tuple[Mastered, ...] = ()
+    improving: tuple[Name, ...] = ()
+    """Patterns that resolve or improve by themselves."""
+    known: tuple[str, ...] = ()
+    """Signatures of tasks that the buffer has: not again."""
+
+
+class DirectiveWritten(Decision):
+    """The Controller has looked at a round and says what the cycle's tasks shall stress."""
+
+    TYPE: ClassVar[str] = "DirectiveWritten"
+
+    cycle: Id
+    round: Count
+    """The round of the training history that it read."""
+    directive: Directive
+    findings: tuple[PatternFinding, ...] = ()
+    """Of the analyzer; empty where none is configured, or where it failed."""
+    summary: Text = ""
+    analyzer: str | None = None
+    """Its model; None: the deterministic detectors alone."""
+    trouble: Reason = ""
+    """Why the analyzer's word was not used, where one is configured."""
+
+
+class Verified(Frozen):
+    """A check that a written task passed."""
+
+    check: Check
+    note: Reason = ""
+    """By whom or by how much: `scripted oracle`, `3 of 8`."""
 
 
 class TaskProposed(Decision):
@@ -41,3 +192,73 @@ class TaskProposed(Decision):
     task: Task
     pattern: Name
     source_rollout: Id | None = None
+    cycle: Id | None = None
+    """None for one that came from outside a cycle."""
+    mode: Mode | None = None
+    verified: tuple[Verified, ...] = ()
+    """The checks that it passed, in order."""
+    text_by: str | None = None
+    """Who wrote the request: a model's name; None for the environment's templates."""
+
+class TaskRejected(Decision):
+    """A task was written and failed a check. The next one is told why."""
+
+    TYPE: ClassVar[str] = "TaskRejected"
+
+    cycle: Id
+    alias: Name
+    base: Name
+    pattern: Name
+    mode: Mode
+    check: Check
+    reason: Reason
+    source_rollout: Id | None = None
+    instruction: Text = ""
+    """The request, as far as there is one."""
+
+
+class JobRequested(Decision):
+    """A training run is wanted. A retry reads the spec from here."""
+
+    TYPE: ClassVar[str] = "JobRequested"
+
+    job: Id
+    """derived_id("job", cycle)."""
+    cycle: Id | None = None
+    """None for one that an operator asked for."""
+    alias: Name
+    base: Name
+    capability: str | None = None
+    """The most frequent one among its training tasks."""
+    spec: JobSpec
+    minutes: Annotated[float, Field(gt=0)]
+    """After which it is stopped."""
+
+
+class JobEnded(Decision):
+    """A training run is over. The first word counts."""
+
+    TYPE: ClassVar[str] = "JobEnded"
+
+    job: Id
+    outcome: JobOutcome
+    reason: Reason = ""
+    adapter: str | None = None
+    """Folder of what it left, absolute, on the host that wrote this."""
+    sha256: Sha256 | None = None
+    """Of the adapter's weights."""
+    steps: Count = 0
+    rollouts: Count = 0
+    seconds: NonNegative = 0.0
+    """That its process ran, all attempts together."""
+    attempts: Count = 1
+
+
+class CycleEnded(Decision):
+    """A cycle is over; the next one of this agent may begin."""
+
+    TYPE: ClassVar[str] = "CycleEnded"
+
+    cycle: Id
+    outcome: CycleOutcome
+    reason: Reason

@@ -1,0 +1,152 @@
+"""A cycle as a process manager: what comes next, as a pure function of what the log says.
+
+    following(view)    the next step of a cycle, or how it ended
+
+      schedule     DIAGNOSE -> DIRECT -> PROPOSE                                        END
+      work                               TRAIN -> STAGE -> EVALUATE -> ROUTE -> WATCH
+
+The log is the only memory: each step ends in an event, and a process that was killed anywhere finds
+here what it has to do. Every step may be done twice (ids follow from the cycle, so the second time
+is a duplicate), and by two processes at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from events.learning import CycleOutcome, JobOutcome
+from events.lifecycle import State
+
+Role = Literal["schedule", "work"]
+
+
+class Step(StrEnum):
+    """What a cycle needs next."""
+
+    DIAGNOSE = "diagnose"
+    """A round of the training history is closed at the cycle's position."""
+    DIRECT = "direct"
+    """The Controller reads the round and writes the directive."""
+    PROPOSE = "propose"
+    """The Proposer writes tasks and verifies them; then a job is requested."""
+    TRAIN = "train"
+    """The job runs."""
+    STAGE = "stage"
+    """Every replica loads the adapter and is seen to answer with it."""
+    EVALUATE = "evaluate"
+    """Adapter and incumbent play fresh tasks, and the gate decides."""
+    ROUTE = "route"
+    """The adapter is given a share of the sessions."""
+    WATCH = "watch"
+    """Live traffic decides (serving/canaries.py)."""
+
+
+OWNER: Final[Mapping[Step, Role]] = {
+    Step.DIAGNOSE: "schedule",
+    Step.DIRECT: "schedule",
+    Step.PROPOSE: "schedule",
+    Step.TRAIN: "work",
+    Step.STAGE: "work",
+    Step.EVALUATE: "work",
+    Step.ROUTE: "work",
+    Step.WATCH: "work",
+}
+"""Step -> the role that takes it. Ends are the leader's."""
+
+STOPS: Final = ("diagnose", "propose", "train", "gate", "canary", "route")
+"""What a person is shown of a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a cycle came out."""
+
+    outcome: CycleOutcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """The cycle's job, as far as it goes."""
+
+    outcome: JobOutcome | None
+    """None while it is open."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterView:
+    """The adapter that the job left."""
+
+    state: State
+    been: frozenset[State]
+    """Every state that it ever was in."""
+    reason: str = ""
+    """Of its last move."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the tables say of one open cycle."""
+
+    cycle: str
+    diagnosed: bool
+    directed: bool
+    job: JobView | None = None
+    adapter: AdapterView | None = None
+    cancelled: str | None = None
+    """Why a person called it off; None where nobody did."""
+
+
+def following(view: View) -> Step | Ended:
+    """What an open cycle needs next."""
+    if view.adapter is not None:
+        return _of_adapter(view.adapter)
+    if view.job is not None and view.job.outcome is not None:
+        return _of_job(view.job)
+    if view.cancelled is not None and view.job is None:
+        return Ended("cancelled", view.cancelled)
+    if view.job is not None:
+        return Step.TRAIN
+    if not view.diagnosed:
+        return Step.DIAGNOSE
+    return Step.PROPOSE if view.directed else Step.DIRECT
+
+
+def _of_job(job: JobView) -> Step | Ended:
+    if job.outcome == "trained":
+        # The role `work` writes of the adapter after it wrote of the job.
+        return Step.TRAIN
+    if job.outcome == "competence_gap":
+        return Ended("nothing_learnable", job.reason)
+    return Ended("cancelled" if job.outcome == "cancelled" else "failed", job.reason)
+
+
+_STEPS: Final[Mapping[State, Step]] = {
+    State.PRODUCED: Step.STAGE,
+    State.STAGED: Step.EVALUATE,
+    State.EVALUATED: Step.EVALUATE,
+    State.GATED: Step.ROUTE,
+    State.CANARY: Step.WATCH,
+    State.UNLOADED: Step.STAGE,
+}
+
+_ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
+    (State.PROMOTED, "promoted"),
+    (State.ROLLED_BACK, "rolled_back"),
+    (State.REJECTED, "rejected"),
+)
+"""State that was once reached -> how the cycle came out. The leader may look late, when the adapter
+has gone on; a promotion that a person takes back a week later was one all the same."""
+
+
+def _of_adapter(adapter: AdapterView) -> Step | Ended:
+    for state, outcome in _ENDS:
+        if state in adapter.been:
+            return Ended(outcome, adapter.reason)
+    if State.CANARY in adapter.been and adapter.state is not State.CANARY:
+        return Ended("inconclusive", adapter.reason)
+    if adapter.state in _STEPS:
+        return _STEPS[adapter.state]
+    return Ended("cancelled", adapter.reason or f"the adapter is {adapter.state}")

@@ -1,0 +1,178 @@
+"""When a cycle is due: a pure function of what the tables say and of the time.
+
+    decide(facts, settings, now)   Due, or Waiting with what is missing, as sentences
+
+A cycle is due when one of these is so, and nothing holds it back:
+
+    operator    a person asked for it (kintsugi cycle start): holds back only what cannot run
+    cron        a point of the schedule has passed since the last cycle began; missed ones are one
+    priority    the patterns that are not resolved weigh enough together
+    rollouts    the agent has done enough that no cycle has read
+    age         the last cycle is long ago
+
+What holds it back: an open cycle of the agent, no executable environment, the cool-down after the
+last cycle, too few new failures to learn from, and the day's budget of job minutes. Hysteresis:
+after each cycle in a row that changed nothing the cool-down and the counts that are needed grow by
+`scheduler.backoff`, so that what cannot be learnt is not tried all night; one that was promoted
+sets them back.
+
+Source of the triggers: docs/scheduling.md (after SENTINEL, arXiv 2606.12908, section 3).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from apscheduler.triggers.cron import CronTrigger
+
+from events.envelope import timestamp
+from events.learning import Trigger
+from events.position import Position
+
+if TYPE_CHECKING:
+    from daemon.settings import Scheduler
+
+MOST_BACKOFFS: Final = 4
+"""Cycles in a row that changed nothing which are counted: the waiting has an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tables say of one agent on one base, at one position."""
+
+    alias: str
+    base: str
+    environment: str | None
+    """None: there is none that tasks could be played in."""
+    position: Position
+    number: int
+    """Of the next cycle."""
+    is_open: bool
+    """Whether a cycle of the agent runs."""
+    rollouts: int
+    """Of its own traffic that no cycle has read."""
+    failures: int
+    """Among them, deduplicated."""
+    priority: float
+    """Sum over the patterns that are not resolved, as of the last round."""
+    first_seen: datetime | None
+    """When its oldest rollout was; None for none."""
+    last_started: datetime | None
+    last_ended: datetime | None
+    fruitless: int
+    """Cycles in a row, up to the last, that changed nothing."""
+    minutes_today: float
+    """That jobs of this home ran since midnight UTC."""
+    asked: str | None = None
+    """The event by which a person asked for a cycle that has not been started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A cycle begins now."""
+
+    trigger: Trigger
+    reason: str
+    slot: str | None = None
+    """Of a cron trigger."""
+    acted: str | None = None
+    """Of an operator trigger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No cycle yet, and why not: one sentence each."""
+
+    missing: tuple[str, ...]
+
+
+def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | Waiting:
+    """Whether a cycle of this agent is due."""
+    if held := tuple(_impossible(facts, settings)):
+        return Waiting(held)
+    if facts.asked is not None:
+        return Due("operator", "a person asked for it", acted=facts.asked)
+    held = tuple(_held_back(facts, settings, now))
+    due, wanted = _tripped(facts, settings, now)
+    if due is None:
+        return Waiting((*held, *wanted))
+    return Waiting(held) if held else due
+
+
+def _impossible(facts: Facts, settings: "Scheduler") -> Iterator[str]:
+    """What no person can wish away."""
+    if facts.environment is None:
+        yield (
+            f"{facts.alias} has no executable environment: its traffic is recorded and diagnosed, "
+            "and nothing is trained; name one in the setting agents"
+        )
+    if facts.is_open:
+        yield f"a cycle of {facts.alias} is running"
+    if facts.minutes_today >= settings.budget_minutes:
+        yield (
+            f"jobs ran {facts.minutes_today:.0f} minutes today, and scheduler.budget_minutes is "
+            f"{settings.budget_minutes:g}"
+        )
+
+
+def _held_back(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[str]:
+    """What a trigger has to wait for."""
+    growth = _growth(facts, settings)
+    if facts.last_ended is not None:
+        free = facts.last_ended + timedelta(seconds=settings.cooldown_seconds * growth)
+        if now < free:
+            yield f"{(free - now).total_seconds():.0f} s of cool-down{_because(facts)}"
+    needed = round(settings.min_failures * growth)
+    if facts.failures < needed:
+        yield f"{needed - facts.failures} more failures, of {needed}{_because(facts)}"
+
+
+def _tripped(
+    facts: Facts, settings: "Scheduler", now: datetime
+) -> tuple[Due | None, tuple[str, ...]]:
+    """The first trigger that tripped; else what each would need."""
+    slot = last_slot(settings.cron, facts.last_started or facts.first_seen, now)
+    if slot is not None:
+        at = timestamp(slot)
+        return Due("cron", f"scheduler.cron {settings.cron!r} had its turn at {at}", slot=at), ()
+    if facts.priority >= settings.min_priority:
+        weight = f"patterns weigh {facts.priority:.3g}, of {settings.min_priority:g}"
+        return Due("priority", weight), ()
+    needed = round(settings.min_rollouts * _growth(facts, settings))
+    if facts.rollouts >= needed:
+        return Due("rollouts", f"{facts.rollouts} new rollouts, of {needed}"), ()
+    since = facts.last_started or facts.first_seen
+    oldest = settings.max_age_seconds
+    if since is not None and now - since >= timedelta(seconds=oldest):
+        hours = (now - since).total_seconds() / 3600
+        return Due("age", f"{hours:.1f} hours since the last cycle"), ()
+    return None, (
+        f"{needed - facts.rollouts} more rollouts, of {needed}, or "
+        f"{settings.min_priority - facts.priority:.3g} more priority, of "
+        f"{settings.min_priority:g}, or an age of {oldest:g} s",
+    )
+
+
+def last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
+    """The last point of a schedule after `since` and not after `now`; None for none, for no
+    schedule, and while nothing has happened yet."""
+    if not cron or since is None:
+        return None
+    trigger = CronTrigger.from_crontab(cron, timezone="UTC")
+    found, following = None, trigger.get_next_fire_time(None, since + timedelta(microseconds=1))
+    while following is not None and following <= now:
+        found = following
+        following = trigger.get_next_fire_time(found, now)
+    return found
+
+
+def _growth(facts: Facts, settings: "Scheduler") -> float:
+    return float(settings.backoff ** min(facts.fruitless, MOST_BACKOFFS))
+
+
+def _because(facts: Facts) -> str:
+    if not facts.fruitless:
+        return ""
+    cycles = "cycle" if facts.fruitless == 1 else "cycles"
+    return f" ({facts.fruitless} {cycles} in a row changed nothing)"

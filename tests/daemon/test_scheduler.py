@@ -1,0 +1,125 @@
+"""When a cycle is due: every trigger, and everything that holds one back."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.scheduler import Due, Facts, Waiting, decide, last_slot
+from daemon.settings import Scheduler
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+SETTINGS = Scheduler(
+    min_rollouts=100, min_priority=2.0, max_age_seconds=86400, min_failures=5, cooldown_seconds=60,
+    backoff=2, budget_minutes=30,
+)  # fmt: skip
+QUIET = Facts(
+    alias="agent", base="base-1", environment="shop", position={}, number=1, is_open=False,
+    rollouts=10, failures=9, priority=0.5, first_seen=NOW - timedelta(hours=1), last_started=None,
+    last_ended=None, fruitless=0, minutes_today=0.0,
+)  # fmt: skip
+
+
+def test_a_quiet_agent_waits_and_says_what_is_missing() -> None:
+    found = decide(QUIET, SETTINGS, NOW)
+    assert found == Waiting(
+        ("90 more rollouts, of 100, or 1.5 more priority, of 2, or an age of 86400 s",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "trigger"),
+    [
+        ({"rollouts": 100}, "rollouts"),
+        ({"priority": 2.0}, "priority"),
+        ({"first_seen": NOW - timedelta(days=1)}, "age"),
+        ({"asked": "event-1"}, "operator"),
+    ],
+)
+def test_each_trigger_trips_at_its_threshold(change: dict[str, object], trigger: str) -> None:
+    found = decide(replace(QUIET, **change), SETTINGS, NOW)  # type: ignore[arg-type]
+    assert isinstance(found, Due) and found.trigger == trigger
+    assert found.acted == change.get("asked")
+
+
+def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
+    nightly = SETTINGS.model_copy(update={"cron": "0 3 * * *"})
+    late = replace(QUIET, first_seen=NOW - timedelta(days=3))
+    found = decide(late, nightly.model_copy(update={"max_age_seconds": 1e9}), NOW)
+    assert isinstance(found, Due)
+    assert (found.trigger, found.slot) == ("cron", "2026-03-04T03:00:00.000000Z")
+    done = replace(late, last_started=NOW - timedelta(hours=1))
+    assert isinstance(decide(done, nightly, NOW), Waiting)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"is_open": True}, "a cycle of agent is running"),
+        ({"environment": None}, "no executable environment"),
+        ({"minutes_today": 30.0}, "scheduler.budget_minutes is 30"),
+        ({"failures": 4}, "1 more failures, of 5"),
+        ({"last_ended": NOW - timedelta(seconds=20)}, "40 s of cool-down"),
+    ],
+)
+def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> None:
+    found = decide(replace(QUIET, rollouts=1000, **change), SETTINGS, NOW)  # type: ignore[arg-type]
+    assert isinstance(found, Waiting)
+    assert len(found.missing) == 1 and said in found.missing[0]
+
+
+@pytest.mark.parametrize("change", [{"is_open": True}, {"environment": None}])
+def test_a_person_cannot_wish_away_what_cannot_run(change: dict[str, object]) -> None:
+    asked = replace(QUIET, asked="event-1", **change)  # type: ignore[arg-type]
+    assert isinstance(decide(asked, SETTINGS, NOW), Waiting)
+
+
+def test_a_person_passes_over_cool_down_and_too_few_failures() -> None:
+    asked = replace(QUIET, asked="event-1", failures=0, last_ended=NOW)
+    assert isinstance(decide(asked, SETTINGS, NOW), Due)
+
+
+def test_cycles_that_changed_nothing_are_followed_by_longer_waits() -> None:
+    enough = replace(QUIET, rollouts=150, failures=50)
+    assert isinstance(decide(enough, SETTINGS, NOW), Due)
+    again = decide(replace(enough, fruitless=1), SETTINGS, NOW)
+    assert isinstance(again, Waiting) and again.missing[0].startswith("50 more rollouts, of 200")
+    few = decide(replace(enough, fruitless=1, failures=7), SETTINGS, NOW)
+    assert isinstance(few, Waiting)
+    assert few.missing[0] == "3 more failures, of 10 (1 cycle in a row changed nothing)"
+
+
+@given(
+    rollouts=st.integers(0, 500), failures=st.integers(0, 50), fruitless=st.integers(0, 20),
+    more=st.integers(0, 100),
+)  # fmt: skip
+def test_more_rollouts_never_make_a_cycle_less_due(
+    rollouts: int, failures: int, fruitless: int, more: int
+) -> None:
+    facts = replace(QUIET, rollouts=rollouts, failures=failures, fruitless=fruitless)
+    after = replace(facts, rollouts=rollouts + more, failures=failures + more)
+    if isinstance(decide(facts, SETTINGS, NOW), Due):
+        assert isinstance(decide(after, SETTINGS, NOW), Due)
+
+
+@given(st.integers(0, 10), st.integers(0, 10))
+def test_waiting_grows_with_fruitless_cycles_and_has_an_end(fewer: int, more: int) -> None:
+    if fewer > more:
+        fewer, more = more, fewer
+    ready = replace(QUIET, rollouts=100 * 2**4, failures=5 * 2**4)
+    assert isinstance(decide(replace(ready, fruitless=more), SETTINGS, NOW), Due)
+    less = replace(QUIET, rollouts=100 * 2**fewer - 1, failures=1000, fruitless=more)
+    assert isinstance(decide(less, SETTINGS, NOW), Waiting) or fewer > 4
+
+
+def test_there_is_no_slot_without_a_schedule_or_before_anything_happened() -> None:
+    assert last_slot("", NOW, NOW) is None
+    assert last_slot("* * * * *", None, NOW) is None
+
+
+def test_missed_slots_collapse_to_the_last() -> None:
+    found = last_slot("0 * * * *", NOW - timedelta(hours=5, minutes=30), NOW)
+    assert found == NOW
+    assert last_slot("0 * * * *", NOW, NOW + timedelta(minutes=59)) is None
