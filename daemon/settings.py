@@ -267,6 +267,23 @@ class Agent(Section):
         return None if path is None else path.expanduser().absolute()
 
 
+class Engine(Section):
+    """The embedded engine that `kintsugi up` starts where no upstream is configured."""
+
+    model: Path | None = None
+    """Folder of the model that it serves; the first agent's checkpoint when unset."""
+    name: str | None = None
+    """What the model is called; its folder's name when unset."""
+    port: int = Field(default=8001, ge=1, lt=65536)
+    threads: int | None = Field(default=None, ge=1)
+    """Of the processor; torch's own choice when unset."""
+
+    @field_validator("model")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+
 class Scheduler(Section):
     """When a cycle is due."""
 
@@ -320,6 +337,7 @@ class Settings(BaseSettings):
     """Folder of real benchmark data."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
+    engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
     scheduler: Scheduler = Scheduler()
     gateway: Gateway = Gateway()

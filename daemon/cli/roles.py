@@ -41,7 +41,7 @@ def consume(cli: Cli) -> None:
     from daemon.app import FoldHalted
     from events.errors import KintsugiError
 
-    with _until_stopped(cli) as stop, cli.app() as app:
+    with until_stopped(cli) as stop, cli.app() as app:
         runner = _patiently(app.runner, stop)
         if runner is None:
             return
@@ -64,7 +64,7 @@ def ship(cli: Cli) -> None:
         )
     from producers.shipper import Shipper
 
-    with _until_stopped(cli) as stop, cli.app() as app:
+    with until_stopped(cli) as stop, cli.app() as app:
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
             return
@@ -93,7 +93,7 @@ def work(
         cli.out.document(asdict(done))
         return
     with (
-        _until_stopped(cli) as stop,
+        until_stopped(cli) as stop,
         cli.app() as app,
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
@@ -123,7 +123,7 @@ def _tell(done: "Worked") -> None:
 
 
 @contextmanager
-def _until_stopped(cli: Cli) -> Iterator[threading.Event]:
+def until_stopped(cli: Cli) -> Iterator[threading.Event]:
     """Logging, and an event that SIGTERM or SIGINT sets."""
     logging.basicConfig(
         stream=sys.stderr,

@@ -27,6 +27,7 @@ from daemon.cli import (
     routes,
     spool,
     status,
+    up,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
 
@@ -60,7 +61,9 @@ def root(
     return None
 
 
-for module in (importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles):
+for module in (
+    importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles, up,
+):  # fmt: skip
     module.register(app)
 for module in (rollouts, environments, adapters, routes, log, spool, dlq, db, config):
     app.add_typer(module.group)

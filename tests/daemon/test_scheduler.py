@@ -40,7 +40,8 @@ def test_a_quiet_agent_waits_and_says_what_is_missing() -> None:
 )
 def test_each_trigger_trips_at_its_threshold(change: dict[str, object], trigger: str) -> None:
     found = decide(replace(QUIET, **change), SETTINGS, NOW)  # type: ignore[arg-type]
-    assert isinstance(found, Due) and found.trigger == trigger
+    assert isinstance(found, Due)
+    assert found.trigger == trigger
     assert found.acted == change.get("asked")
 
 
@@ -67,7 +68,8 @@ def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
 def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> None:
     found = decide(replace(QUIET, rollouts=1000, **change), SETTINGS, NOW)  # type: ignore[arg-type]
     assert isinstance(found, Waiting)
-    assert len(found.missing) == 1 and said in found.missing[0]
+    assert len(found.missing) == 1
+    assert said in found.missing[0]
 
 
 @pytest.mark.parametrize("change", [{"is_open": True}, {"environment": None}])
@@ -85,7 +87,8 @@ def test_cycles_that_changed_nothing_are_followed_by_longer_waits() -> None:
     enough = replace(QUIET, rollouts=150, failures=50)
     assert isinstance(decide(enough, SETTINGS, NOW), Due)
     again = decide(replace(enough, fruitless=1), SETTINGS, NOW)
-    assert isinstance(again, Waiting) and again.missing[0].startswith("50 more rollouts, of 200")
+    assert isinstance(again, Waiting)
+    assert again.missing[0].startswith("50 more rollouts, of 200")
     few = decide(replace(enough, fruitless=1, failures=7), SETTINGS, NOW)
     assert isinstance(few, Waiting)
     assert few.missing[0] == "3 more failures, of 10 (1 cycle in a row changed nothing)"

@@ -1,0 +1,40 @@
+"""A program that ends with its starter: `python -m daemon.attached MODULE [ARGUMENT...]`.
+
+Runs MODULE as `python -m` would. Whoever started it holds the other end of its standard input; when
+that end closes, because its holder stopped or was killed, this process is sent SIGTERM, and its
+program stops as it would by hand. So a `kill -9` of `kintsugi up` leaves nobody behind.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+from typing import Final
+
+_USAGE: Final = 2
+
+
+def main() -> None:
+    """Run the module that the command line names."""
+    if len(sys.argv) < 2:
+        print("daemon.attached: name the module to run", file=sys.stderr)
+        sys.exit(_USAGE)
+    holder = os.dup(sys.stdin.fileno())
+    # The program shall not read what tells about its holder.
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    threading.Thread(target=_end_with, args=(holder,), name="attached", daemon=True).start()
+    module = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with(holder: int) -> None:
+    while os.read(holder, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""`kintsugi up`: every role in one command."""
+
+import typer
+
+from daemon.cli.command import Cli, command
+from daemon.cli.roles import until_stopped
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(up)
+
+
+def up(cli: Cli) -> None:
+    """Run every role of this home, each in a process of its own, until stopped."""
+    from daemon.up import Supervisor, programs
+
+    with until_stopped(cli) as stop, cli.app() as app:
+        roles = programs(app.settings, cli.home)
+        # Made and migrated here once: not by five processes at the same time.
+        app.settle()
+        Supervisor(roles).run(stop)

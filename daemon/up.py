@@ -1,0 +1,222 @@
+"""`kintsugi up`: every role of a home in one command, each in a process of its own.
+
+    engine     the embedded one, where no upstream is configured
+    gateway    answers the agent's calls
+    consume    folds the log into the tables
+    ship       copies the home's log to Kafka, where it is configured
+    schedule   leads: starts cycles and takes them on
+    work       sessions, jobs, adapters, canaries
+
+A process that ends is started again, after a pause that doubles each time and is forgotten once it
+ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops and says so. On
+SIGTERM and SIGINT the roles stop in this order, the gateway first, each within its own grace; a
+`kill -9` of this process stops them as well (attached.py). Training jobs go on in any case, and the
+next `work` adopts them.
+"""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+
+from daemon.settings import ConfigurationError
+from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
+_LOOK_SECONDS: Final = 0.1
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_STEADY_SECONDS: Final = 60.0
+_READY_SECONDS: Final = 120.0
+_WRONG_USAGE: Final = 2
+_LATE_SECONDS: Final = 5.0
+"""Beyond its own grace; then a role is killed."""
+
+log = logging.getLogger(__name__)
+
+
+class NotReady(KintsugiError):
+    """A role that the others need did not come up."""
+
+
+class RoleEnded(ConfigurationError):
+    """A role that says it was started wrongly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One role as a process."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """Of `python -m`."""
+    ready: str | None = None
+    """URL that answers 200 once the others can use it."""
+    grace: float = 30.0
+    """Seconds it may take to stop."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A role and its process."""
+
+    program: Program
+    process: "subprocess.Popen[bytes]"
+    since: float
+    pause: float = _FIRST_PAUSE
+    again_at: float | None = field(default=None)
+    """When it is started again; None while it runs."""
+
+
+def programs(settings: "Settings", home: str | None = None) -> list[Program]:
+    """The roles of a home, in the order in which they start. Raises ConfigurationError where there
+    is no engine for the gateway."""
+    flags = () if home is None else ("--home", home)
+    upstream: tuple[str, ...] = ()
+    found: list[Program] = []
+    if not settings.upstreams:
+        engine = _engine(settings)
+        upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
+        found.append(engine)
+    host, port = settings.gateway.host, settings.gateway.port
+    at = f"http://{f'[{host}]' if ':' in host else host}:{port}/readyz"
+    gateway = Program(
+        "gateway", ("daemon", "gateway", *flags, *upstream), at, settings.gateway.grace_seconds
+    )
+    found += [gateway, Program("consume", ("daemon", "consume", *flags))]
+    if settings.kafka_bootstrap_servers:
+        found.append(Program("ship", ("daemon", "ship", *flags)))
+    found += [
+        Program("schedule", ("daemon", "schedule", *flags)),
+        Program("work", ("daemon", "work", *flags, *upstream)),
+    ]
+    return found
+
+
+def _engine(settings: "Settings") -> Program:
+    checkpoints = [agent.checkpoint for agent in settings.agents if agent.checkpoint is not None]
+    model = settings.engine.model or next(iter(checkpoints), None)
+    if model is None:
+        raise ConfigurationError(
+            "there is no engine to answer calls: name one in the setting upstreams, or the "
+            "checkpoint of an agent (agents), which the embedded engine then serves"
+        )
+    port = settings.engine.port
+    arguments = ["daemon.engine", "--model", str(model), "--port", str(port)]
+    if settings.engine.name:
+        arguments += ["--name", settings.engine.name]
+    if settings.engine.threads:
+        arguments += ["--threads", str(settings.engine.threads)]
+    return Program("engine", tuple(arguments), f"http://127.0.0.1:{port}/health")
+
+
+class Supervisor:
+    """The processes of one home."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._programs = programs
+        self._running: list[_Running] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Start everything, keep it running until `stop` is set, then stop it.
+
+        Raises NotReady, and RoleEnded for a role that says it was started wrongly.
+        """
+        try:
+            for program in self._programs:
+                if stop.is_set():
+                    return
+                running = _Running(program, _started(program), time.monotonic())
+                self._running.append(running)
+                self._await_ready(running, stop)
+            log.info("up: %s", ", ".join(program.name for program in self._programs))
+            while not stop.wait(_LOOK_SECONDS):
+                for running in self._running:
+                    self._look_after(running)
+        finally:
+            self._stop()
+
+    def _await_ready(self, running: _Running, stop: threading.Event) -> None:
+        url = running.program.ready
+        until = time.monotonic() + _READY_SECONDS
+        while url is not None and not stop.is_set() and not _answers(url):
+            if time.monotonic() >= until:
+                raise NotReady(
+                    f"{running.program.name} was not ready within {_READY_SECONDS:g} s at {url}; "
+                    "see what it said above"
+                )
+            self._look_after(running)
+            stop.wait(_LOOK_SECONDS)
+
+    def _look_after(self, running: _Running) -> None:
+        """Start it again where it has ended, and its pause is over."""
+        now = time.monotonic()
+        if running.again_at is not None:
+            if now >= running.again_at:
+                running.process, running.since = _started(running.program), now
+                running.again_at = None
+            return
+        code = running.process.poll()
+        if code is None:
+            return
+        _let_go(running.process)
+        name = running.program.name
+        if code == _WRONG_USAGE:
+            raise RoleEnded(f"{name} ended with wrong usage, see what it said; correct that")
+        if now - running.since >= _STEADY_SECONDS:
+            running.pause = _FIRST_PAUSE
+        log.warning("%s ended with %s; started again in %.1f s", name, code, running.pause)
+        running.again_at = now + running.pause
+        running.pause = min(2 * running.pause, _LONGEST_PAUSE)
+
+    def _stop(self) -> None:
+        """The gateway first: while it finishes its calls, the engine must answer."""
+        order = sorted(self._running, key=lambda one: _STOPS.get(one.program.name, 1))
+        for running in order:
+            process = running.process
+            if process.poll() is None:
+                process.terminate()
+            if running.program.name in _STOPS:
+                self._await_end(running)
+        for running in order:
+            self._await_end(running)
+
+    def _await_end(self, running: _Running) -> None:
+        process = running.process
+        try:
+            process.wait(running.program.grace + _LATE_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not stop in its time and is killed", running.program.name)
+            process.kill()
+            process.wait()
+        _let_go(process)
+
+
+_STOPS: Final = {"gateway": 0, "engine": 2}
+"""Role -> when it is stopped; all others between these."""
+
+
+def _started(program: Program) -> "subprocess.Popen[bytes]":
+    arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
+    # A process group of its own: an interrupt at the terminal is this process's to pass on.
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0)
+
+
+def _let_go(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None, "it was given one"
+    process.stdin.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url, timeout=2.0, trust_env=False).status_code == 200
+    except httpx2.HTTPError:
+        return False

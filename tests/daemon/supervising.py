@@ -1,0 +1,22 @@
+"""A supervisor of two roles as a process of its own: `python -m tests.daemon.supervising NOTES`."""
+
+import signal
+import sys
+import threading
+
+from daemon.up import Program, Supervisor
+
+
+def main() -> None:
+    """Supervise until SIGTERM."""
+    notes = sys.argv[1]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    roles = [
+        Program(name, ("tests.daemon.role_program", notes, name)) for name in ("gateway", "work")
+    ]
+    Supervisor(roles).run(stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""`kintsugi up`: roles come, are brought back, and go together, over real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon.settings import Agent, ConfigurationError, Engine, Settings, Upstream
+from daemon.up import NotReady, Program, RoleEnded, Supervisor, programs
+
+pytestmark = pytest.mark.processes
+
+PATIENCE = 30.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that happens soon."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def lines(notes: Path) -> list[list[str]]:
+    """What the roles noted: what happened, to whom, in which process."""
+    return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def started(notes: Path, name: str) -> list[int]:
+    """The processes of a role, in order."""
+    return [int(pid) for what, who, pid in lines(notes) if (what, who) == ("started", name)]
+
+
+def stopped(notes: Path) -> list[str]:
+    """The roles that stopped as they should, in order."""
+    return [who for what, who, _ in lines(notes) if what == "stopped"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process that is not ours runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    # Nobody may have waited for it yet.
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@contextmanager
+def supervising(notes: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A supervisor of the roles `gateway` and `work`, both up."""
+    command = [sys.executable, "-m", "tests.daemon.supervising", str(notes)]
+    process = subprocess.Popen(command)
+    try:
+        until(lambda: bool(started(notes, "gateway") and started(notes, "work")))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_role_is_started_again_and_the_others_stay(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with supervising(notes):
+        os.kill(started(notes, "work")[0], signal.SIGKILL)
+        until(lambda: len(started(notes, "work")) == 2)
+        assert len(started(notes, "gateway")) == 1
+        assert is_alive(started(notes, "work")[1])
+
+
+def test_all_stop_when_it_is_told_to_the_gateway_first(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with supervising(notes) as process:
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert stopped(notes) == ["gateway", "work"]
+
+
+def test_a_kill_of_it_leaves_nobody_behind(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with supervising(notes) as process:
+        process.kill()
+        until(lambda: sorted(stopped(notes)) == ["gateway", "work"])
+    until(lambda: not any(is_alive(started(notes, name)[0]) for name in ("gateway", "work")))
+
+
+def test_a_role_that_was_started_wrongly_stops_everything(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    roles = [
+        Program("consume", ("tests.daemon.role_program", str(notes), "consume")),
+        Program("work", ("tests.daemon.role_program", str(notes), "work", "2")),
+    ]
+    with pytest.raises(RoleEnded, match="work ended with wrong usage"):
+        Supervisor(roles).run(threading.Event())
+    # It may be stopped before it came so far as to note anything.
+    assert set(stopped(notes)) <= {"consume"}
+    assert not any(is_alive(pid) for pid in started(notes, "consume"))
+
+
+def test_a_role_that_never_gets_ready_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.up._READY_SECONDS", 0.5)
+    role = Program(
+        "gateway", ("tests.daemon.role_program", str(tmp_path / "notes"), "gateway"),
+        "http://127.0.0.1:9/readyz",
+    )  # fmt: skip
+    with pytest.raises(NotReady, match="gateway was not ready"):
+        Supervisor([role]).run(threading.Event())
+
+
+def test_without_an_upstream_the_first_agents_checkpoint_is_served(tmp_path: Path) -> None:
+    agents = (Agent(alias="shop"), Agent(alias="agent", checkpoint=tmp_path))
+    found = programs(Settings(home=tmp_path, agents=agents, engine=Engine(port=8123)))
+    assert [one.name for one in found] == ["engine", "gateway", "consume", "schedule", "work"]
+    assert found[0].arguments[:3] == ("daemon.engine", "--model", str(tmp_path))
+    for role in (found[1], found[-1]):
+        assert role.arguments[-2:] == ("--upstream", "http://127.0.0.1:8123/v1")
+
+
+def test_with_an_upstream_and_kafka_there_is_a_shipper_and_no_engine(tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path, upstreams=(Upstream(url="http://127.0.0.1:8000/v1"),),
+        kafka_bootstrap_servers="127.0.0.1:9092",
+    )  # fmt: skip
+    names = [one.name for one in programs(settings, str(tmp_path))]
+    assert names == ["gateway", "consume", "ship", "schedule", "work"]
+
+
+def test_without_any_engine_there_is_nothing_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no engine"):
+        programs(Settings(home=tmp_path))
