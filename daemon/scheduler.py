@@ -148,9 +148,11 @@ def _tripped(
         hours = (now - since).total_seconds() / 3600
         return Due("age", f"{hours:.1f} hours since the last cycle"), ()
     return None, (
-        f"{needed - facts.rollouts} more rollouts, of {needed}, or "
-        f"{settings.min_priority - facts.priority:.3g} more priority, of "
-        f"{settings.min_priority:g}, or an age of {oldest:g} s",
+        (
+            f"{needed - facts.rollouts} more rollouts, of {needed}, or "
+            f"{settings.min_priority - facts.priority:.3g} more priority, of "
+            f"{settings.min_priority:g}, or an age of {oldest:g} s"
+        ),
     )
 
 
