@@ -42,7 +42,7 @@ through the environment."""
 Check = Literal[
     "schema", "gold", "provenance", "leak", "outputs", "policy", "solvable", "informative",
     "novelty", "contamination",
-]
+]  # fmt: skip
 """What a written task has to pass, cheapest first: V1 to V10 of docs/proposing.md."""
 
 JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
@@ -50,7 +50,7 @@ JobOutcome = Literal["trained", "competence_gap", "failed", "cancelled"]
 CycleOutcome = Literal[
     "promoted", "rejected", "rolled_back", "inconclusive", "nothing_learnable", "failed",
     "cancelled",
-]
+]  # fmt: skip
 """`rejected` by the gate, `rolled_back` by live traffic; `inconclusive`: its canary showed nothing
 in its time; `nothing_learnable`: no failure, no task that passed, or no adapter from them."""
 
@@ -199,6 +199,7 @@ class TaskProposed(Decision):
     """The checks that it passed, in order."""
     text_by: str | None = None
     """Who wrote the request: a model's name; None for the environment's templates."""
+
 
 class TaskRejected(Decision):
     """A task was written and failed a check. The next one is told why."""

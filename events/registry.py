@@ -14,7 +14,17 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from events.errors import BadRecord, SchemaAhead
-from events.learning import PatternsDiagnosed, TaskProposed
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    DirectiveWritten,
+    JobEnded,
+    JobRequested,
+    LeaderClaimed,
+    PatternsDiagnosed,
+    TaskProposed,
+    TaskRejected,
+)
 from events.rollouts import (
     CallEnded,
     CallStarted,
@@ -108,8 +118,15 @@ REGISTRY: Final = Registry.of(
         SessionEnded,
         RolloutEnded,
         FeedbackReceived,
+        LeaderClaimed,
+        CycleStarted,
         PatternsDiagnosed,
+        DirectiveWritten,
         TaskProposed,
+        TaskRejected,
+        JobRequested,
+        JobEnded,
+        CycleEnded,
         AdapterProduced,
         AdapterStaged,
         AdapterEvaluated,

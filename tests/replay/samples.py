@@ -7,7 +7,23 @@ import array
 from typing import Any, Final
 
 from events.gate import Check, GateReport
-from events.learning import PatternsDiagnosed, TaskProposed
+from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    Directive,
+    DirectiveWritten,
+    JobEnded,
+    JobRequested,
+    LeaderClaimed,
+    Mastered,
+    PatternFinding,
+    PatternsDiagnosed,
+    Quota,
+    TaskProposed,
+    TaskRejected,
+    Verified,
+)
 from events.messages import Action, Message, ToolCall
 from events.rollouts import (
     CallEnded,
@@ -74,6 +90,38 @@ _REPORT: Final = GateReport(
     detectable=0.125, checks=(_CHECK,),
 )  # fmt: skip
 
+_DIRECTIVE: Final = Directive(
+    quotas=(
+        Quota(
+            pattern="missing_write_action|cancel_order", tasks=12, priority=0.75, status="NEW",
+            description="The order is found and never cancelled.",
+            root_cause="It takes the policy for a refusal.", examples=("rollout-1",),
+        ),
+    ),
+    mastered=(Mastered(task="shop/3", pass_rate=0.875),),
+    improving=("tool_loop|find_order",),
+    known=("cancel_order(order)",),
+)  # fmt: skip
+_FINDING: Final = PatternFinding(
+    pattern="missing_write_action|cancel_order", category="missing_write_action",
+    description="The order is found and never cancelled.", frequency=3, examples=("rollout-1",),
+    root_cause="It takes the policy for a refusal.",
+)  # fmt: skip
+_SPEC: Final = JobSpec(
+    job="job-1", base="base-1", checkpoint="/var/lib/kintsugi/base-1", base_sha256="1a2b3c4d" * 8,
+    parent="/var/lib/kintsugi/adapters/adapter-3", environment="shop",
+    benchmarks="/var/lib/benchmarks",
+    pools=(
+        TaskPool(name="missing_write_action|cancel_order", share=0.75, tasks=("shop/17",),
+                 references=("shop/18",)),
+        TaskPool(name="replay", share=0.25, tasks=("shop/3",), replay=True),
+    ),
+    seed=-7, sampler=Sampler(groups=2, size=4, rollouts=64, temperature=0.75),
+    warm_start=WarmStart(mode="auto", siblings=("shop/19",)), checkpoints=(32,),
+    optimizer=OptimizerSettings(lr=0.0005), lora=LoraSettings(rank=4, alpha=8.5),
+    threads=1, tracker="trackio:shop",
+)  # fmt: skip
+
 SAMPLES: Final[tuple[EventData, ...]] = (
     RolloutEnded(
         rollout="rollout-1", alias="shop-agent", base="base-1", policy="adapter-3", source="tau2",
@@ -110,10 +158,13 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     PatternsDiagnosed(
         trigger="diagnose",
         position={"rollouts": {"0": {"log-1": 3, "log-2": 0}, "7": {"log-1": 9}}},
+        cycle="cycle-1",
     ),
     TaskProposed(
         alias="shop-agent", base="base-1", task=_TASK, pattern="cancel_order:missing",
-        source_rollout="rollout-1",
+        source_rollout="rollout-1", cycle="cycle-1", mode="inherit",
+        verified=(Verified(check="gold"), Verified(check="solvable", note="scripted oracle")),
+        text_by="author-1",
     ),
     SessionEnded(session="session-1", because="feedback"),
     AdapterProduced(
@@ -149,6 +200,33 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         actor="zoë", action="route set", arguments={"alias": "shop-agent", "share": "0.25"},
         reason="before the weekend",
     ),
+    LeaderClaimed(epoch=4, holder="process-1"),
+    CycleStarted(
+        cycle="cycle-1", alias="shop-agent", base="base-1", number=1, environment="shop",
+        trigger="cron", reason="scheduler.cron had its turn",
+        position={"rollouts": {"0": {"log-1": 3}, "7": {"log-1": 9}}},
+        slot="2026-01-02T03:00:00.000000Z", acted="event-1",
+    ),
+    DirectiveWritten(
+        cycle="cycle-1", round=0, directive=_DIRECTIVE, findings=(_FINDING,),
+        summary="It stops before the last step.", analyzer="analyzer-1",
+        trouble="the second answer was cut off",
+    ),
+    TaskRejected(
+        cycle="cycle-1", alias="shop-agent", base="base-1", pattern="cancel_order:missing",
+        mode="explore", check="leak", reason="the request names the order's id",
+        source_rollout="rollout-1", instruction="Cancel #W0000001, bitte.",
+    ),
+    JobRequested(
+        job="job-1", cycle="cycle-1", alias="shop-agent", base="base-1", capability="cancel",
+        spec=_SPEC, minutes=30.5,
+    ),
+    JobEnded(
+        job="job-1", outcome="trained", reason="the budget is spent",
+        adapter="/var/lib/kintsugi/jobs/job-1/adapter", sha256="0f3c9a1e" * 8, steps=7,
+        rollouts=64, seconds=81.25, attempts=2,
+    ),
+    CycleEnded(cycle="cycle-1", outcome="promoted", reason="the live guard closed"),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

@@ -29,8 +29,8 @@ def golden_record(path: Path) -> Record:
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.bin")), ids=lambda path: path.stem)
 def test_stored_bytes_of_every_version_are_read_as_the_newest(path: Path) -> None:
     event = decode(golden_record(path))
-    name, version = path.stem.split(".v")
-    assert (event.envelope.type, event.envelope.version) == (name, int(version))
+    name, version = path.stem.split(".")[:2]
+    assert (event.envelope.type, event.envelope.version) == (name, int(version.removeprefix("v")))
     assert type(event.data) is REGISTRY.types[name]
 
 
@@ -46,6 +46,17 @@ def test_the_newest_version_is_read_as_its_sample(number: int) -> None:
     )
     if data.STREAM == "rollouts":
         assert arrays_of(record.value) == ARRAYS.get(data.TYPE, {})
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.v*.*.bin")), ids=lambda path: path.stem)
+def test_bytes_from_before_a_version_gained_a_field_say_what_they_said(path: Path) -> None:
+    sample = next(data for data in SAMPLES if path.name.split(".")[0] == data.TYPE)
+    older = decode(golden_record(path)).data
+    gained = sample.model_fields_set - older.model_fields_set
+    assert gained, f"{path.name} sets what the newest sample sets: it is no older form"
+    assert older == sample.model_copy(
+        update={name: type(sample).model_fields[name].get_default() for name in gained}
+    )
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.TYPE)

@@ -5,7 +5,8 @@
 For the newest version of every registered type: the stored bytes of its sample (samples.py) as
 `tests/replay/golden/<Type>.v<N>.bin` with its headers beside them, and its frozen schema as
 `events/schemas/<Type>.v<N>.json`; and the frozen schema of a job's spec. Run it once when a type or
-a version is added; a file that was released is history.
+a version is added; a file that was released is history. Where a version gains an optional field,
+its bytes and headers are renamed to `<Type>.v<N>.1.*` (then `.2`) and stay beside the new ones.
 """
 
 import json
