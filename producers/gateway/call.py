@@ -195,7 +195,9 @@ class Call(Response):
         raise failed
 
     async def _look(self) -> None:
-        """See who has the adapter that is to answer: routes turn faster than one watches."""
+        """See what engines serve that never said so, and who has the adapter that is to answer:
+        routes turn faster than one watches."""
+        await asyncio.gather(*(one.learn(self._desk.client) for one in self._upstreams))
         adapter, position = self._use.choice.policy, self._desk.routing.table.position
         if adapter is not None:
             looks = (one.look_for(adapter, position, self._desk.client) for one in self._upstreams)

@@ -12,7 +12,7 @@ sent. Not covered: load; sessions are spread by their names alone.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -125,6 +125,17 @@ class Upstream:
             self.well = False
             raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
         self._take(_cards(answer))
+
+    async def learn(self, client: HttpClient) -> None:
+        """Ask what it serves if it never said so: it came up after the first look, and an alias
+        asked of it as it came would be a model that it does not have."""
+        if self.served:
+            return
+        async with self._looking:
+            if not self.served:
+                # Who cannot be reached now is asked all the same, and that call says so.
+                with suppress(UpstreamLost, TimeoutError):
+                    await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
         """Ask what it serves if the adapter, which routes of this position name, is not known.

@@ -50,8 +50,8 @@ class RecordingUpstream:
 
 
 @contextmanager
-def recording_upstream() -> Iterator[RecordingUpstream]:
-    """An engine on a port of its own, until the end of the block."""
+def recording_upstream(port: int = 0) -> Iterator[RecordingUpstream]:
+    """An engine on a port, by default one of its own, until the end of the block."""
     found = RecordingUpstream()
 
     class Handler(socketserver.StreamRequestHandler):
@@ -63,7 +63,7 @@ def recording_upstream() -> Iterator[RecordingUpstream]:
         daemon_threads = True
         allow_reuse_address = True
 
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", port), Handler) as server:
         found.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -17,6 +17,7 @@ from events.sqlite import SqliteLog
 from producers.gateway.keys import ClientKey, hashed, minted_key
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
+from tests.daemon.gateway.recording_upstream import recording_upstream
 
 HELLO = [{"role": "user", "content": "Hello"}]
 LONG: dict[str, Any] = {"messages": HELLO, "max_tokens": 8000, "ignore_eos": True, "stream": True}
@@ -83,6 +84,16 @@ def test_an_engine_that_cannot_be_reached_is_said_and_recorded(tmp_path: Path) -
         assert httpx2.get(f"{front.url}/livez").status_code == 200
         (ended,) = front.ended()
         assert (ended.outcome, ended.status) == ("failed", 503)
+
+
+def test_an_engine_that_came_up_later_is_asked_for_its_own_name_at_once(tmp_path: Path) -> None:
+    url = unused_url()
+    with fronting(tmp_path, [url], proven=False) as front:
+        assert post(front.url, model="agent", messages=HELLO).status_code == 503
+        with recording_upstream(int(url.rsplit(":", 1)[1])) as engine:
+            assert post(front.url, model="agent", messages=HELLO).status_code == 200
+            assert b'"model":"one"' in engine.received
+            assert b'"model":"agent"' not in engine.received
 
 
 def test_another_engine_answers_where_one_cannot_be_reached(live: Live, tmp_path: Path) -> None:
