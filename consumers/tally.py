@@ -164,9 +164,9 @@ def attempts(connection: Connection, pair: Pair, number: int) -> dict[str, Attem
     return {row.pattern: Attempts(row.attempts, int(row.passes)) for row in rows}
 
 
-def _deduplicated_failures(number: int) -> Subquery:
-    """Representatives of (policy, task, trace) that failed: each is the smallest (time, rollout) of
-    all judged rollouts with its key, passed ones included."""
+def representatives(number: int) -> Subquery:
+    """One rollout of each (policy, task, trace) of a round: the smallest (time, rollout) of all
+    judged ones with its key, passed ones included."""
     rollouts = Rollout.table().c
     place = func.row_number().over(
         partition_by=(rollouts.alias, rollouts.base, rollouts.policy, rollouts.trace_key),
@@ -175,15 +175,20 @@ def _deduplicated_failures(number: int) -> Subquery:
     ranked = (
         select(
             rollouts.alias, rollouts.base, rollouts.rollout, rollouts.task_key, rollouts.time,
-            rollouts.category, place.label("place"),
+            rollouts.category, rollouts.success, rollouts.reward, rollouts.pivot,
             (rollouts.category + literal("|") + rollouts.pivot).label("pattern"),
+            place.label("place"),
         )
         .where(*_counted(number))
         .subquery()
     )  # fmt: skip
-    return (
-        select(ranked).where(ranked.c.place == 1, ranked.c.category.is_not(None)).subquery("failed")
-    )
+    return select(ranked).where(ranked.c.place == 1).subquery("representatives")
+
+
+def _deduplicated_failures(number: int) -> Subquery:
+    """The representatives that failed."""
+    seen = representatives(number)
+    return select(seen).where(seen.c.category.is_not(None)).subquery("failed")
 
 
 def _counted(number: int) -> tuple[ColumnElement[bool], ...]:

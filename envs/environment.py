@@ -53,6 +53,11 @@ class Limits:
     """Messages with calls between two messages of the user; None: as many as there are steps."""
 
 
+def is_seed(text: str) -> bool:
+    """Whether a part of a task's id is the seed of a generated one."""
+    return len(text) <= _SEED_DIGITS and text.isascii() and text.isdecimal()
+
+
 class Environment(ABC):
     """One domain: its tools, its policy, its tasks and how they are judged."""
 
@@ -152,7 +157,7 @@ class Environment(ABC):
     def task(self, task_id: str) -> TaskDefinition:
         """The task with this id, for any seed. Raises UnknownTask."""
         seed = task_id.rpartition("/")[2]
-        if len(seed) <= _SEED_DIGITS and seed.isascii() and seed.isdecimal():
+        if is_seed(seed):
             for capability in self.capabilities:
                 if task_id == self.task_id(capability, int(seed)):
                     return self.generate(capability, int(seed))
@@ -164,6 +169,16 @@ class Environment(ABC):
     def task_id(self, capability: str, seed: int) -> str:
         """The id of a generated task."""
         return f"{self.name}/{capability}/{seed}"
+
+    def like(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """A fresh task of the same kind; None for one that was loaded, which has no generator. Its
+        id must give it again (`task`)."""
+        return self.generate(task.capability, seed) if task.split == GENERATED else None
+
+    def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """The same task in other words: with its first state, gold actions and criteria. Its id
+        must give it again (`task`). None where there are no other words, as here."""
+        return None
 
     def mixture(
         self, shares: Mapping[str, float], seed: int = 0, first_task: int = 0

@@ -6,11 +6,12 @@ and compared by its digest.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from events.canonical import exact_json, sha256
+from events.canonical import canonical_json, exact_json, sha256
 from events.messages import Action, Frozen
 from events.rollouts import Id, Int64, Name, Task
 
@@ -109,6 +110,12 @@ class Criteria(Frozen):
     reward_basis: tuple[Basis, ...] = ("DB", "COMMUNICATE")
 
 
+def signature(gold: Sequence[Action]) -> str:
+    """Of the calls of a perfect agent, in order: 16 hexadecimal digits."""
+    called = [(action.requestor, action.name, action.arguments) for action in gold]
+    return sha256(canonical_json(called))[:16]
+
+
 class TaskDefinition(Frozen):
     """A task that can be executed."""
 
@@ -128,6 +135,12 @@ class TaskDefinition(Frozen):
     def digest(self) -> str:
         """sha256 of the whole definition: tells two versions of a task apart."""
         return sha256(exact_json(self.model_dump(mode="json")))
+
+    @property
+    def signature(self) -> str | None:
+        """Equal for tasks that ask for the same calls; None where nobody knows which."""
+        gold = self.criteria.gold_actions
+        return None if gold is None else signature(gold)
 
     def record(self) -> Task:
         """The task as rollouts name it."""

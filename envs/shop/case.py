@@ -58,10 +58,14 @@ def get_order(order_id: str) -> Action:
 class Case:
     """One customer of one database, and the chance that draws what they want."""
 
-    def __init__(self, tables: Tables, user: Mapping[str, Any], chance: Random) -> None:
+    def __init__(
+        self, tables: Tables, user: Mapping[str, Any], chance: Random, words: Random | None = None
+    ) -> None:
+        """With `words` of its own, the same chance draws the same case, said otherwise."""
         self.tables = tables
         self.user = user
         self.chance = chance
+        self.words = words
         self.get_user = Action(name="get_user", arguments={"user_id": user["user_id"]})
 
     def orders(self, status: str | None = None) -> list[Any]:
@@ -87,9 +91,14 @@ class Case:
         """An item of an order."""
         return str(self.pick(list(order["items"])))
 
+    def phrase(self, templates: Phrases) -> str:
+        """One of the phrases. Chance draws in any case, so that what it draws next is the same."""
+        drawn = self.chance.choice(templates)
+        return drawn if self.words is None else self.words.choice(templates)
+
     def say(self, templates: Phrases, **values: str) -> str:
         """One of the phrases, filled in and with a capital."""
-        said: str = self.pick(templates).format_map(values)
+        said = self.phrase(templates).format_map(values)
         return said[0].upper() + said[1:]
 
     def in_stock(self, item: str, order: Any) -> str:
@@ -113,11 +122,11 @@ class Case:
         item = given.get("item") or self.item(order)
         values = {"order": order["order_id"], "item": item}
         values |= self._new(verb, item, order) | given
-        values["which"] = self.pick(which).format_map(values)
+        values["which"] = self.phrase(which).format_map(values)
         tool, taken = _WRITES[verb]
         looked = (Action(name="get_product", arguments={"product": item}),)
         return Wish(
-            words=self.pick(phrases.WISHES[verb]).format_map(values),
+            words=self.phrase(phrases.WISHES[verb]).format_map(values),
             reads=looked if verb == "exchange" else (),
             write=Action(
                 name=tool, arguments={name: values[value] for name, value in taken.items()}

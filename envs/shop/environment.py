@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from envs.agents import Agent
 from envs.database import Database
-from envs.environment import Environment, Limits, UnknownTask
+from envs.environment import Environment, Limits, UnknownTask, is_seed
 from envs.shop import policy
 from envs.shop.case import Case
 from envs.shop.kinds import KINDS, Plan
@@ -40,16 +40,34 @@ class Shop(Environment):
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """Pure. Its database depends on kind and seed both, and is named by `task.seed`."""
+        return self._generated(capability, seed)
+
+    def task(self, task_id: str) -> TaskDefinition:
+        """As everywhere, and those that `rephrase` made: shop/CAPABILITY/SEED/PHRASING."""
+        original, _, phrasing = task_id.rpartition("/")
+        if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
+            return super().task(task_id)
+        capability = super().task(original).capability
+        return self._generated(capability, int(original.rpartition("/")[2]), int(phrasing))
+
+    def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
+        """The same customer with the same wish, by other phrases; None where these phrases put two
+        wishes in another order, which asks for other calls."""
+        original = "/".join(task.id.split("/")[:3])
+        rephrased = self.task(f"{original}/{seed}")
+        return rephrased if rephrased.criteria == task.criteria else None
+
+    def _generated(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
         if capability not in KINDS:
             raise UnknownTask(
                 f"environment shop has no capability {capability!r}; it has {', '.join(KINDS)}"
             )
         chance = Random(f"shop {capability} {seed}")
         database = chance.getrandbits(48)
-        case = _case(capability, database, chance)
+        case = _case(capability, database, chance, phrasing)
         plan = KINDS[capability].plan(case)
         return TaskDefinition(
-            id=self.task_id(capability, seed),
+            id=self.task_id(capability, seed) + ("" if phrasing is None else f"/{phrasing}"),
             environment=self.name,
             capability=capability,
             seed=database,
@@ -75,12 +93,13 @@ class Shop(Environment):
         return tuple(policy.violations(task, messages, self.catalog))
 
 
-def _case(capability: str, database: int, chance: Random) -> Case:
+def _case(capability: str, database: int, chance: Random, phrasing: int | None) -> Case:
     """A customer with three orders; for `one_order`, the one with a single order."""
     tables = make_tables(database)
     single = capability == "one_order"
     users = [user for user in tables["users"].values() if (len(user["orders"]) == 1) == single]
-    return Case(tables, chance.choice(users), chance)
+    words = None if phrasing is None else Random(f"shop phrasing {phrasing}")
+    return Case(tables, chance.choice(users), chance, words)
 
 
 def _scenario(case: Case, plan: Plan) -> Scenario:

@@ -201,7 +201,7 @@ def _other_owner(case: Case) -> Plan:
         for user in case.tables["users"].values()
         if user is not case.user and len(user["orders"]) > 1
     )
-    wish = Case(case.tables, owner, case.chance).granted()
+    wish = Case(case.tables, owner, case.chance, case.words).granted()
     request = case.say(phrases.MOODS, wish=wish.words)
     return Plan(request, wish.calls[:1], refused=True)
 

@@ -1,0 +1,137 @@
+"""What a closed round shows of one agent: typed reads for whoever writes a directive from it.
+
+Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is that of
+the round itself (tally.py). Not covered: what was said in a rollout, which only the log holds.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from consumers import tally
+from consumers.tables import Rollout, Task, TaskPattern
+from consumers.tally import LIVE_PURPOSES
+from events.messages import Action
+
+_PROPOSED: Final = "proposed"
+"""Origin of a task that was written for a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRollout:
+    """A deduplicated rollout of a round."""
+
+    rollout: str
+    task_key: str
+    reward: float | None
+    category: str | None
+    """None for one that passed."""
+    pivot: str
+
+    @property
+    def pattern(self) -> str | None:
+        """The one that it counts for."""
+        return None if self.category in (None, tally.OTHER) else f"{self.category}|{self.pivot}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRate:
+    """What a round's rollouts made of one task."""
+
+    task: str
+    gold: tuple[Action, ...] | None
+    attempts: int
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedTask:
+    """A task that was written for a pattern."""
+
+    task: str
+    pattern: str | None
+    instruction: str | None
+    gold: tuple[Action, ...] | None
+
+
+def seen_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[SeenRollout]:
+    """The deduplicated judged rollouts of a round, failed and passed."""
+    seen = tally.representatives(number).c
+    rows = connection.execute(
+        select(seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot)
+        .where(seen.alias == alias, seen.base == base)
+        .order_by(seen.rollout)
+    )
+    return [
+        SeenRollout(row.rollout, row.task_key, row.reward, row.category, row.pivot or "*")
+        for row in rows
+    ]
+
+
+def task_rates(connection: Connection, alias: str, base: str, number: int) -> list[TaskRate]:
+    """Of each task that was attempted in a round, how often it was passed. A pass is a success that
+    no rule objects to, as in the round's own counts."""
+    rollouts, tasks = Rollout.table().c, Task.table().c
+    query = (
+        select(rollouts.task, rollouts.success, rollouts.category, tasks.gold_actions)
+        .join_from(
+            Rollout.table(),
+            Task.table(),
+            (tasks.alias == rollouts.alias) & (tasks.task == rollouts.task),
+        )
+        .where(
+            rollouts.alias == alias,
+            rollouts.base == base,
+            rollouts.round == number,
+            rollouts.success.is_not(None),
+            rollouts.purpose.in_(LIVE_PURPOSES),
+        )
+        .order_by(rollouts.task)
+    )
+    found: dict[str, list[Any]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.task, []).append(row)
+    return [
+        TaskRate(
+            task=task,
+            gold=_actions(rows[0].gold_actions),
+            attempts=len(rows),
+            passes=sum(bool(row.success and row.category is None) for row in rows),
+        )
+        for task, rows in found.items()
+    ]
+
+
+def proposed_tasks(connection: Connection, alias: str, base: str) -> list[ProposedTask]:
+    """The tasks that were written for patterns of this agent on this base."""
+    tasks, tags = Task.table().c, TaskPattern.table().c
+    tagged = (
+        select(tags.task_key)
+        .where(tags.alias == alias, tags.base == base, tags.task_key == tasks.task)
+        .exists()
+    )
+    query = select(tasks.task, tasks.pattern, tasks.instruction, tasks.gold_actions).where(
+        tasks.alias == alias, tasks.origin == _PROPOSED, tagged
+    )
+    return [
+        ProposedTask(row.task, row.pattern, row.instruction, _actions(row.gold_actions))
+        for row in connection.execute(query.order_by(tasks.task))
+    ]
+
+
+def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:
+    """Rollout -> its task, for those that name one."""
+    table = Rollout.table().c
+    query = select(table.rollout, table.task).where(
+        table.rollout.in_(rollouts), table.task.is_not(None)
+    )
+    return {row.rollout: row.task for row in connection.execute(query.order_by(table.rollout))}
+
+
+def _actions(stored: str | None) -> tuple[Action, ...] | None:
+    if stored is None:
+        return None
+    return tuple(Action.model_validate(one) for one in json.loads(stored))

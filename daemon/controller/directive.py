@@ -1,0 +1,158 @@
+"""What the next tasks shall stress: as data from the ranked patterns, and in words by one template.
+
+Pure. Patterns come as the round left them (consumers/priority.py), failures as they were sampled,
+findings as the analyzer's word was checked (analyzer.py). A finding gives a pattern its words and
+never its quota: priorities move in the fold of a round and nowhere else.
+
+Not covered: who writes the tasks (daemon/proposer).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from consumers.evidence import TaskRate
+from consumers.priority import Status, quotas
+from consumers.reads import PatternLine
+from events.learning import Directive, Mastered, PatternFinding, Quota
+
+MASTERED: Final = 0.85
+"""Smoothed pass rate from which on a kind of task is one that the agent can do."""
+MASTERED_KINDS: Final = 12
+KNOWN: Final = 4096
+"""Signatures that a directive names at most; the Proposer knows all of them from the tables."""
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "context_overflow": "The conversation grew beyond what the agent can read.",
+    "tool_loop": "The agent made the same call again and again.",
+    "user_id_failure": "The agent never reached the user's record.",
+    "policy_violation": "The agent did what its policy does not allow.",
+    "wrong_tool": "The agent used another tool than the one that was called for.",
+    "wrong_entity": "The agent changed another record than the one that was meant.",
+    "wrong_item_selection": "The agent chose something else than what was asked for.",
+    "incorrect_arguments": "The agent called the right tool with wrong arguments.",
+    "over_cautious": "The agent refused, or handed over, what it should have done.",
+    "premature_termination": "The agent stopped before it was done.",
+    "missing_write_action": "The agent did not make a change that was asked for.",
+    "information_error": "The agent did not say what it had to say.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The failed rollouts of a round that count for one pattern, as they were sampled."""
+
+    pattern: str
+    rollouts: tuple[str, ...]
+
+
+def directive(
+    patterns: Iterable[PatternLine],
+    failures: Iterable[Failures],
+    findings: Sequence[PatternFinding],
+    rates: Iterable[TaskRate],
+    known: Iterable[str],
+    most: int,
+) -> Directive:
+    """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone."""
+    lines = {line.pattern: line for line in patterns}
+    given = quotas({name: line.priority for name, line in lines.items()}, most)
+    examples = {one.pattern: one.rollouts for one in failures}
+    found = words_of(given, findings, examples)
+    return Directive(
+        quotas=tuple(
+            _quota(lines[name], tasks, examples.get(name), found.get(name))
+            for name, tasks in given.items()
+        ),
+        mastered=mastered(rates),
+        improving=tuple(
+            sorted(
+                line.pattern
+                for line in lines.values()
+                if line.status in (Status.IMPROVING, Status.RESOLVED)
+            )
+        ),
+        known=tuple(sorted(set(known))[:KNOWN]),
+    )
+
+
+def words_of(
+    patterns: Iterable[str],
+    findings: Sequence[PatternFinding],
+    examples: Mapping[str, Sequence[str]],
+) -> dict[str, PatternFinding]:
+    """Pattern -> the finding that describes it: the one of its name, else the one that most of its
+    failures are examples of."""
+    by_name = {finding.pattern: finding for finding in findings}
+    found: dict[str, PatternFinding] = {}
+    for name in patterns:
+        shown = by_name.get(name) or _mostly_of(set(examples.get(name, ())), findings)
+        if shown is not None:
+            found[name] = shown
+    return found
+
+
+def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
+    """The finding more than half of whose examples are among the rollouts; of several, the one
+    with the most."""
+    mostly = [one for one in findings if 2 * len(rollouts & set(one.examples)) > len(one.examples)]
+    return max(mostly, key=lambda one: len(rollouts & set(one.examples)), default=None)
+
+
+def _quota(
+    line: PatternLine,
+    tasks: int,
+    examples: Sequence[str] | None,
+    finding: PatternFinding | None,
+) -> Quota:
+    return Quota(
+        pattern=line.pattern,
+        tasks=tasks,
+        priority=line.priority,
+        status=line.status,
+        description=finding.description if finding else _described(line),
+        root_cause=finding.root_cause if finding else "",
+        examples=tuple(examples if examples else line.examples),
+    )
+
+
+def _described(line: PatternLine) -> str:
+    """What the rules know of a pattern, where no model has looked."""
+    tool = f" The change that it is about is {line.pivot}." if line.pivot != "*" else ""
+    return f"{_MEANINGS[line.category]}{tool}"
+
+
+def mastered(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
+    """The kinds of task that the agent passes, most often attempted first. A kind is what a perfect
+    agent calls, without the arguments."""
+    attempts: Counter[str] = Counter()
+    passes: defaultdict[str, int] = defaultdict(int)
+    for rate in rates:
+        if rate.gold is None:
+            continue
+        kind = "+".join(dict.fromkeys(action.name for action in rate.gold)) or "nothing"
+        attempts[kind[:128]] += rate.attempts
+        passes[kind[:128]] += rate.passes
+    ranked = sorted(attempts, key=lambda kind: (-attempts[kind], kind))
+    smoothed = {kind: (passes[kind] + 1) / (attempts[kind] + 2) for kind in ranked}
+    able = [kind for kind in ranked if smoothed[kind] >= MASTERED]
+    return tuple(Mastered(task=kind, pass_rate=smoothed[kind]) for kind in able[:MASTERED_KINDS])
+
+
+def text(directive: Directive) -> str:
+    """The directive in words, for a model that writes requests and for people."""
+    lines = ["Write tasks for these weaknesses of the agent:"]
+    for quota in directive.quotas:
+        count = f"{quota.tasks} task" + ("" if quota.tasks == 1 else "s")
+        lines.append(f"- {count} for {quota.pattern} ({quota.status.lower()}). {quota.description}")
+        if quota.root_cause:
+            lines.append(f"  Cause: {quota.root_cause}")
+    if directive.mastered:
+        kinds = ", ".join(f"{one.task} ({one.pass_rate:.0%})" for one in directive.mastered)
+        lines.append(f"The agent can do this; combine a weakness with it: {kinds}.")
+    if directive.improving:
+        lines.append(f"These improve by themselves: {', '.join(directive.improving)}.")
+    if directive.known:
+        lines.append(f"{len(directive.known)} tasks are there already; do not write them again.")
+    return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""Which rollouts of a round are looked at, and how much of each: pure, and the same for one seed.
+
+    failures    by task, then by reward; one after the other from every task until there are enough
+    successes   those on tasks that failed as well first (the contrast), then those on tasks that
+                were written for a pattern, then any
+    shortened   the first and the last messages of a conversation, its longest texts cut in their
+                middle; what was said to a tool is kept to the letter
+
+Chance is a hash of the seed and the rollout, so neither the order of the candidates nor the process
+has a say. Not covered: redaction (analyzer.py), and which rollouts are repeats (tally.py).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from events.canonical import exact_json, sha256
+from events.messages import Message
+
+T = TypeVar("T")
+
+FAILURES: Final = 24
+"""That are looked at in one round."""
+SUCCESSES: Final = 8
+"""That are looked at beside them."""
+FIRST_MESSAGES: Final = 2
+LAST_MESSAGES: Final = 12
+CHARACTERS: Final = 24_000
+"""Of one conversation: about 6,000 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A deduplicated rollout that may be looked at."""
+
+    rollout: str
+    task: str
+    """Key of its task; its own for a rollout without one."""
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What is shown of a conversation."""
+
+    messages: tuple[Message, ...]
+    left_out: int = 0
+    """Messages between the first and the last ones."""
+    cut: int = 0
+    """Characters that were taken out of the middle of texts."""
+
+
+def sampled_failures(
+    candidates: Iterable[Candidate], seed: str, most: int = FAILURES
+) -> list[Candidate]:
+    """At most `most` of them, spread over tasks, and within a task over rewards."""
+    return list(_first(_round_robin(_by_task(candidates, seed)), most))
+
+
+def sampled_successes(
+    candidates: Iterable[Candidate],
+    failed: Collection[str],
+    written: Collection[str],
+    seed: str,
+    most: int = SUCCESSES,
+) -> list[Candidate]:
+    """At most `most` of them: on tasks that `failed`, then on tasks `written` for a pattern."""
+    contrast, targeted, others = [], [], []
+    for candidate in candidates:
+        group = (
+            contrast
+            if candidate.task in failed
+            else targeted
+            if candidate.task in written
+            else others
+        )
+        group.append(candidate)
+    ranked = (_round_robin(_by_task(group, seed)) for group in (contrast, targeted, others))
+    return list(_first((one for group in ranked for one in group), most))
+
+
+def shortened(
+    messages: Sequence[Message],
+    first: int = FIRST_MESSAGES,
+    last: int = LAST_MESSAGES,
+    characters: int = CHARACTERS,
+) -> Shortened:
+    """The beginning and the end of a conversation, in so many characters if its calls allow."""
+    between = max(0, len(messages) - first - last)
+    kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
+    arguments = sum(len(_written(call.arguments)) for one in kept for call in one.tool_calls)
+    texts = [one.text for one in kept]
+    bound = _bound([len(text) for text in texts], max(0, characters - arguments))
+    shown = [_cut(text, bound) for text in texts]
+    return Shortened(
+        messages=tuple(
+            one.model_copy(update={"content": text or None, "reasoning": None})
+            for one, text in zip(kept, shown, strict=True)
+        ),
+        left_out=between,
+        cut=sum(max(0, len(text) - bound) for text in texts),
+    )
+
+
+def drawn(seed: str, name: str) -> str:
+    """The place of a name in an order of chance."""
+    return sha256(f"{seed}|{name}")
+
+
+def _by_task(candidates: Iterable[Candidate], seed: str) -> Iterator[list[Candidate]]:
+    """The candidates of each task: one after the other from every reward."""
+    by_task = _grouped(candidates, lambda one: one.task)
+    for task in sorted(by_task, key=lambda name: drawn(seed, name)):
+        by_reward = _grouped(by_task[task], lambda one: one.reward)
+        rewards = sorted(by_reward, key=lambda reward: (reward is not None, reward))
+        strata = [
+            sorted(by_reward[reward], key=lambda one: drawn(seed, one.rollout))
+            for reward in rewards
+        ]
+        yield list(_round_robin(strata))
+
+
+def _grouped(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
+    groups: defaultdict[Any, list[T]] = defaultdict(list)
+    for value in values:
+        groups[key(value)].append(value)
+    return groups
+
+
+def _round_robin(groups: Iterable[Sequence[T]]) -> Iterator[T]:
+    """The first of each group, the second of each, ..."""
+    waiting = [list(group) for group in groups]
+    place = 0
+    while waiting := [group for group in waiting if place < len(group)]:
+        yield from (group[place] for group in waiting)
+        place += 1
+
+
+def _first(values: Iterator[T], most: int) -> Iterator[T]:
+    for _, value in zip(range(most), values, strict=False):
+        yield value
+
+
+def _bound(lengths: Sequence[int], room: int) -> int:
+    """The greatest length so that the texts fit when none is longer: short ones stay whole."""
+    low, high = 0, max(lengths, default=0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(min(length, middle) for length in lengths) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_GAP: Final = " [...] "
+
+
+def _cut(text: str, bound: int) -> str:
+    if len(text) <= bound:
+        return text
+    head, tail = bound - bound // 2, bound // 2
+    return text[:head] + _GAP + text[len(text) - tail :]
+
+
+def _written(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else exact_json(arguments)
