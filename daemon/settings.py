@@ -316,6 +316,82 @@ class Scheduler(Section):
         return cron
 
 
+class Jobs(Section):
+    """Where training runs, and for how long."""
+
+    runner: Literal["local", "ray"] = "local"
+    """`local`: processes of this machine; `ray`: jobs of a Ray cluster."""
+    ray_address: str = "http://127.0.0.1:8265"
+    """Of the cluster's dashboard, which takes jobs."""
+    slots: int = Field(default=1, ge=1)
+    """Jobs that may run at once."""
+    attempts: int = Field(default=3, ge=1)
+    """After so many in a row that were cut short without a rollout, a job has failed."""
+    heartbeat_seconds: float = Field(default=120.0, gt=0)
+    """A job that said nothing for so long is stopped, and tried again."""
+    minutes: float = Field(default=120.0, gt=0)
+    """After which a job is stopped for good."""
+
+
+class Training(Section):
+    """What a cycle's job is like."""
+
+    rollouts: int = Field(default=3072, ge=1)
+    """Budget of a job."""
+    groups: int = Field(default=8, ge=1)
+    """Tasks per update."""
+    size: int = Field(default=8, ge=2)
+    """Rollouts per task."""
+    temperature: float = Field(default=1.0, gt=0)
+    """At which tokens are drawn."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Of one answer."""
+    momentum: float = Field(default=0.8, ge=0, lt=1)
+    """Of the pass rates that the pools' shares follow."""
+    algorithm: str = ""
+    """A published one by its name (docs/learner.md); empty: GRPO with a penalty for leaving the
+    policy that training began with."""
+    kl: float = Field(default=0.1, ge=0)
+    """Weight of that penalty; a named algorithm has its own."""
+    lr: float = Field(default=2e-3, gt=0)
+    """For models below 10 M parameters; about 1e-5 at 4 B."""
+    lora_rank: int = Field(default=16, ge=1, le=512)
+    """Of adapters; engines must be started with as much."""
+    lora_alpha: float = Field(default=32.0, gt=0)
+    """What an adapter adds is multiplied by this over its rank."""
+    probe_groups: int = Field(default=8, ge=1)
+    """Of each pool, by which is told whether it can be learnt from."""
+    probe_below: float = Field(default=0.2, ge=0, le=1)
+    """Share of groups with both verdicts below which it cannot."""
+    warm_start: Literal["off", "auto", "always"] = "off"
+    """Whether the environment's oracle is shown first: never, where nothing can be learnt without,
+    always."""
+    references: int = Field(default=32, ge=1)
+    """Tasks of each pool that it is then shown on."""
+    source: Literal["in_process", "vllm", "endpoint"] = "in_process"
+    """Who plays: the job itself, a vLLM that it starts, or the server that `endpoint` names."""
+    endpoint: str = Field(default="", pattern="^(https?://.+/v1)?$")
+    """URL of an engine that also serves, ending in `/v1`; it must see the folder of jobs."""
+    requests_per_second: float = Field(default=4.0, gt=0)
+    """That it is asked at most."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    """Where a job computes."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the base's weights in a job."""
+    threads: int | None = Field(default=None, ge=1)
+    """Of the processor; unset: torch decides, and an adapter's sha256 is not reproducible."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name:
+            from daemon.solver.presets import PRESETS
+
+            if name not in PRESETS:
+                raise ValueError(f"there is none of this name; there are {', '.join(PRESETS)}")
+        return name
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -340,6 +416,8 @@ class Settings(BaseSettings):
     engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
     scheduler: Scheduler = Scheduler()
+    jobs: Jobs = Jobs()
+    training: Training = Training()
     gateway: Gateway = Gateway()
     redaction: Redaction = Redaction()
     sessions: Sessions = Sessions()

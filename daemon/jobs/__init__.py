@@ -1,0 +1,1 @@
+"""Training runs as processes that outlive whoever started them."""

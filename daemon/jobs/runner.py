@@ -1,0 +1,184 @@
+"""A training run as the daemon sees it: begun, looked at, stopped; wherever it runs.
+
+    runner.start(job)      begin it, or go on with one that was cut short
+    runner.state(job)      Absent, Running or Ended
+    runner.cancel(job)     ask it to stop, later make it
+
+    HOME/jobs/ID/job.json          the spec
+    HOME/jobs/ID/out/              the learner's: journal, adapter (daemon/solver/job.py)
+    HOME/jobs/ID/attempts/N.*      what each attempt said, and how it ended
+
+All three may be asked again and again, by several processes at once and after any of them was
+killed: a job runs once. `verdict` says what an ended attempt means: nothing more to do, or once
+more. A `competence_gap` and a failure that the learner names are final, for it would do the same
+again; what was cut short is tried again, until so many attempts in a row brought no rollout.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from pydantic import ConfigDict, ValidationError
+
+from events.errors import KintsugiError
+from events.jobs import JobSpec
+from events.messages import Frozen
+
+SPEC: Final = "job.json"
+OUT: Final = "out"
+JOURNAL: Final = "rollouts.jsonl"
+"""Of the learner, in `OUT`: it grows with every batch."""
+STOPPED: Final = "stopped after "
+"""How the learner's reason begins when a signal ended it: the same command goes on."""
+
+WRONG_USAGE: Final = 2
+"""Exit code of the learner for a spec that it cannot read."""
+_KILLED: Final = 137
+"""Exit code of a process that signal 9 ended, as a shell tells it."""
+
+
+class JobNotStarted(KintsugiError):
+    """Nothing runs, and the next look tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to run."""
+
+    id: str
+    spec: JobSpec
+
+
+class Result(Frozen):
+    """The last line that the learner says (daemon/solver/progress.py, Outcome)."""
+
+    # A later version may say more.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    outcome: Literal["trained", "competence_gap", "failed"]
+    adapter: str | None = None
+    sha256: str | None = None
+    steps: int = 0
+    rollouts: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """It was never begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An attempt goes on."""
+
+    attempt: int
+    """Counted from 1."""
+    seconds: float
+    """That its attempts have run, all together."""
+    silent: float
+    """Seconds since it said something; it says something every two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last attempt is over."""
+
+    attempts: int
+    barren: int
+    """Of the last ones in a row, how many brought no rollout."""
+    seconds: float
+    result: Result | None
+    """None where it was cut short."""
+    code: int | None = None
+    """Of its exit; None where nobody was left to tell it."""
+    stopped: str | None = None
+    """Why it was told to stop; None where nobody did."""
+    complaint: str = ""
+    """The last line on its stderr."""
+    full: bool = False
+    """Whether the disk of its folder has no room."""
+
+
+State = Absent | Running | Ended
+
+
+class JobRunner(Protocol):
+    """Somebody who runs jobs."""
+
+    def start(self, job: Job) -> bool:
+        """Begin it, or its next attempt; False while there is no room for it. Does nothing to one
+        that runs. Raises JobNotStarted."""
+
+    def state(self, job: str) -> State:
+        """How it is doing."""
+
+    def cancel(self, job: str, reason: str) -> None:
+        """Ask a running one to stop; asked again after a while, make it. `reason` is kept."""
+
+    def folder(self, job: str) -> Path:
+        """Where it leaves what it makes."""
+
+    def close(self) -> None:
+        """Give back what is held; jobs go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Nothing more is to be run."""
+
+    outcome: Literal["trained", "competence_gap", "failed"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It was cut short, and another attempt goes on where it was."""
+
+    reason: str
+
+
+def verdict(ended: Ended, attempts: int) -> Over | Again:
+    """What an ended attempt means, where so many in a row may bring nothing."""
+    result = ended.result
+    if result is not None and not _cut_short(result):
+        return Over(result.outcome, result.reason or "")
+    reason = _trouble(ended)
+    if ended.code == WRONG_USAGE:
+        return Over("failed", reason)
+    if ended.barren >= attempts:
+        return Over("failed", f"{reason}; {ended.barren} attempts in a row brought no rollout")
+    return Again(reason)
+
+
+def _cut_short(result: Result) -> bool:
+    return result.outcome == "failed" and (result.reason or "").startswith(STOPPED)
+
+
+def _trouble(ended: Ended) -> str:
+    """Why an attempt ended before it was done, in words."""
+    if ended.stopped is not None:
+        return ended.stopped
+    said = f": {ended.complaint}" if ended.complaint else ""
+    if ended.full:
+        return f"the disk of the job is full{said}"
+    if ended.result is not None:
+        return ended.result.reason or "it was stopped"
+    if ended.code == _KILLED:
+        return "it was killed (signal 9): memory ran out, or somebody killed it"
+    if ended.code is None:
+        return "it ended with whatever ran it: the machine, the container or its session was killed"
+    if ended.code > 128:
+        return f"it was killed (signal {ended.code - 128}){said}"
+    return f"it ended with exit code {ended.code}{said or ' and said nothing'}"
+
+
+def result_of(lines: Iterable[bytes]) -> Result | None:
+    """The learner's last word among its lines; None where it had none."""
+    last = next(iter(reversed(list(lines))), b"")
+    try:
+        return Result.model_validate_json(last)
+    except ValidationError:
+        # A heartbeat or an update: it was cut short.
+        return None

@@ -1,0 +1,196 @@
+"""From a job that is wanted to an adapter of the home (role `work`).
+
+    for told in advance(app, runner, jobs): ...     one look at every open job; again and again
+
+Level-triggered: each look asks the tables which jobs are open and the runner how they are, and does
+the next thing: start, stop, start once more, or say how it ended. Guarantees: `JobEnded` and, of a
+trained one, `AdapterProduced` are appended together and under ids that follow from the job, so
+neither is ever without the other or there twice; the adapter's files are in the home before. Not
+covered: rollouts of the job as events (recording.py).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers import serving
+from daemon.jobs.runner import (
+    Absent,
+    Again,
+    Ended,
+    Job,
+    JobNotStarted,
+    JobRunner,
+    Over,
+    Result,
+    Running,
+    verdict,
+)
+from daemon.serving.adoption import Adopted, BadName, NoFingerprint, adopt
+from daemon.serving.decisions import DecisionRefused, Decisions
+from daemon.serving.directory import AdapterNotWritten, BadAdapter
+from daemon.serving.fitting import BadBase
+from events.jobs import JobSpec
+from events.learning import Decision, JobEnded, JobOutcome
+from events.serving import AdapterProduced
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_MOST_REASON: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A job that was requested and has not ended."""
+
+    job: str
+    alias: str
+    base: str
+    capability: str | None
+    spec: JobSpec
+    minutes: float
+    requested: str
+    """Id of the event that asked for it."""
+
+
+def advance(
+    app: "App",
+    runner: JobRunner,
+    jobs: Iterable[OpenJob],
+    cancelled: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Bring every open job on; what happened, as sentences. `cancelled`: job -> why it was called
+    off. Raises LogError, DatabaseUnavailable."""
+    called_off = cancelled or {}
+    return [
+        told for job in jobs for told in _Look(app, runner, job, called_off.get(job.job)).advance()
+    ]
+
+
+class _Look:
+    """One look at one job."""
+
+    def __init__(self, app: "App", runner: JobRunner, job: OpenJob, cancelled: str | None) -> None:
+        self._app = app
+        self._runner = runner
+        self._job = job
+        self._cancelled = cancelled
+        self._settings = app.settings.jobs
+
+    def advance(self) -> Iterator[str]:
+        """Do the next thing, if there is one."""
+        try:
+            yield from self._advance()
+        except (JobNotStarted, AdapterNotWritten, DecisionRefused) as error:
+            yield str(error)
+
+    def _advance(self) -> Iterator[str]:
+        match self._runner.state(self._job.job):
+            case Absent():
+                if self._cancelled is not None:
+                    yield self._end("cancelled", self._cancelled, Ended(0, 0, 0.0, None))
+                else:
+                    yield from self._start(1, "")
+            case Running() as running:
+                reason = self._stop(running)
+                if reason is not None:
+                    self._runner.cancel(self._job.job, reason)
+                    yield f"job {self._job.job} is told to stop: {reason}"
+            case Ended() as ended:
+                yield from self._after(ended)
+
+    def _start(self, attempt: int, why: str) -> Iterator[str]:
+        if self._runner.start(Job(self._job.job, self._job.spec)):
+            yield f"job {self._job.job} was started, attempt {attempt}{why}"
+
+    def _stop(self, running: Running) -> str | None:
+        """Why a running job is to stop."""
+        if self._cancelled is not None:
+            return self._cancelled
+        if running.seconds >= self._job.minutes * 60:
+            return self._too_long
+        if running.silent >= self._settings.heartbeat_seconds:
+            return f"it said nothing for {running.silent:.0f} seconds"
+        return None
+
+    @property
+    def _too_long(self) -> str:
+        return f"it ran for its {self._job.minutes:g} minutes; raise jobs.minutes, or train less"
+
+    def _after(self, ended: Ended) -> Iterator[str]:
+        """An attempt is over."""
+        found = verdict(ended, self._settings.attempts)
+        if self._cancelled is not None:
+            yield self._end("cancelled", self._cancelled, ended)
+        elif isinstance(found, Again) and ended.seconds >= self._job.minutes * 60:
+            yield self._end("failed", self._too_long, ended)
+        elif isinstance(found, Again):
+            yield from self._start(ended.attempts + 1, f", for {found.reason}")
+        else:
+            yield self._over(found, ended)
+
+    def _over(self, found: Over, ended: Ended) -> str:
+        if found.outcome != "trained":
+            return self._end(found.outcome, found.reason, ended)
+        assert ended.result is not None, "a trained job says what it left"
+        try:
+            adopted = self._adopted(ended.result)
+        except (BadAdapter, BadBase, BadName, NoFingerprint) as error:
+            return self._end("failed", str(error), ended)
+        if other := self._same(adopted):
+            reason = f"it trained the adapter {adopted.name} that {other} has left before"
+            return self._end("failed", reason, ended)
+        return self._end("trained", found.reason, ended, adopted)
+
+    def _adopted(self, result: Result) -> Adopted:
+        """The adapter, in the home. Raises BadAdapter for another one than the learner names."""
+        job = self._job
+        kind = job.alias if job.capability is None else f"{job.alias}-{job.capability}"
+        checkpoint, store = Path(job.spec.checkpoint), self._app.settings.adapters
+        folder = Path(result.adapter or "")
+        if not folder.is_dir():
+            raise BadAdapter(f"{folder} is no folder, and the job says that its adapter is there")
+        adopted = adopt(folder, store, checkpoint, kind=kind)
+        if adopted.sha256 != result.sha256:
+            raise BadAdapter(
+                f"{folder} holds weights {adopted.sha256[:12]}, and the job says that it left "
+                f"{str(result.sha256)[:12]}: somebody changed them"
+            )
+        return adopted
+
+    def _same(self, adopted: Adopted) -> str | None:
+        """Who left the same adapter before; None where nobody but this job did."""
+        with self._app.reading() as connection:
+            known = serving.adapter_row(connection, adopted.name)
+        if known is None or known.job == self._job.job:
+            return None
+        return "an operator" if known.job is None else f"job {known.job}"
+
+    def _end(
+        self, outcome: JobOutcome, reason: str, ended: Ended, adopted: Adopted | None = None
+    ) -> str:
+        """Say how it ended, once and for all."""
+        job, result = self._job, ended.result
+        said: dict[str, Decision] = {
+            "job-ended": JobEnded(
+                job=job.job,
+                outcome=outcome,
+                reason=reason[:_MOST_REASON],
+                adapter=None if adopted is None else str(adopted.folder),
+                sha256=None if adopted is None else adopted.sha256,
+                steps=0 if result is None else result.steps,
+                rollouts=0 if result is None else result.rollouts,
+                seconds=ended.seconds,
+                attempts=ended.attempts,
+            )
+        }
+        if adopted is not None:
+            said["produced"] = AdapterProduced(
+                adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
+                path=str(adopted.folder), capability=job.capability, job=job.job, origin="job",
+            )  # fmt: skip
+        Decisions(self._app).take_all(said, job.requested, origin=job.job)
+        because = f": {reason}" if reason else ""
+        return f"job {job.job} ended, {outcome}{because}"

@@ -1,0 +1,1 @@
+"""Training runs as the daemon sees them."""
