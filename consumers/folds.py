@@ -19,6 +19,20 @@ from consumers.adapters import (
     route_changed,
 )
 from consumers.batch import Batch, Row
+from consumers.cycles import (
+    PROPOSED,
+    accepts_task,
+    awaits_round,
+    cycle_diagnosed,
+    cycle_ended,
+    cycle_started,
+    directive_written,
+    fenced,
+    job_ended,
+    job_requested,
+    leader_claimed,
+    task_rejected,
+)
 from consumers.detectors import dedup_key, diagnose
 from consumers.facts import agent_calls
 from consumers.folding import Folding
@@ -28,7 +42,17 @@ from consumers.tables import Call, Feedback, Rollout, SessionEnd, Task, TaskPatt
 from envs.catalog import catalog
 from events.canonical import exact_json
 from events.envelope import derived_id
-from events.learning import PatternsDiagnosed, TaskProposed
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    DirectiveWritten,
+    JobEnded,
+    JobRequested,
+    LeaderClaimed,
+    PatternsDiagnosed,
+    TaskProposed,
+    TaskRejected,
+)
 from events.rollouts import (
     CallEnded,
     CallStarted,
@@ -180,14 +204,19 @@ def feedback_received(folding: Folding, data: FeedbackReceived, batch: Batch) ->
     )
 
 
-def task_proposed(_folding: Folding, data: TaskProposed, batch: Batch) -> None:
+def task_proposed(folding: Folding, data: TaskProposed, batch: Batch) -> None:
     """A task written for a pattern: from now on its rollouts count for that pattern."""
+    if not accepts_task(folding, data, batch):
+        return
+    of_data = {"pattern", "source_rollout", "base", "cycle", "mode", "text_by"}
     batch.stage(
         Task,
         {
-            **_task_row(data.alias, data.task, "proposed", f"0|{data.task.id}"),
-            "pattern": data.pattern,
-            "source_rollout": data.source_rollout,
+            **_task_row(data.alias, data.task, PROPOSED, f"0|{data.task.id}"),
+            **data.model_dump(include=of_data),
+            "verified": exact_json([one.model_dump() for one in data.verified]),
+            "event": folding.event.envelope.id,
+            "offset": folding.record.offset,
         },
     )
     batch.stage(
@@ -203,7 +232,9 @@ def task_proposed(_folding: Folding, data: TaskProposed, batch: Batch) -> None:
 
 def patterns_diagnosed(folding: Folding, data: PatternsDiagnosed, batch: Batch) -> None:
     """A round closes: priorities move."""
-    close_round(data, folding.time, folding.pointer(), batch)
+    if awaits_round(data, batch):
+        number = close_round(data, folding.time, folding.pointer(), batch)
+        cycle_diagnosed(folding, data, number, batch)
 
 
 def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
@@ -223,7 +254,14 @@ def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
         "origin": origin,
         "pattern": None,
         "source_rollout": None,
+        "base": None,
+        "cycle": None,
+        "mode": None,
+        "verified": None,
+        "text_by": None,
         "order_key": order_key,
+        "event": None,
+        "offset": None,
     }
 
 
@@ -233,8 +271,15 @@ FOLDS: Final[Mapping[str, Fold]] = {
     CallEnded.TYPE: call_ended,
     SessionEnded.TYPE: session_ended,
     FeedbackReceived.TYPE: feedback_received,
-    TaskProposed.TYPE: task_proposed,
+    LeaderClaimed.TYPE: leader_claimed,
+    CycleStarted.TYPE: cycle_started,
     PatternsDiagnosed.TYPE: patterns_diagnosed,
+    DirectiveWritten.TYPE: directive_written,
+    TaskProposed.TYPE: task_proposed,
+    TaskRejected.TYPE: task_rejected,
+    JobRequested.TYPE: job_requested,
+    JobEnded.TYPE: job_ended,
+    CycleEnded.TYPE: cycle_ended,
     AdapterProduced.TYPE: adapter_produced,
     AdapterStaged.TYPE: adapter_staged,
     AdapterEvaluated.TYPE: adapter_evaluated,
@@ -247,3 +292,10 @@ FOLDS: Final[Mapping[str, Fold]] = {
 
 READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
 """Types whose fold reads what was said; of the others only the head is decoded."""
+
+
+def fold_event(folding: Folding, batch: Batch) -> None:
+    """Stage what an event makes of the tables; nothing, for a decision of who does not lead."""
+    data = folding.event.data
+    if not fenced(folding, batch):
+        FOLDS[data.TYPE](folding, data, batch)

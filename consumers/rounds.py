@@ -28,13 +28,14 @@ from events.learning import PatternsDiagnosed
 from events.position import Position, ahead
 
 
-def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: Batch) -> None:
-    """Count the rollouts up to the event's position and move the priorities."""
+def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: Batch) -> int:
+    """Count the rollouts up to the event's position and move the priorities; the round's number, or
+    the last one's where the position is not ahead of it."""
     batch.flush()
     connection = batch.connection
     previous, last_position = _last_round(connection)
     if previous is not None and not ahead(data.position, last_position):
-        return
+        return previous
     number = 0 if previous is None else previous + 1
     tally.claim(connection, data.position, number)
     tally.tag(connection, number)
@@ -60,6 +61,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
             **{name: value for name, value in pointer.items() if name != "partition"},
         },
     )
+    return number
 
 
 def _last_round(connection: Connection) -> tuple[int | None, Position]:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from consumers import database
 from consumers.batch import Batch, upsert
 from consumers.folding import Folding
-from consumers.folds import FOLDS, READS_CONTENT
+from consumers.folds import READS_CONTENT, fold_event
 from consumers.position import (
     Unread,
     advance,
@@ -270,15 +270,14 @@ class Runner:
             type_name = envelope.type
             content = envelope.type in READS_CONTENT
             event = decode_value(record, envelope, self._registry, content)
-            fold = FOLDS[event.data.TYPE]
             if record.stream == LEARNING.name:
                 # A round writes while it reads; if it breaks, nothing of it may stay.
                 with batch.connection.begin_nested():
-                    fold(Folding(event, record), event.data, batch)
+                    fold_event(Folding(event, record), batch)
                     batch.keep()
                     batch.flush()
             else:
-                fold(Folding(event, record), event.data, batch)
+                fold_event(Folding(event, record), batch)
                 batch.keep()
         except UnknownType:
             self.counters.skipped += 1

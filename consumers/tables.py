@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0003"
+REVISION: Final = "0004"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -249,6 +249,11 @@ class Task(Projected, table=True):
     """What the agent was asked to do, as its earliest rollout or its proposal defines it."""
 
     __tablename__ = "tasks"
+    __table_args__ = (
+        Index("ix_tasks_event", "event",
+              sqlite_where=text("event IS NOT NULL"),
+              postgresql_where=text("event IS NOT NULL")),
+    )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.LEAST
 
     alias: str = _key()
@@ -265,7 +270,19 @@ class Task(Projected, table=True):
     """`rollout`, or `proposed` for a task written for a pattern."""
     pattern: str | None = _string()
     source_rollout: str | None = _string()
+    base: str | None = _string()
+    """This and what follows: of a proposed one, and null for any other. On which it was proposed;
+    the task outlives its base."""
+    cycle: str | None = _string()
+    mode: str | None = _string()
+    verified: str | None = _string()
+    """JSON list of {check, note}: what it passed."""
+    text_by: str | None = _string()
     order_key: str = _string()
+    event: str | None = _pointer(STRING)
+    """Id of the `TaskProposed`."""
+    offset: int | None = _offset()
+    """Of that event on `learning`."""
 
 
 class TaskPattern(Projected, table=True):
@@ -349,6 +366,131 @@ class Cycle(Projected, table=True):
     """Deduplicated failures that no rule explains; they form no pattern."""
     position: str = _pointer(STRING)
     time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class Leader(Projected, table=True):
+    """Whose decisions count: one row, once anybody has led."""
+
+    __tablename__ = "leaders"
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    name: str = _key()
+    epoch: int = _integer()
+    holder: str = _pointer(STRING)
+    """Id of the process."""
+    since: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class LearningCycle(Projected, table=True):
+    """A cycle of an agent on a base: from what made it due to how it came out."""
+
+    __tablename__ = "learning_cycles"
+    __table_args__ = (Index("ix_learning_cycles_alias", "alias", "base", "number"),)
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    cycle: str = _key()
+    alias: str = _string()
+    base: str = _string()
+    number: int = _integer()
+    """Of this agent on this base, from 1."""
+    environment: str = _string()
+    trigger: str = _string()
+    reason: str = _string()
+    position: str = _pointer(STRING)
+    """JSON: the rollouts that the decision had read."""
+    slot: str | None = _pointer(STRING)
+    acted: str | None = _pointer(STRING)
+    """Id of the event by which a person asked for it."""
+    round: int | None = _integer()
+    """Of the training history; null until it was diagnosed."""
+    directive: str | None = _string()
+    """JSON; null until it was written. So are the next four."""
+    findings: str | None = _string()
+    """JSON list: the analyzer's patterns."""
+    summary: str | None = _string()
+    analyzer: str | None = _string()
+    """Also null where none was asked."""
+    trouble: str | None = _string()
+    accepted: int = _integer()
+    """Tasks that it wrote and that passed every check."""
+    rejected: int = _integer()
+    job: str | None = _string()
+    outcome: str | None = _string()
+    """Null while it is open."""
+    ended_because: str | None = _string()
+    event: str = _pointer(STRING)
+    """Id of the `CycleStarted`."""
+    started: str | None = _pointer(STRING)
+    diagnosed: str | None = _pointer(STRING)
+    directed: str | None = _pointer(STRING)
+    ended: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class Rejection(Projected, table=True):
+    """A task that was written and failed a check."""
+
+    __tablename__ = "task_rejections"
+    __table_args__ = (Index("ix_task_rejections_cycle", "cycle"),)
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    event: str = _pointer_key(STRING)
+    cycle: str = _string()
+    alias: str = _string()
+    base: str = _string()
+    pattern: str = _string()
+    mode: str = _string()
+    check: str = _string()
+    reason: str = _string()
+    source_rollout: str | None = _string()
+    instruction: str = _string()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
+class Job(Projected, table=True):
+    """A training run, wanted or over."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_open", "offset",
+              sqlite_where=text("outcome IS NULL"), postgresql_where=text("outcome IS NULL")),
+    )  # fmt: skip
+    MERGE: ClassVar[Merge] = Merge.LAST
+
+    job: str = _key()
+    cycle: str | None = _string()
+    alias: str = _string()
+    base: str = _string()
+    capability: str | None = _string()
+    spec: str = _string()
+    """JSON: events/jobs.py."""
+    minutes: float = 0.0
+    """After which it is stopped."""
+    outcome: str | None = _string()
+    """Null while it is open; so are the next seven."""
+    reason: str | None = _string()
+    adapter: str | None = _string()
+    """Folder of what it left; also null where it left nothing. So is the next."""
+    sha256: str | None = _string()
+    steps: int | None = _integer()
+    rollouts: int | None = _integer()
+    seconds: float | None = None
+    attempts: int | None = _integer()
+    event: str = _pointer(STRING)
+    """Id of the `JobRequested`."""
+    requested: str | None = _pointer(STRING)
+    ended: str | None = _pointer(STRING)
     event_source: str = _pointer(STRING)
     sequence: int = _pointer()
     offset: int = _offset()
@@ -555,11 +697,30 @@ class Gateway(SQLModel, table=True):
     """JSON object: adapter -> sessions that would stay with it."""
 
 
+class Lease(SQLModel, table=True):
+    """Who acts under a name, for how long yet.
+
+    Operational, and no projection, like the gateways: it says who may try to decide, while whose
+    decisions count stands in the log. Written and read by leases.py alone.
+    """
+
+    __tablename__ = "leases"
+
+    name: str = _key()
+    holder: str = Field(sa_type=STRING)
+    """Of one process: a restart is another holder."""
+    epoch: int | None = Field(default=None, sa_type=INTEGER)
+    """That the holder claimed; null until it has."""
+    expires: float = 0.0
+    """By the database's clock, in seconds since 1970."""
+
+
 METADATA: Final[MetaData] = SQLModel.metadata
 
 PROJECTED: Final[tuple[type[Projected], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle,
-    Adapter, Route, ServingStep, Evaluation, OperatorAction, DeadLetter,
+    Leader, LearningCycle, Rejection, Job, Adapter, Route, ServingStep, Evaluation, OperatorAction,
+    DeadLetter,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers.batch import Batch
 from consumers.folding import Folding
-from consumers.folds import FOLDS
+from consumers.folds import fold_event
 from events.codec import decode
 from events.errors import AheadOfLog, BadRecord, KintsugiError, SchemaAhead
 from events.log import EventLog, Record
@@ -69,7 +69,7 @@ def attempt(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attemp
         transaction = connection.begin()
         try:
             batch = Batch(connection)
-            FOLDS[event.data.TYPE](Folding(event, record), event.data, batch)
+            fold_event(Folding(event, record), batch)
             batch.keep()
             batch.flush()
         except SQLAlchemyError:

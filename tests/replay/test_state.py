@@ -9,14 +9,14 @@ from typing import Final
 
 from sqlalchemy import Engine, select
 
-from consumers import database, reads
+from consumers import database, learning, reads
 from consumers.tables import FOLD_VERSION, ServingStep
 from events.log import Record
 from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {4: "c75a1c5b0ddedbc8a8018d4079659f197dda80bc7b6e9d53e53d6746d8d53606"}
+STATE: Final = {5: "df31047ad929f23cf0d26b9b18f2be4071fb9177ae0ab5271cf5714a3bde2a40"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -26,9 +26,17 @@ FACTS: Final = (
     "FeedbackReceived.v1",
     "SessionEnded.v1",
 )
+EPOCHS: Final = (1, 2, 3)
+"""Led before: the golden LeaderClaimed, and every golden decision, is of the one after them."""
 DECISIONS: Final = (
-    "TaskProposed.v1",
+    "LeaderClaimed.v1",
+    "CycleStarted.v1",
     "PatternsDiagnosed.v1",
+    "DirectiveWritten.v1",
+    "TaskProposed.v1",
+    "TaskRejected.v1",
+    "JobRequested.v1",
+    "JobEnded.v1",
     "AdapterProduced.v1",
     "AdapterStaged.v1",
     "AdapterEvaluated.v1",
@@ -36,7 +44,11 @@ DECISIONS: Final = (
     "OperatorActed.v1",
     "RouteChanged.v1",
     "AdapterMoved.v1",
+    "CycleEnded.v1",
+    "PatternsDiagnosed.v1.1",
+    "TaskProposed.v1.1",
 )
+"""The last two are redone in their first form, which must change nothing."""
 SHADOWS: Final = ("AdapterProduced.v1", "AdapterStaged.v1")
 """What came before for the adapter that `RouteChanged` names as its shadow: the golden events of
 the other adapter under its name."""
@@ -50,9 +62,13 @@ def corpus() -> Iterator[Record]:
     for partition, source, count in PLACES:
         for sequence in range(count):
             yield _placed(FACTS[sequence % len(FACTS)], partition, source, sequence)
+    for sequence, epoch in enumerate(EPOCHS):
+        claim = _placed("LeaderClaimed.v1", 0, "log-00", sequence)
+        yield replace(claim, value=claim.value.replace(b'"epoch":4', b'"epoch":%d' % epoch))
+    yield _placed(DECISIONS[0], 0, "log-1", 0)
     for sequence, name in enumerate(SHADOWS):
         yield _of_the_shadow(_placed(name, 0, "log-0", sequence))
-    for sequence, name in enumerate(DECISIONS):
+    for sequence, name in enumerate(DECISIONS[1:], start=1):
         yield _placed(name, 0, "log-1", sequence)
 
 
@@ -78,5 +94,14 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
         assert [line.rollout for line in reads.rollout_lines(connection)] == ["rollout-1"]
         steps = connection.execute(select(ServingStep.table()))
         assert {step.refused for step in steps} == {None}
-    assert runner.counters.folded == 26
+        leader, (cycle,) = learning.leader(connection), learning.cycles(connection)
+        (task,) = learning.tasks_of(connection, cycle.alias, cycle.base)
+        job = learning.job(connection, cycle.job or "")
+    assert leader is not None
+    assert leader.epoch == len(EPOCHS) + 1
+    assert (cycle.round, cycle.accepted, cycle.rejected, cycle.outcome) == (0, 1, 1, "promoted")
+    assert task.cycle == cycle.cycle
+    assert job is not None
+    assert job.outcome == "trained"
+    assert runner.counters.folded == 38
     assert hash_of(engine) == STATE[FOLD_VERSION]

@@ -1,0 +1,234 @@
+"""The folds of the loop: who leads, and what each cycle came to.
+
+Several processes may believe that they lead, and each may do a step again that it did before it was
+killed. What counts is settled here, so it is the same in every replay:
+
+    epoch     a decision that carries another epoch than the current one is ignored as a whole; it
+              uses up no id, so the next leader's redo of the same step counts
+    first     of what happens once (a cycle's round, directive, job and end; a job's end) the first
+              word counts, and every later one is a redo
+    one       a cycle starts where no other one of its agent is open, with the number after the last
+
+What carries no epoch (a person's, an import's, the role `work`'s) always counts. Reads nothing but
+its event and tables that `learning` alone fills; `learning` has one order, so every log gives the
+same rows.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import func, select
+
+from consumers.batch import Batch, Row
+from consumers.folding import Folding
+from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
+from events.canonical import exact_json
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    DirectiveWritten,
+    JobEnded,
+    JobRequested,
+    LeaderClaimed,
+    PatternsDiagnosed,
+    TaskProposed,
+    TaskRejected,
+)
+from events.streams import LEARNING
+
+LEADER: Final = "leader"
+"""Key of the one row of leaders."""
+
+PROPOSED: Final = "proposed"
+"""Origin of a task that was written for a pattern."""
+
+
+def fenced(folding: Folding, batch: Batch) -> bool:
+    """Whether a decision is of a leader that is not, or not yet, the current one."""
+    epoch = folding.event.envelope.epoch
+    if folding.record.stream != LEARNING.name or epoch is None:
+        return False
+    return not isinstance(folding.event.data, LeaderClaimed) and epoch != _epoch(batch)
+
+
+def leader_claimed(folding: Folding, data: LeaderClaimed, batch: Batch) -> None:
+    """The first claim of the next epoch wins."""
+    if data.epoch != _epoch(batch) + 1:
+        return
+    batch.stage(
+        Leader,
+        {
+            "name": LEADER,
+            "epoch": data.epoch,
+            "holder": data.holder,
+            "since": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def cycle_started(folding: Folding, data: CycleStarted, batch: Batch) -> None:
+    """A cycle is open from here on."""
+    if _blocked(data, batch):
+        return
+    named = {
+        "cycle", "alias", "base", "number", "environment", "trigger", "reason", "slot", "acted",
+    }  # fmt: skip
+    unknown = (
+        "round", "directive", "findings", "summary", "analyzer", "trouble", "job", "outcome",
+        "ended_because", "diagnosed", "directed", "ended",
+    )  # fmt: skip
+    batch.stage(
+        LearningCycle,
+        {
+            **data.model_dump(include=named),
+            **dict.fromkeys(unknown),
+            "position": exact_json(data.position),
+            "accepted": 0,
+            "rejected": 0,
+            "event": folding.event.envelope.id,
+            "started": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
+    """Whether a round may be closed: asked for by nobody's cycle, or by one that has none yet."""
+    if data.cycle is None:
+        return True
+    row = _open(batch, data.cycle)
+    return row is not None and row["round"] is None
+
+
+def cycle_diagnosed(folding: Folding, data: PatternsDiagnosed, number: int, batch: Batch) -> None:
+    """A cycle has its round: the one it closed, or the last one where nothing was new."""
+    row = None if data.cycle is None else _open(batch, data.cycle)
+    if row is not None:
+        batch.stage(LearningCycle, {**row, "round": number, "diagnosed": folding.time})
+
+
+def directive_written(folding: Folding, data: DirectiveWritten, batch: Batch) -> None:
+    """A cycle knows what its tasks shall stress."""
+    row = _open(batch, data.cycle)
+    if row is None or row["directive"] is not None:
+        return
+    said = data.model_dump(mode="json", include={"directive", "findings"})
+    batch.stage(
+        LearningCycle,
+        {
+            **row,
+            "directive": exact_json(said["directive"]),
+            "findings": exact_json(said["findings"]),
+            "summary": data.summary,
+            "analyzer": data.analyzer,
+            "trouble": data.trouble,
+            "directed": folding.time,
+        },
+    )
+
+
+def accepts_task(folding: Folding, data: TaskProposed, batch: Batch) -> bool:
+    """Whether a proposed task counts: no redo, and its cycle, if any, is open. The cycle counts it
+    unless it was proposed before."""
+    tasks = Task.table().c
+    if _exists(batch, Task, tasks.event == folding.event.envelope.id):
+        return False
+    if data.cycle is None:
+        return True
+    row = _open(batch, data.cycle)
+    if row is None:
+        return False
+    same = (tasks.alias == data.alias) & (tasks.task == data.task.id) & (tasks.origin == PROPOSED)
+    if not _exists(batch, Task, same):
+        batch.stage(LearningCycle, {**row, "accepted": row["accepted"] + 1})
+    return True
+
+
+def task_rejected(folding: Folding, data: TaskRejected, batch: Batch) -> None:
+    """A task came to nothing, and why."""
+    event = folding.event.envelope.id
+    row = _open(batch, data.cycle)
+    if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
+        return
+    batch.stage(LearningCycle, {**row, "rejected": row["rejected"] + 1})
+    batch.stage(
+        Rejection,
+        {**data.model_dump(), "event": event, "time": folding.time, **folding.place()},
+    )
+
+
+def job_requested(folding: Folding, data: JobRequested, batch: Batch) -> None:
+    """A job is open from here on. A cycle has one."""
+    if _exists(batch, Job, Job.table().c.job == data.job):
+        return
+    if data.cycle is not None:
+        row = _open(batch, data.cycle)
+        if row is None or row["job"] is not None:
+            return
+        batch.stage(LearningCycle, {**row, "job": data.job})
+    unknown = (
+        "outcome", "reason", "adapter", "sha256", "steps", "rollouts", "seconds", "attempts",
+        "ended",
+    )  # fmt: skip
+    batch.stage(
+        Job,
+        {
+            **data.model_dump(include={"job", "cycle", "alias", "base", "capability", "minutes"}),
+            **dict.fromkeys(unknown),
+            "spec": exact_json(data.spec.model_dump(mode="json")),
+            "event": folding.event.envelope.id,
+            "requested": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def job_ended(folding: Folding, data: JobEnded, batch: Batch) -> None:
+    """A job is over."""
+    row = _row(batch, Job, Job.table().c.job == data.job)
+    if row is not None and row["outcome"] is None:
+        batch.stage(Job, {**row, **data.model_dump(), "ended": folding.time})
+
+
+def cycle_ended(folding: Folding, data: CycleEnded, batch: Batch) -> None:
+    """A cycle is over."""
+    row = _open(batch, data.cycle)
+    if row is not None:
+        how: Row = {"outcome": data.outcome, "ended_because": data.reason, "ended": folding.time}
+        batch.stage(LearningCycle, {**row, **how})
+
+
+def _blocked(data: CycleStarted, batch: Batch) -> bool:
+    """Whether a cycle of the agent is open, this one is known, or its number is not the next."""
+    cycles = LearningCycle.table().c
+    is_open = (cycles.alias == data.alias) & cycles.outcome.is_(None)
+    if _exists(batch, LearningCycle, is_open | (cycles.cycle == data.cycle)):
+        return True
+    last = select(func.max(cycles.number)).where(
+        cycles.alias == data.alias, cycles.base == data.base
+    )
+    return data.number != (batch.connection.execute(last).scalar() or 0) + 1
+
+
+# What the tables hold: every event of `learning` is flushed before the next one is folded.
+
+
+def _epoch(batch: Batch) -> int:
+    """The current one; 0 before anybody has led."""
+    found: int | None = batch.connection.execute(select(Leader.table().c.epoch)).scalar()
+    return found or 0
+
+
+def _open(batch: Batch, cycle: str) -> Row | None:
+    """A cycle that is not over."""
+    cycles = LearningCycle.table().c
+    return _row(batch, LearningCycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
+
+
+def _row(batch: Batch, table: type[Projected], where: Any) -> Row | None:
+    found = batch.connection.execute(select(table.table()).where(where)).mappings().first()
+    return None if found is None else dict(found)
+
+
+def _exists(batch: Batch, table: type[Projected], where: Any) -> bool:
+    return _row(batch, table, where) is not None

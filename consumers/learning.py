@@ -1,0 +1,263 @@
+"""Typed reads of the loop: leaders, cycles, the tasks that they wrote, and their jobs.
+
+Whoever needs more than one of them asks within one `database.reading`, which is one moment of the
+tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters and routes
+(serving.py), patterns and rounds (reads.py), what makes the next cycle due (scheduling.py).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from consumers.cycles import PROPOSED
+from consumers.tables import Job, Leader, LearningCycle, Rejection, Task
+from events.jobs import JobSpec
+from events.learning import (
+    Check,
+    CycleOutcome,
+    Directive,
+    JobOutcome,
+    Mode,
+    PatternFinding,
+    Trigger,
+    Verified,
+)
+from events.position import Position
+from events.rollouts import Task as TaskData
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRow:
+    """Whose decisions count."""
+
+    epoch: int
+    holder: str
+    since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CycleRow:
+    """A cycle, as far as it has come."""
+
+    cycle: str
+    alias: str
+    base: str
+    number: int
+    environment: str
+    trigger: Trigger
+    reason: str
+    position: Position
+    slot: str | None
+    acted: str | None
+    round: int | None
+    """None until it was diagnosed."""
+    directive: Directive | None
+    """None until it was written."""
+    findings: tuple[PatternFinding, ...]
+    summary: str | None
+    analyzer: str | None
+    trouble: str | None
+    accepted: int
+    rejected: int
+    job: str | None
+    outcome: CycleOutcome | None
+    """None while it is open."""
+    ended_because: str | None
+    event: str
+    """Id of the event that started it."""
+    started: str | None
+    diagnosed: str | None
+    directed: str | None
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A training run, wanted or over."""
+
+    job: str
+    cycle: str | None
+    alias: str
+    base: str
+    capability: str | None
+    spec: JobSpec
+    minutes: float
+    outcome: JobOutcome | None
+    """None while it is open; so are the next ones up to the attempts."""
+    reason: str | None
+    adapter: str | None
+    sha256: str | None
+    steps: int | None
+    rollouts: int | None
+    seconds: float | None
+    attempts: int | None
+    event: str
+    """Id of the event that requested it."""
+    requested: str | None
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedTask:
+    """A task that was written for a pattern."""
+
+    task: TaskData
+    pattern: str
+    base: str | None
+    """On which it was proposed."""
+    cycle: str | None
+    mode: Mode | None
+    verified: tuple[Verified, ...]
+    text_by: str | None
+    source_rollout: str | None
+    event: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionRow:
+    """A task that was written and failed a check."""
+
+    event: str
+    cycle: str
+    alias: str
+    base: str
+    pattern: str
+    mode: Mode
+    check: Check
+    reason: str
+    source_rollout: str | None
+    instruction: str
+    time: str | None
+
+
+def leader(connection: Connection) -> LeaderRow | None:
+    """Whose decisions count; None before anybody has led."""
+    leaders = Leader.table().c
+    row = connection.execute(select(leaders.epoch, leaders.holder, leaders.since)).first()
+    return None if row is None else LeaderRow(row.epoch, row.holder, row.since)
+
+
+def cycle(connection: Connection, name: str) -> CycleRow | None:
+    """A cycle by its id."""
+    cycles = LearningCycle.table()
+    return _first_cycle(connection, select(cycles).where(cycles.c.cycle == name))
+
+
+def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
+    """The cycle of an agent that is not over."""
+    cycles = LearningCycle.table()
+    query = select(cycles).where(cycles.c.alias == alias, cycles.c.outcome.is_(None))
+    return _first_cycle(connection, query)
+
+
+def cycles(
+    connection: Connection, alias: str | None = None, limit: int | None = None
+) -> list[CycleRow]:
+    """Cycles, the newest first."""
+    table = LearningCycle.table()
+    query = select(table).order_by(table.c.offset.desc(), table.c.cycle).limit(limit)
+    if alias is not None:
+        query = query.where(table.c.alias == alias)
+    return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def job(connection: Connection, name: str) -> JobRow | None:
+    """A job by its id."""
+    table = Job.table()
+    found = _jobs(connection, select(table).where(table.c.job == name))
+    return found[0] if found else None
+
+
+def open_jobs(connection: Connection) -> list[JobRow]:
+    """The jobs that are not over, in the order in which they were requested."""
+    table = Job.table()
+    query = select(table).where(table.c.outcome.is_(None))
+    return _jobs(connection, query.order_by(table.c.offset, table.c.job))
+
+
+def jobs(
+    connection: Connection, alias: str | None = None, limit: int | None = None
+) -> list[JobRow]:
+    """Jobs, the newest first."""
+    table = Job.table()
+    query = select(table).order_by(table.c.offset.desc(), table.c.job).limit(limit)
+    return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
+
+
+def tasks_of(connection: Connection, alias: str, base: str | None = None) -> list[BufferedTask]:
+    """The buffer: tasks that were written for an agent, in log order; of one base, or of all, for
+    a task outlives the base that it was written on."""
+    table = Task.table()
+    query = select(table).where(table.c.alias == alias, table.c.origin == PROPOSED)
+    if base is not None:
+        query = query.where(table.c.base == base)
+    rows = connection.execute(query.order_by(table.c.offset, table.c.task)).mappings()
+    return [_buffered(dict(row)) for row in rows]
+
+
+def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
+    """What a cycle wrote in vain, in log order."""
+    table = Rejection.table()
+    query = select(table).where(table.c.cycle == cycle).order_by(table.c.offset, table.c.event)
+    names = RejectionRow.__dataclass_fields__
+    rows = connection.execute(query).mappings()
+    return [RejectionRow(**{name: row[name] for name in names}) for row in rows]
+
+
+# Rows
+
+
+def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _cycle(dict(row))
+
+
+def _cycle(row: dict[str, Any]) -> CycleRow:
+    known = {name: row[name] for name in CycleRow.__dataclass_fields__}
+    directive, findings = row["directive"], json.loads(row["findings"] or "[]")
+    known |= {
+        "position": json.loads(row["position"]),
+        "directive": None if directive is None else Directive.model_validate_json(directive),
+        "findings": tuple(PatternFinding.model_validate(one) for one in findings),
+    }
+    return CycleRow(**known)
+
+
+def _jobs(connection: Connection, query: Select[Any]) -> list[JobRow]:
+    return [
+        JobRow(
+            **{
+                **{name: row[name] for name in JobRow.__dataclass_fields__},
+                "spec": JobSpec.model_validate_json(row["spec"]),
+            }
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def _buffered(row: dict[str, Any]) -> BufferedTask:
+    task = TaskData.model_validate(
+        {
+            "id": row["task"],
+            "environment": row["environment"],
+            "capability": row["capability"],
+            "instruction": row["instruction"],
+            "gold_actions": json.loads(row["gold_actions"]) if row["gold_actions"] else None,
+            "outputs": json.loads(row["outputs"]),
+            "reward_basis": json.loads(row["reward_basis"]),
+            "definition": row["definition"],
+        }
+    )
+    return BufferedTask(
+        task=task,
+        pattern=row["pattern"],
+        base=row["base"],
+        cycle=row["cycle"],
+        mode=row["mode"],
+        verified=tuple(Verified.model_validate(one) for one in json.loads(row["verified"])),
+        text_by=row["text_by"],
+        source_rollout=row["source_rollout"],
+        event=row["event"],
+    )

@@ -1,0 +1,154 @@
+"""What makes a cycle of an agent due, and what holds it back: numbers for the scheduler.
+
+Counted in SQL over the agent's own traffic, within one `database.reading`, which is one moment of
+the tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: what follows from
+the numbers and the clock (daemon/scheduler.py).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import fsum
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select
+
+from consumers.learning import open_cycle
+from consumers.position import position
+from consumers.priority import Status
+from consumers.tables import Job, LearningCycle, OperatorAction, Pattern, Rollout
+from consumers.tally import LIVE_PURPOSES
+from events.position import Position
+from events.streams import ROLLOUTS
+
+CYCLE_START: Final = "cycle start"
+"""What a person's action is called that asks for a cycle; it names the `alias`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What makes a cycle of one agent on one base due, and what holds it back."""
+
+    position: Position
+    """Of `rollouts`: what the numbers have read."""
+    number: int
+    """Of the next cycle."""
+    open_cycle: str | None
+    """Of the agent, on whatever base."""
+    rollouts: int
+    """Of its own traffic that no cycle of it has read; so are the next two."""
+    judged: int
+    failed: int
+    """Deduplicated."""
+    priority: float
+    """Sum over the patterns that are not resolved, as of the last round."""
+    first_seen: str | None
+    """Time of its oldest rollout."""
+    last_started: str | None
+    last_ended: str | None
+    fruitless: int
+    """Cycles since the last one that was promoted; those that a person called off do not count."""
+    job_seconds: Mapping[str, float]
+    """Day (UTC, YYYY-MM-DD) -> how long the jobs that ended on it ran, of all agents."""
+    asked: str | None
+    """The event by which a person last asked for a cycle, where none has started since."""
+
+
+def scheduling(connection: Connection, alias: str, base: str) -> Scheduling:
+    """What the scheduler decides on; `connection` is of `database.reading`."""
+    newest = _newest(connection, alias, base)
+    return Scheduling(
+        position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},
+        number=1 if newest is None else newest.number + 1,
+        open_cycle=_open_cycle(connection, alias),
+        **_unread(connection, alias, base),
+        priority=_priority(connection, alias, base),
+        first_seen=_first_seen(connection, alias, base),
+        last_started=None if newest is None else newest.started,
+        last_ended=None if newest is None else newest.ended,
+        fruitless=_fruitless(connection, alias, base),
+        job_seconds=job_seconds(connection),
+        asked=_asked(connection, alias),
+    )
+
+
+def job_seconds(connection: Connection) -> dict[str, float]:
+    """Day (UTC) -> how long the jobs that ended on it ran."""
+    table = Job.table().c
+    query = select(table.ended, table.seconds).where(table.ended.is_not(None))
+    days: dict[str, list[float]] = {}
+    for row in connection.execute(query.order_by(table.ended, table.job)):
+        days.setdefault(row.ended[: len("YYYY-MM-DD")], []).append(row.seconds)
+    return {day: fsum(seconds) for day, seconds in days.items()}
+
+
+def _newest(connection: Connection, alias: str, base: str) -> Any:
+    table = LearningCycle.table()
+    query = select(table).where(table.c.alias == alias, table.c.base == base)
+    return connection.execute(query.order_by(table.c.number.desc()).limit(1)).first()
+
+
+def _open_cycle(connection: Connection, alias: str) -> str | None:
+    found = open_cycle(connection, alias)
+    return None if found is None else found.cycle
+
+
+def _unread(connection: Connection, alias: str, base: str) -> dict[str, int]:
+    """Rollouts of the agent's own traffic after the last round that a cycle of it has read."""
+    table, done = Rollout.table().c, LearningCycle.table().c
+    read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
+    last: int | None = connection.execute(read).scalar()
+    unread = (
+        table.alias == alias,
+        table.base == base,
+        table.purpose.in_(LIVE_PURPOSES),
+        table.round.is_(None) | (table.round > (-1 if last is None else last)),
+    )
+    failed = table.success.is_not(None) & table.category.is_not(None)
+    kinds = select(table.policy, table.trace_key).where(*unread, failed).distinct().subquery()
+    counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
+    row = connection.execute(counted.where(*unread)).one()
+    count = connection.execute(select(func.count()).select_from(kinds)).scalar_one()
+    return {"rollouts": row.rollouts, "judged": row.judged, "failed": count}
+
+
+def _priority(connection: Connection, alias: str, base: str) -> float:
+    table = Pattern.table().c
+    query = select(table.priority).where(
+        table.alias == alias, table.base == base, table.status != Status.RESOLVED.value
+    )
+    return fsum(connection.execute(query).scalars())
+
+
+def _first_seen(connection: Connection, alias: str, base: str) -> str | None:
+    table = Rollout.table().c
+    query = select(func.min(table.time)).where(
+        table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES)
+    )
+    found: str | None = connection.execute(query).scalar()
+    return found
+
+
+def _fruitless(connection: Connection, alias: str, base: str) -> int:
+    table = LearningCycle.table().c
+    own = (table.alias == alias, table.base == base)
+    promoted = select(func.max(table.number)).where(*own, table.outcome == "promoted")
+    since: int = connection.execute(promoted).scalar() or 0
+    vain = select(func.count()).where(*own, table.number > since, table.outcome != "cancelled")
+    return int(connection.execute(vain).scalar_one())
+
+
+def _asked(connection: Connection, alias: str) -> str | None:
+    actions, done = OperatorAction.table().c, LearningCycle.table().c
+    started = select(func.max(done.offset)).where(done.alias == alias)
+    since: int | None = connection.execute(started).scalar()
+    query = (
+        select(actions.event, actions.arguments)
+        .where(actions.action == CYCLE_START, actions.offset > (-1 if since is None else since))
+        .order_by(actions.offset.desc())
+    )
+    for row in connection.execute(query):
+        if json.loads(row.arguments).get("alias") == alias:
+            event: str = row.event
+            return event
+    return None
