@@ -1,0 +1,217 @@
+"""The folds of the loop: whose decisions count, what counts once, and that a rebuild agrees."""
+
+import pytest
+from sqlalchemy import Engine
+
+from consumers import learning, reads
+from consumers.learning import CycleRow
+from consumers.rebuild import rebuild
+from events.learning import Decision
+from events.rollouts import Task
+from tests.consumers.cycling import (
+    PATTERN,
+    Leading,
+    cycle_id,
+    diagnosed,
+    directed,
+    job_over,
+    over,
+    proposed,
+    rejected,
+    requested,
+    started,
+)
+from tests.consumers.folding import ended, fold, folded_position
+
+
+@pytest.fixture
+def leading(engine: Engine) -> Leading:
+    return Leading(engine)
+
+
+def cycle(leading: Leading, number: int = 1) -> CycleRow:
+    with leading.tables() as connection:
+        found = learning.cycle(connection, cycle_id(number))
+    assert found is not None
+    return found
+
+
+def names(leading: Leading) -> list[str]:
+    with leading.tables() as connection:
+        assert reads.dead_letters(connection) == []
+        return [row.cycle for row in learning.cycles(connection)]
+
+
+def epoch(leading: Leading) -> tuple[int, str] | None:
+    with leading.tables() as connection:
+        found = learning.leader(connection)
+    return None if found is None else (found.epoch, found.holder)
+
+
+def test_the_first_claim_of_the_next_epoch_wins_and_no_other(leading: Leading) -> None:
+    leading.claim(2, "early")
+    assert epoch(leading) is None
+    leading.claim(1, "first")
+    leading.claim(1, "second")
+    assert epoch(leading) == (1, "first")
+    leading.claim(3, "early")
+    leading.claim(2, "second")
+    assert epoch(leading) == (2, "second")
+
+
+def test_a_decision_of_another_epoch_changes_nothing_and_uses_up_no_id(leading: Leading) -> None:
+    leading.say(started(reason="nobody led"), "start", epoch=1)
+    leading.claim(1)
+    leading.claim(2)
+    leading.say(started(reason="late"), "start", epoch=1)
+    leading.say(started(reason="early"), "start", epoch=3)
+    assert names(leading) == []
+    leading.say(started(reason="the leader says so"), "start", epoch=2)
+    assert cycle(leading).reason == "the leader says so"
+
+
+LATER: tuple[tuple[str, Decision], ...] = (
+    ("directive", directed()),
+    ("task", proposed("shop/1")),
+    ("rejection", rejected("it leaks")),
+    ("job", requested()),
+    ("end", over()),
+)
+
+
+@pytest.mark.parametrize("late", [data for _, data in LATER], ids=[name for name, _ in LATER])
+def test_every_kind_of_decision_is_fenced(leading: Leading, late: Decision) -> None:
+    leading.claim(1)
+    leading.all(started(), epoch=1)
+    leading.claim(2)
+    before = cycle(leading)
+    leading.say(late, "late", epoch=1)
+    assert cycle(leading) == before
+    leading.say(late, "late", epoch=2)
+    assert cycle(leading) != before
+
+
+def test_a_round_of_a_former_leader_moves_no_priorities(leading: Leading) -> None:
+    leading.claim(1)
+    leading.all(started(), epoch=1)
+    leading.claim(2)
+    leading.log.append([ended("one")])
+    fold(leading.log, leading.engine)
+    reached = folded_position(leading.engine)
+    leading.say(diagnosed(reached), "round", epoch=1)
+    with leading.tables() as connection:
+        assert reads.last_round(connection) is None
+    leading.say(diagnosed(reached), "round", epoch=2)
+    assert cycle(leading).round == 0
+    assert cycle(leading).diagnosed is not None
+
+
+def test_a_cycle_is_diagnosed_once_and_also_where_nothing_was_new(leading: Leading) -> None:
+    leading.log.append([ended("one")])
+    leading.all(started(), diagnosed({"rollouts": {}}))
+    assert cycle(leading).round == 0
+    leading.all(diagnosed(folded_position(leading.engine)))
+    assert cycle(leading).round == 0
+    with leading.tables() as connection:
+        last = reads.last_round(connection)
+    assert last is not None
+    assert last.round == 0, "a redo with a newer position closes no second round"
+    leading.all(over(), started(2), diagnosed({"rollouts": {}}, 2))
+    assert cycle(leading, 2).round == 0, "nothing was new: the last round is read again"
+    leading.all(over(2), started(3), diagnosed(folded_position(leading.engine), 3))
+    assert cycle(leading, 3).round == 1
+
+
+def test_an_agent_has_one_open_cycle_and_numbers_without_a_gap(leading: Leading) -> None:
+    leading.all(started(2))
+    assert names(leading) == []
+    leading.all(started(1), started(1), started(2), started(1, base="other"))
+    assert names(leading) == [cycle_id(1)]
+    leading.all(started(1, alias="another"))
+    assert len(names(leading)) == 2
+    leading.all(over(1, "rejected"), over(1, "promoted"), started(3), started(2))
+    assert names(leading)[0] == cycle_id(2)
+    assert cycle(leading, 1).outcome == "rejected", "the first word counts"
+    leading.all(over(2), started(1, base="other"))
+    assert names(leading)[0] == cycle_id(1, base="other"), "each base counts for itself"
+
+
+def test_a_cycle_remembers_what_it_wrote(leading: Leading) -> None:
+    leading.claim(1)
+    leading.all(started(), directed(summary="first"), directed(summary="second"), epoch=1)
+    leading.say(proposed("shop/1"), "task-1", epoch=1)
+    leading.say(proposed("shop/1-written-anew"), "task-1", epoch=1)
+    leading.say(proposed("shop/2"), "task-2", epoch=1)
+    leading.say(rejected("it leaks"), "rejection-1", epoch=1)
+    leading.say(rejected("it leaks, says the redo"), "rejection-1", epoch=1)
+    leading.all(requested(), requested(name="job-2"), epoch=1)
+    row = cycle(leading)
+    assert (row.summary, row.accepted, row.rejected) == ("first", 2, 1)
+    assert row.directive == directed().directive
+    assert row.job == requested().job
+    with leading.tables() as connection:
+        tasks = learning.tasks_of(connection, "agent", "base")
+        (rejection,) = learning.rejections_of(connection, row.cycle)
+    assert [one.task.id for one in tasks] == ["shop/1", "shop/2"]
+    assert tasks[0].task == Task(id="shop/1", environment="shop", gold_actions=())
+    assert tasks[0].verified == proposed("shop/1").verified
+    assert (tasks[0].cycle, tasks[0].mode, tasks[0].text_by) == (row.cycle, "inherit", "author")
+    assert (rejection.check, rejection.reason) == ("leak", "it leaks")
+
+
+def test_after_its_end_nothing_is_added_to_a_cycle(leading: Leading) -> None:
+    leading.all(started(), over(1, "cancelled"))
+    before = cycle(leading)
+    leading.all(directed(), proposed("shop/1"), rejected("late"), requested())
+    assert cycle(leading) == before
+    with leading.tables() as connection:
+        assert learning.tasks_of(connection, "agent", "base") == []
+        assert learning.jobs(connection) == []
+
+
+def test_a_task_is_counted_by_the_cycle_that_wrote_it_first(leading: Leading) -> None:
+    leading.all(proposed("shop/0", number=None))
+    leading.all(started(), proposed("shop/0"), proposed("shop/1"), over())
+    leading.all(started(1, base="other"), proposed("shop/1", base="other"))
+    assert cycle(leading).accepted == 1
+    with leading.tables() as connection:
+        other = learning.cycle(connection, cycle_id(1, base="other"))
+        every = learning.tasks_of(connection, "agent")
+    assert other is not None
+    assert other.accepted == 0
+    assert [(one.task.id, one.base) for one in every] == [("shop/0", "base"), ("shop/1", "base")]
+
+
+def test_the_first_end_of_a_job_counts(leading: Leading) -> None:
+    leading.all(started(), job_over())
+    with leading.tables() as connection:
+        assert learning.jobs(connection) == [], "nobody requested it"
+    leading.all(requested(minutes=12.5), requested(minutes=99))
+    with leading.tables() as connection:
+        (waiting,) = learning.open_jobs(connection)
+    assert (waiting.minutes, waiting.spec) == (12.5, requested().spec)
+    leading.all(job_over(), job_over(outcome="failed"))
+    with leading.tables() as connection:
+        found = learning.job(connection, waiting.job)
+        assert learning.open_jobs(connection) == []
+    assert found is not None
+    assert (found.outcome, found.seconds, found.attempts) == ("trained", 60.5, 2)
+    assert found.spec.sampler.temperature == 0.7
+
+
+def test_the_loop_rebuilds_equal(leading: Leading) -> None:
+    leading.claim(1)
+    leading.all(started(), directed(), proposed("shop/1"), rejected("it leaks"), epoch=1)
+    leading.claim(2)
+    leading.all(requested(), epoch=1)
+    leading.all(requested(), epoch=2)
+    leading.all(job_over())
+    leading.all(over(), started(2), epoch=2)
+    found = rebuild(leading.log, leading.engine)
+    assert (found.equal, found.difference) == (True, None)
+    assert PATTERN in {task.pattern for task in _tasks(leading)}
+
+
+def _tasks(leading: Leading) -> list[learning.BufferedTask]:
+    with leading.tables() as connection:
+        return learning.tasks_of(connection, "agent", "base")
