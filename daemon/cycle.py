@@ -102,7 +102,9 @@ class View:
 def following(view: View) -> Step | Ended:
     """What an open cycle needs next."""
     if view.adapter is not None:
-        return _of_adapter(view.adapter)
+        found = _of_adapter(view.adapter)
+        called_off = view.cancelled is not None and found in _BEFORE_TRAFFIC
+        return Ended("cancelled", view.cancelled or "") if called_off else found
     if view.job is not None and view.job.outcome is not None:
         return _of_job(view.job)
     if view.cancelled is not None and view.job is None:
@@ -131,6 +133,9 @@ _STEPS: Final[Mapping[State, Step]] = {
     State.CANARY: Step.WATCH,
     State.UNLOADED: Step.STAGE,
 }
+
+_BEFORE_TRAFFIC: Final = (Step.STAGE, Step.EVALUATE, Step.ROUTE)
+"""Once it answers somebody, taking it back is a rollback, and no end of a cycle."""
 
 _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
     (State.PROMOTED, "promoted"),

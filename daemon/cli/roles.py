@@ -1,4 +1,4 @@
-"""`kintsugi consume`, `ship` and `work`: processes that run until they are told to stop.
+"""`kintsugi consume`, `ship`, `schedule` and `work`: they run until they are told to stop.
 
 SIGTERM and SIGINT let the batch in hand finish; the exit code is 0 then.
 """
@@ -18,6 +18,7 @@ from daemon.cli.command import Cli, command
 from daemon.cli.serving import EngineUrls
 
 if TYPE_CHECKING:
+    from daemon.leader import Leader
     from daemon.work import Worked
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _WORK_SECONDS = 2.0
+_STOP_SECONDS = 0.2
+"""Between two looks whether to stop."""
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app)(consume)
     command(app)(ship)
+    command(app)(schedule)
     command(app)(work)
 
 
@@ -72,6 +76,65 @@ def ship(cli: Cli) -> None:
         shipper = Shipper(app.spool, kafka.sender)
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
+
+
+def schedule(
+    cli: Cli,
+    once: Annotated[
+        bool, typer.Option("--once", help="One look at every agent, then end.")
+    ] = False,
+) -> None:
+    """Lead: begin cycles when they are due, and take them on, until stopped."""
+    from daemon.author import FromTheLog
+    from daemon.leader import Leader
+    from daemon.leadership import Leadership
+
+    with until_stopped(cli) as stop, cli.app() as app:
+        if _patiently(app.settle, stop) is None:
+            return
+        leadership = Leadership(app)
+        leader = Leader(app, FromTheLog(app), leadership)
+        try:
+            if once:
+                cli.out.document(asdict(leader.tick()))
+            else:
+                _tick(leader, app.settings.scheduler.tick_seconds, stop)
+        finally:
+            leadership.resign()
+
+
+def _tick(leader: "Leader", seconds: float, stop: threading.Event) -> None:
+    """Look again and again: APScheduler wakes, and nothing else."""
+    from apscheduler.schedulers.background import BackgroundScheduler
+
+    wake = threading.Event()
+    # What was missed while a look took longer is one look.
+    scheduler = BackgroundScheduler(job_defaults={"coalesce": True}, timezone="UTC")
+    scheduler.add_job(wake.set, "interval", seconds=seconds, misfire_grace_time=None)
+    scheduler.start()
+    try:
+        wake.set()
+        while not stop.is_set():
+            if wake.wait(_STOP_SECONDS):
+                wake.clear()
+                _look(leader)
+    finally:
+        scheduler.shutdown()
+
+
+def _look(leader: "Leader") -> None:
+    from consumers.database import DatabaseUnavailable
+    from events.errors import LogUnavailable
+
+    try:
+        led = leader.tick()
+    except (LogUnavailable, DatabaseUnavailable) as error:
+        log.warning("%s", error)
+        return
+    for said in led.told:
+        log.info("%s", said)
+    for trouble in led.troubles:
+        log.warning("%s", trouble)
 
 
 def work(
@@ -131,7 +194,7 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     # At INFO these tell of each connection, poll and request; their troubles come as warnings.
-    for name in ("kafka", "httpx2"):
+    for name in ("kafka", "httpx2", "apscheduler"):
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
     before = {

@@ -17,6 +17,7 @@ from daemon.cli import (
     doctor,
     environments,
     evaluation,
+    explain,
     gateway,
     importing,
     log,
@@ -62,7 +63,7 @@ def root(
 
 
 for module in (
-    importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles, up,
+    importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles, up, explain,
 ):  # fmt: skip
     module.register(app)
 for module in (rollouts, environments, adapters, routes, log, spool, dlq, db, config):

@@ -55,8 +55,10 @@ class Act:
 class Decisions:
     """The stream `learning` as those who decide see it."""
 
-    def __init__(self, app: "App") -> None:
+    def __init__(self, app: "App", epoch: int | None = None) -> None:
+        """`epoch`: of the leader whose decisions these are; None for everybody else's."""
         self._app = app
+        self._epoch = epoch
 
     def act(self, act: Act, action: str, arguments: Mapping[str, str]) -> str:
         """Record what a person asked for; its id is the cause of what follows."""
@@ -84,6 +86,10 @@ class Decisions:
     ) -> list[str]:
         """The same for several, of which the log gets all or none: no kill parts them."""
         events = {derived_id(origin or cause, step): data for step, data in steps.items()}
+        return self.record(events, cause)
+
+    def record(self, events: Mapping[str, Decision], cause: str) -> list[str]:
+        """The same for events whose ids are known: id -> what is said."""
         self._append(events, cause)
         for event in events:
             self._check_counted(event)
@@ -102,7 +108,7 @@ class Decisions:
         for event, data in events.items():
             envelope = Envelope(
                 id=event, type=data.TYPE, version=data.VERSION, subject=data.key(),
-                time=utc_now(), cause=cause,
+                time=utc_now(), cause=cause, epoch=self._epoch,
             )  # fmt: skip
             entries.append(encode(envelope, data, now_ms()).entry)
         self._app.append(entries)

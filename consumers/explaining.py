@@ -1,0 +1,198 @@
+"""Why something is as it is: from a route, an adapter, a job, a cycle, a pattern or a task back to
+the rollouts that it rests on.
+
+    route -> adapter -> job -> cycle -> pattern -> task, rollout
+
+Everything is read from the tables of one moment, so the same log gives the same answer. What a
+person did stands there as well: a pushed adapter ends at who pushed it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from consumers.tables import (
+    Adapter,
+    Job,
+    LearningCycle,
+    Pattern,
+    PatternRound,
+    Projected,
+    Rollout,
+    Route,
+    Task,
+)
+from events.errors import KintsugiError
+
+
+class Unexplained(KintsugiError):
+    """Nothing has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing, and what it rests on."""
+
+    node: str
+    """Its name or id."""
+    kind: str
+    said: str
+    """What is known of it, in one line."""
+    because: "tuple[Node, ...]" = ()
+
+
+def explain(connection: Connection, name: str) -> Node:
+    """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is. Raises
+    Unexplained."""
+    for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
+        found = find(connection, name)
+        if found is not None:
+            return found
+    raise Unexplained(
+        f"no route, adapter, job, cycle, pattern, task or rollout is called {name!r}; see kintsugi "
+        "route show, adapters ls, jobs ls and patterns"
+    )
+
+
+def _route(connection: Connection, alias: str) -> Node | None:
+    row = _row(connection, Route, "alias", alias)
+    if row is None:
+        return None
+    shares = {part["adapter"]: part["share"] for part in json.loads(row.shares)}
+    who = ", ".join(f"{name or row.base} {share:.0%}" for name, share in shares.items())
+    adapters = (_adapter(connection, name) for name in shares if name is not None)
+    return Node(
+        alias, "route", _line(f"{row.why}: {who}", row.reason, row.since),
+        tuple(one for one in adapters if one is not None),
+    )  # fmt: skip
+
+
+def _adapter(connection: Connection, name: str) -> Node | None:
+    row = _row(connection, Adapter, "adapter", name)
+    if row is None:
+        return None
+    because = [_job(connection, row.job)] if row.job is not None else [_pushed(row)]
+    return Node(
+        name, "adapter", _line(row.state, _gate(row.gate), row.reason),
+        tuple(one for one in because if one is not None),
+    )  # fmt: skip
+
+
+def _pushed(row: Row[Any]) -> Node:
+    return Node(row.path, "push", "an operator's directory")
+
+
+def _gate(report: str | None) -> str:
+    if report is None:
+        return ""
+    found = json.loads(report)
+    p_value = "" if found["p_value"] is None else f", p = {found['p_value']:.2g}"
+    return f"gate {found['decision']} over {found['tasks']} tasks{p_value}"
+
+
+def _job(connection: Connection, name: str) -> Node | None:
+    row = _row(connection, Job, "job", name)
+    if row is None:
+        return None
+    done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
+    cycle = None if row.cycle is None else _cycle(connection, row.cycle)
+    return Node(
+        name, "job", _line(row.outcome or "open", done, row.reason),
+        () if cycle is None else (cycle,),
+    )  # fmt: skip
+
+
+def _cycle(connection: Connection, name: str) -> Node | None:
+    row = _row(connection, LearningCycle, "cycle", name)
+    if row is None:
+        return None
+    quotas = json.loads(row.directive)["quotas"] if row.directive is not None else []
+    return Node(
+        name, "cycle",
+        _line(f"{row.trigger}: {row.reason}", row.outcome or "open", row.ended_because),
+        tuple(_stressed(connection, row, quota) for quota in quotas),
+    )  # fmt: skip
+
+
+def _stressed(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
+    """A pattern as the cycle saw it, and the tasks that it wrote for it."""
+    tasks = Task.table()
+    query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
+    written = connection.execute(query.order_by(tasks.c.task)).all()
+    rollouts = (_rollout(connection, name) for name in quota["examples"])
+    numbers = _of_round(connection, cycle, quota["pattern"])
+    return Node(
+        quota["pattern"], "pattern",
+        _line(numbers, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written"),
+        (
+            *(one for one in rollouts if one is not None),
+            *(_task_node(connection, row) for row in written),
+        ),
+    )  # fmt: skip
+
+
+def _of_round(connection: Connection, cycle: Row[Any], pattern: str) -> str:
+    rounds = PatternRound.table()
+    row = connection.execute(
+        select(rounds).where(
+            rounds.c.alias == cycle.alias, rounds.c.base == cycle.base,
+            rounds.c.pattern == pattern, rounds.c.round == cycle.round,
+        )
+    ).first()  # fmt: skip
+    return "" if row is None else f"{row.failures} of {row.failed} failures, {row.status}"
+
+
+def _pattern(connection: Connection, name: str) -> Node | None:
+    """As of the last round, of the agent where it weighs most."""
+    patterns = Pattern.table()
+    row = connection.execute(
+        select(patterns)
+        .where(patterns.c.pattern == name)
+        .order_by(patterns.c.priority.desc(), patterns.c.alias, patterns.c.base)
+    ).first()
+    if row is None:
+        return None
+    rollouts = (_rollout(connection, one) for one in json.loads(row.examples))
+    return Node(
+        name, "pattern",
+        _line(f"{row.alias} on {row.base}", f"{row.failures} failures, {row.status}"),
+        tuple(one for one in rollouts if one is not None),
+    )  # fmt: skip
+
+
+def _task(connection: Connection, name: str) -> Node | None:
+    row = _row(connection, Task, "task", name)
+    return None if row is None else _task_node(connection, row)
+
+
+def _task_node(connection: Connection, row: Row[Any]) -> Node:
+    if row.origin != "proposed":
+        return Node(row.task, "task", _line("attempted", row.environment))
+    source = None if row.source_rollout is None else _rollout(connection, row.source_rollout)
+    checks = len(json.loads(row.verified)) if row.verified else 0
+    return Node(
+        row.task, "task", _line(f"written for {row.pattern}", row.mode, f"{checks} checks passed"),
+        () if source is None else (source,),
+    )  # fmt: skip
+
+
+def _rollout(connection: Connection, name: str) -> Node | None:
+    row = _row(connection, Rollout, "rollout", name)
+    if row is None:
+        return None
+    verdict = {True: "passed", False: "failed", None: "unjudged"}[row.success]
+    what = None if row.category is None else f"{row.category}|{row.pivot}"
+    return Node(name, "rollout", _line(verdict, what, row.task, f"by {row.policy}"))
+
+
+def _row(connection: Connection, table: type[Projected], key: str, value: str) -> Row[Any] | None:
+    """The one row, or the first of several agents."""
+    found = table.table()
+    query = select(found).where(found.c[key] == value).order_by(*found.primary_key.columns)
+    return connection.execute(query.limit(1)).first()
+
+
+def _line(*parts: str | None) -> str:
+    return "; ".join(part for part in parts if part)

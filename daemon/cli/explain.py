@@ -1,0 +1,50 @@
+"""`kintsugi explain`: why something is as it is, down to the rollouts."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daemon.cli.command import Cli, command
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from consumers.explaining import Node
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(explain)
+
+
+def explain(
+    cli: Cli,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A route's alias, an adapter, job, cycle, pattern, task or rollout.",
+        ),
+    ],
+) -> None:
+    """Why it is as it is: back from a route to the very rollouts."""
+    from consumers import explaining
+
+    with cli.app() as app, app.reading() as connection:
+        found = explaining.explain(connection, name)
+    if cli.out.json:
+        cli.out.document(asdict(found))
+    else:
+        cli.out.show(tree(found))
+
+
+def tree(node: "Node") -> "Tree":
+    """A node and what it rests on, for a terminal."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    drawn = Tree(Text.assemble((f"{node.kind} ", "dim"), (node.node, "bold"), f"  {node.said}"))
+    for one in node.because:
+        drawn.add(tree(one))
+    return drawn

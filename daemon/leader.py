@@ -1,0 +1,262 @@
+"""The role `schedule`: one process leads, begins cycles and takes them on.
+
+    leader = Leader(app, author)
+    leader.tick()     one look at every agent; what was done, as sentences
+
+A tick holds the lease, asks of each agent what is next (scheduler.py, cycle.py), does what is the
+leader's, and appends it under an id that follows from the cycle and with the leader's epoch. What
+needs a model or a task's words is the author's (author.py). Guarantee: a tick that was cut short
+anywhere, or that another leader did as well, is made up for by the next one and counts once. Not
+covered: what the role `work` does (work.py).
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+from consumers import agents, learning
+from consumers.learning import CycleRow
+from consumers.scheduling import Scheduling, scheduling
+from consumers.standing import CycleStanding, standing
+from consumers.tally import Pair
+from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
+from daemon.leadership import Leadership
+from daemon.scheduler import Due, Facts, Waiting, decide
+from daemon.serving.decisions import Decisions
+from events.envelope import derived_id, parse_timestamp, utc_now
+from events.errors import KintsugiError
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    Decision,
+    DirectiveWritten,
+    PatternsDiagnosed,
+    TaskProposed,
+    TaskRejected,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+    from daemon.settings import Agent, Scheduler
+    from events.gate import GateReport
+
+_MOST_REASON: Final = 1000
+
+log = logging.getLogger(__name__)
+
+
+class NotNow(KintsugiError):
+    """A step that could not be taken; the next tick tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a cycle writes."""
+
+    said: Mapping[str, Decision]
+    """Id of its event -> tasks, the rejected ones as well, and the job that is to learn them."""
+    lacking: str | None = None
+    """Why no job follows."""
+
+
+class Author(Protocol):
+    """Who writes directives and tasks: from the log alone, so it can be asked again."""
+
+    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+        """The directive of a cycle that was diagnosed."""
+
+    def propose(self, cycle: CycleRow) -> Proposal:
+        """The tasks of a cycle that has a directive, and its job."""
+
+
+@dataclass(slots=True)
+class Led:
+    """What a tick did."""
+
+    epoch: int | None
+    """None: somebody else leads."""
+    told: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    """What could not be done, as sentences; it is tried again."""
+
+
+class Leader:
+    """A process that leads, or waits to."""
+
+    def __init__(
+        self,
+        app: "App",
+        author: Author,
+        leadership: Leadership,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._app = app
+        self._author = author
+        self._leadership = leadership
+        self._clock = clock
+
+    def tick(self) -> Led:
+        """Take every agent on as far as it goes. Raises LogError, DatabaseUnavailable."""
+        epoch = self._leadership.lead()
+        led = Led(epoch)
+        if epoch is None:
+            return led
+        self._app.settle()
+        with self._app.reading() as connection:
+            pairs = agents.present(connection)
+        for pair in pairs:
+            try:
+                led.told.extend(self._take_on(pair, epoch))
+            except NotNow as error:
+                led.troubles.append(str(error))
+        return led
+
+    def _take_on(self, pair: Pair, epoch: int) -> Iterator[str]:
+        """Do what is the leader's to do of one agent, step after step."""
+        decisions = Decisions(self._app, epoch)
+        done: Step | None = None
+        while self._leadership.holds():
+            with self._app.reading() as connection:
+                cycle = learning.open_cycle(connection, pair.alias)
+                if cycle is None:
+                    found = decide(self._facts(connection, pair), self._settings, self._clock())
+                else:
+                    next_one = following(view_of(standing(connection, cycle), pair))
+            if cycle is None:
+                if isinstance(found, Waiting) or done is not None:
+                    return
+                yield self._begin(decisions, pair, found)
+                continue
+            if isinstance(next_one, Ended):
+                yield self._end(decisions, cycle, next_one)
+                return
+            if OWNER[next_one] != "schedule" or next_one is done:
+                # A step that was done and is still due did not count: somebody else leads.
+                return
+            yield from self._take(decisions, cycle, next_one)
+            done = next_one
+
+    @property
+    def _settings(self) -> "Scheduler":
+        return self._app.settings.scheduler
+
+    def _facts(self, connection: "Connection", pair: Pair) -> Facts:
+        found = scheduling(connection, pair.alias, pair.base)
+        return facts_of(found, pair, agent_of(self._app, pair.alias), self._clock())
+
+    def _begin(self, decisions: Decisions, pair: Pair, due: Due) -> str:
+        with self._app.reading() as connection:
+            found = scheduling(connection, pair.alias, pair.base)
+        agent = agent_of(self._app, pair.alias)
+        assert agent is not None, "without an environment no cycle is due"
+        assert agent.environment is not None, "without an environment no cycle is due"
+        name = derived_id("cycle", pair.alias, pair.base, str(found.number))
+        started = CycleStarted(
+            cycle=name, alias=pair.alias, base=pair.base, number=found.number,
+            environment=agent.environment, trigger=due.trigger, reason=due.reason[:_MOST_REASON],
+            position=found.position, slot=due.slot, acted=due.acted,
+        )  # fmt: skip
+        decisions.take(started, "started", due.acted or name, origin=name)
+        return f"cycle {found.number} of {pair.alias} began ({due.trigger}): {due.reason}"
+
+    def _take(self, decisions: Decisions, cycle: CycleRow, step: Step) -> Iterator[str]:
+        match step:
+            case Step.DIAGNOSE:
+                round_ = PatternsDiagnosed(
+                    trigger="schedule", position=cycle.position, cycle=cycle.cycle
+                )
+                decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
+                yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
+            case Step.DIRECT:
+                with self._leadership.renewing():
+                    written = self._author.direct(cycle)
+                decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
+                yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
+            case _:
+                yield from self._propose(decisions, cycle)
+
+    def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
+        with self._leadership.renewing():
+            proposal = self._author.propose(cycle)
+        if proposal.said:
+            decisions.record(proposal.said, cycle.event)
+        counts = Counter(data.TYPE for data in proposal.said.values())
+        yield (
+            f"cycle {cycle.number} of {cycle.alias}: {counts[TaskProposed.TYPE]} tasks were "
+            f"written, {counts[TaskRejected.TYPE]} rejected"
+        )
+        if proposal.lacking is not None:
+            yield self._end(decisions, cycle, Ended("nothing_learnable", proposal.lacking))
+
+    def _end(self, decisions: Decisions, cycle: CycleRow, ended: Ended) -> str:
+        data = CycleEnded(
+            cycle=cycle.cycle, outcome=ended.outcome, reason=ended.reason[:_MOST_REASON]
+        )
+        decisions.take(data, "ended", cycle.event, origin=cycle.cycle)
+        return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
+
+
+def agent_of(app: "App", alias: str) -> "Agent | None":
+    """What the settings say of an agent."""
+    return next((one for one in app.settings.agents if one.alias == alias), None)
+
+
+def facts_of(found: Scheduling, pair: Pair, agent: "Agent | None", now: datetime) -> Facts:
+    """What the scheduler decides on."""
+    today = f"{now:%Y-%m-%d}"
+    return Facts(
+        alias=pair.alias,
+        base=pair.base,
+        environment=None if agent is None else agent.environment,
+        position=found.position,
+        number=found.number,
+        is_open=found.open_cycle is not None,
+        rollouts=found.rollouts,
+        failures=found.failed,
+        priority=found.priority,
+        first_seen=_moment(found.first_seen),
+        last_started=_moment(found.last_started),
+        last_ended=_moment(found.last_ended),
+        fruitless=found.fruitless,
+        minutes_today=found.job_seconds.get(today, 0.0) / 60,
+        asked=found.asked,
+    )
+
+
+def view_of(found: CycleStanding, pair: Pair) -> View:
+    """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
+    cycle, job, adapter = found.cycle, found.job, found.adapter
+    cancelled = found.cancelled
+    if cancelled is None and cycle.base != pair.base:
+        cancelled = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
+    return View(
+        cycle=cycle.cycle,
+        diagnosed=cycle.round is not None,
+        directed=cycle.directive is not None,
+        job=None if job is None else JobView(job.outcome, job.reason or ""),
+        adapter=None
+        if adapter is None
+        else AdapterView(adapter.state, found.been, adapter.reason or _of_gate(adapter.gate)),
+        cancelled=cancelled,
+    )
+
+
+def _of_gate(report: "GateReport | None") -> str:
+    """Why the gate said no, in words."""
+    if report is None:
+        return ""
+    failed = [check for check in report.checks if check.verdict != "PASS"]
+    said = "; ".join(
+        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
+        for check in failed
+    )
+    return f"gate {report.decision}: {said or 'every check passed'}"
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else parse_timestamp(text)
