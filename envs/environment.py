@@ -65,6 +65,8 @@ class Environment(ABC):
     toolset: ClassVar[type[Toolset]]
     capabilities: ClassVar[Mapping[str, str]]
     """Kind of task that it can generate -> what it demands of the agent, in one line."""
+    internal: ClassVar[frozenset[str]] = frozenset()
+    """Arguments of tools whose values no user knows: the shop's own ids of things."""
     greeting: ClassVar[str | None] = None
     """What the agent's side says before the user opens; no model samples it."""
     limits: ClassVar[Limits] = Limits()

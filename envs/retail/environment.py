@@ -38,6 +38,7 @@ class Retail(Tau2Environment):
 
     name: ClassVar[str] = "retail"
     toolset = RetailTools
+    internal: ClassVar[frozenset[str]] = frozenset({"item_ids", "new_item_ids"})
     capabilities: ClassVar[Mapping[str, str]] = {name: kind.demands for name, kind in KINDS.items()}
 
     @staticmethod

@@ -1,0 +1,110 @@
+"""Which tasks a training job draws, and how often: pure.
+
+    targeted    tasks written for patterns, one pool per pattern; together p = min(most, step·round)
+    traffic     the tasks of the agent's own traffic: what is left
+    replay      written tasks that the policy passes: drawn now and then, so that they stay passed
+
+A task weighs P(pattern)·4ĉ(1−ĉ), with ĉ = (c+1)/(n+2) over its last rollouts: most where the
+outcome is open. A pool's share is the sum of its tasks' weights; inside of a pool a job draws each
+task before any again, so there the weights have no say. A task with ĉ ≥ .9 over 16 rollouts
+retires. Traffic and replay are pools of replay to a job: their share is fixed, and its probe does
+not look at them. Source: docs/proposing.md (after SENTINEL, arXiv 2606.12908).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from events.jobs import TaskPool
+
+WINDOW: Final = 16
+"""Rollouts of a task that its pass rate looks at."""
+RETIRED: Final = 0.9
+TRAFFIC: Final = "traffic"
+REPLAY: Final = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """A task that was written for a pattern, and its last rollouts (`WINDOW` at most)."""
+
+    task: str
+    pattern: str
+    attempts: int = 0
+    passes: int = 0
+
+    @property
+    def rate(self) -> float:
+        """ĉ."""
+        return (self.passes + 1) / (self.attempts + 2)
+
+    @property
+    def retired(self) -> bool:
+        """Whether it is passed so often that nothing is left to learn."""
+        return self.attempts >= WINDOW and self.rate >= RETIRED
+
+    @property
+    def openness(self) -> float:
+        """4ĉ(1−ĉ): 1 where both outcomes are alike."""
+        return 4 * self.rate * (1 - self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """How much of a job is aimed."""
+
+    step: float = 0.1
+    """Targeted share per round."""
+    most: float = 0.5
+    replay: float = 0.05
+    """Share of retired tasks, where there are any."""
+
+    def targeted(self, number: int) -> float:
+        """Share of the tasks that were written for patterns, in round `number`, from 1."""
+        return min(self.most, self.step * max(1, number))
+
+
+def pools(
+    buffered: Iterable[Buffered],
+    priorities: Mapping[str, float],
+    traffic: Sequence[str],
+    number: int,
+    mixing: Mixing | None = None,
+) -> tuple[TaskPool, ...]:
+    """The pools of a job; empty where nothing is left to aim at.
+
+    `priorities` are those of the last round: a pattern without one is not aimed at. `traffic` are
+    tasks that nobody wrote for a pattern. Shares sum to 1.
+    """
+    mixing = mixing or Mixing()
+    retired: list[str] = []
+    by_pattern: defaultdict[str, list[Buffered]] = defaultdict(list)
+    for one in buffered:
+        if one.retired:
+            retired.append(one.task)
+        elif priorities.get(one.pattern, 0) > 0:
+            by_pattern[one.pattern].append(one)
+    if not by_pattern:
+        return ()
+    aimed = mixing.targeted(number) if traffic else 1.0
+    kept = mixing.replay if retired else 0.0
+    weights = {
+        pattern: priorities[pattern] * sum(one.openness for one in tasks)
+        for pattern, tasks in by_pattern.items()
+    }
+    whole = sum(weights.values())
+    found = [
+        TaskPool(
+            name=pattern,
+            share=(1 - kept) * aimed * weights[pattern] / whole,
+            tasks=tuple(one.task for one in by_pattern[pattern]),
+        )
+        for pattern in sorted(weights, key=lambda name: (-weights[name], name))
+    ]
+    if traffic and aimed < 1:
+        share = (1 - kept) * (1 - aimed)
+        found.append(TaskPool(name=TRAFFIC, share=share, tasks=tuple(traffic), replay=True))
+    if retired:
+        found.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(retired), replay=True))
+    return tuple(found)

@@ -1,0 +1,371 @@
+"""Ten checks that a written task passes before it may be trained on, cheapest first.
+
+    V1   schema          the definition is whole, and its id gives it again
+    V2   gold            the gold actions repeat without an error, and change what they say
+    V3   provenance      what a write needs was said, or can be looked up from what was said
+    V4   leak            the request names no tool and no id that a user cannot know
+    V5   outputs         what must be said is what a tool answers, or what the policy dictates
+    V6   policy          a perfect agent breaks no rule, and finds the user before it writes
+    V7   solvable        the scripted oracle wins the whole episode
+    V8   informative     the current policy neither always wins nor, as a rule, always loses
+    V9   novelty         it is not a task of the buffer in nearly the same words
+    V10  contamination   it is none that anything is evaluated with
+
+The first that fails ends it. Each is a function of the examined task alone, apart from V8, which is
+applied where somebody samples the current policy and claimed nowhere else. What an environment's
+code raises fails the check in which it did: one bad task ends no cycle.
+
+Not covered: whether a request makes sense to a person. Source: docs/proposing.md (after SENTINEL,
+arXiv 2606.12908).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from daemon.proposer.reachable import Knowledge, computed, leaves, said, words
+from envs.environment import Environment, UnknownTask, is_seed
+from envs.episode import Episode, play
+from envs.grading import grade
+from envs.task import GENERATED, TaskDefinition, signature
+from events.errors import KintsugiError
+from events.learning import Check, Mode, Verified
+from events.messages import Action, executed_calls
+
+SAMPLES: Final = 8
+"""Rollouts of the current policy that V8 looks at."""
+SAME_WORDS: Final = 0.7
+"""Likeness of two requests from which on they are the same."""
+FIRST_SEED: Final = 1 << 28
+LAST_SEED: Final = (1 << 32) - 1
+"""Seeds of written tasks. Gates have those above, reports their held-out tasks those below."""
+
+_REASON: Final = "Reason for call: "
+_PART: Final = re.compile(r"\n(?:Known info|Unknown info|Task instructions|Persona): ")
+"""How a scenario in words begins, and where its further parts do (envs/task.py)."""
+
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+
+Sampler = Callable[[TaskDefinition], int]
+"""How many of `SAMPLES` rollouts of the current policy pass a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task that was written."""
+
+    task: TaskDefinition
+    mode: Mode
+    source: TaskDefinition
+    """The failed one that it follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A task that the buffer has."""
+
+    signature: str | None
+    request: str
+    """Why the user calls."""
+
+    @classmethod
+    def of(cls, task: TaskDefinition) -> "Known":
+        """What is known of a task."""
+        return cls(task.signature, task.scenario.reason_for_call)
+
+    @classmethod
+    def recorded(cls, gold: Sequence[Action] | None, instruction: str | None) -> "Known":
+        """What is known of a task by its record: of its instruction, the first part."""
+        request = _PART.split(instruction or "")[0].removeprefix(_REASON)
+        return cls(None if gold is None else signature(gold), request)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is kept for evaluation: nothing of it may be trained on."""
+
+    seeds: range = range(FIRST_SEED, LAST_SEED + 1)
+    """Those that a written task of its own may have; all others belong to somebody."""
+    signatures: frozenset[str] = frozenset()
+    definitions: frozenset[str] = frozenset()
+    """Digests of whole tasks."""
+
+
+class CheckFailed(KintsugiError):
+    """A written task fails a check; the text says why."""
+
+
+class Examined:
+    """A candidate and what its checks found out about it, each thing once."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        candidate: Candidate,
+        known: Sequence[Known] = (),
+        evaluation: Evaluation | None = None,
+        sampler: Sampler | None = None,
+        hard: bool = True,
+    ) -> None:
+        """`hard`: whether one that the current policy never passes may still be taken."""
+        self.environment = environment
+        self.task = candidate.task
+        self.candidate = candidate
+        self.known = known
+        self.evaluation = evaluation or Evaluation()
+        self.sampler = sampler
+        self.hard = hard
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """What the tools answer to the gold actions. Raises CheckFailed for a refusal."""
+        return self._replayed()[0]
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """What an agent can know."""
+        return Knowledge(self.environment, self.task)
+
+    @cached_property
+    def oracle(self) -> Episode:
+        """The whole episode of the oracle with the scripted user."""
+        task = self.task
+        episode = Episode(self.environment, task)
+        return play(episode, self.environment.oracle(task), self.environment.user(task))
+
+    def repeats(self) -> bool:
+        """Whether the gold actions end in the same state again. Raises CheckFailed."""
+        return self._replayed()[1] == self._replayed()[1]
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether the gold actions leave another state than the first."""
+        return self._replayed()[1] != self.environment.reset(self.task).digest()
+
+    def _replayed(self) -> tuple[list[str], str]:
+        database = self.environment.reset(self.task)
+        tools = self.environment.toolset(database)
+        outputs = []
+        for action in self.task.criteria.gold_actions or ():
+            result = tools.call(action.name, action.arguments)
+            if result.error:
+                raise CheckFailed(f"gold action {action.name} is refused: {result.content[:200]}")
+            outputs.append(result.content)
+        return outputs, database.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a candidate."""
+
+    passed: tuple[Verified, ...]
+    failed: Check | None = None
+    reason: str = ""
+
+
+def verify(examined: Examined) -> Verdict:
+    """All checks in order, up to the first that fails."""
+    passed: list[Verified] = []
+    for check, function in CHECKS.items():
+        if check == "informative" and examined.sampler is None:
+            continue
+        try:
+            note = function(examined)
+        except CheckFailed as failure:
+            return Verdict(tuple(passed), check, str(failure)[:1000])
+        except Exception as error:  # an environment's own code, which may raise anything
+            raised = f"the environment raised {type(error).__name__}: {error}"
+            return Verdict(tuple(passed), check, raised[:1000])
+        passed.append(Verified(check=check, note=note))
+    return Verdict(tuple(passed))
+
+
+def schema(examined: Examined) -> str:
+    """V1. Jobs and gates know a task by its id alone."""
+    task, environment = examined.task, examined.environment
+    if not task.scenario.reason_for_call.strip():
+        raise CheckFailed("the user has no reason to call")
+    if task.environment != environment.name:
+        raise CheckFailed(f"it is a task of {task.environment!r}, not of {environment.name!r}")
+    if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
+        raise CheckFailed("the definition does not survive being stored")
+    try:
+        again = environment.task(task.id)
+    except UnknownTask as error:
+        raise CheckFailed(f"its id gives no task: {error}") from error
+    if again.digest() != task.digest():
+        raise CheckFailed("its id gives another task")
+    return ""
+
+
+def gold(examined: Examined) -> str:
+    """V2."""
+    task, source, environment = examined.task, examined.candidate.source, examined.environment
+    actions = task.criteria.gold_actions
+    if actions is None:
+        raise CheckFailed("nobody knows what a perfect agent calls")
+    if any(action.requestor != "assistant" for action in actions):
+        raise CheckFailed("a gold action is the user's, and users here have no tools")
+    if examined.candidate.mode == "inherit" and (
+        task.criteria != source.criteria
+        or environment.state_key(task) != environment.state_key(source)
+    ):
+        raise CheckFailed(f"it does not keep criteria and first state of {source.id}")
+    if not examined.repeats():
+        raise CheckFailed("the gold actions end in another state the second time")
+    writes = [action.name for action in actions if action.name in environment.writes]
+    if writes and not examined.changes:
+        raise CheckFailed(f"the gold actions write ({', '.join(writes)}) and change nothing")
+    return ""
+
+
+def provenance(examined: Examined) -> str:
+    """V3."""
+    if examined.knowledge.missing:
+        tool, name, value = examined.knowledge.missing[0]
+        raise CheckFailed(
+            f"{name} of {tool} is {value!r}, which nobody says and no tool tells from what is said"
+        )
+    return ""
+
+
+def leak(examined: Examined) -> str:
+    """V4. A tool's name that is one plain word says nothing of tools."""
+    task, environment = examined.task, examined.environment
+    before = said(examined.candidate.source)
+    told = words(said(task)) - words(before)
+    for tool in sorted(environment.toolset.tools()):
+        if "_" in tool and tool.lower() in told:
+            raise CheckFailed(f"the user names the tool {tool}")
+    for action in task.criteria.gold_actions or ():
+        for name in sorted(environment.internal & action.arguments.keys()):
+            for value in leaves(action.arguments[name]):
+                if str(value).lower() in told:
+                    raise CheckFailed(f"the user knows {value!r}, an internal {name}")
+    return ""
+
+
+def outputs(examined: Examined) -> str:
+    """V5. Graded texts have no commas, so an output with one is never said."""
+    rules = " ".join(examined.environment.policy(examined.task).lower().replace(",", "").split())
+    for output in examined.task.criteria.outputs:
+        if "," in output:
+            raise CheckFailed(f"the output {output!r} has a comma, and graded texts have none")
+        if " ".join(output.lower().split()) not in rules and not _told(examined, output, rules):
+            raise CheckFailed(f"no tool answers {output!r}")
+    return ""
+
+
+def _told(examined: Examined, output: str, rules: str) -> bool:
+    """Whether tools tell what an output says, in words of theirs and of the policy: the gold calls,
+    or what can be looked up. Numbers may be computed."""
+    named, dictated, answered = words(output), words(rules), words(" ".join(examined.outputs))
+    if named & answered and named <= answered | dictated:
+        return True
+    if not examined.knowledge.missing:
+        examined.knowledge.look_around()
+    known = examined.knowledge.words
+    numbers = [float(word) for word in {*known, *dictated} if _NUMBER.fullmatch(word)]
+    untold = [word for word in named - known if word not in dictated]
+    told = all(_NUMBER.fullmatch(word) and computed(float(word), numbers) for word in untold)
+    return told and bool(named - dictated)
+
+
+def policy(examined: Examined) -> str:
+    """V6."""
+    messages = examined.oracle.messages
+    broken = examined.environment.violations(examined.task, messages)
+    if broken:
+        raise CheckFailed(f"the perfect agent breaks the policy: {broken[0]}")
+    catalog = examined.environment.catalog
+    for item in executed_calls(messages):
+        if not catalog.authenticating:
+            break
+        if item.call.name in catalog.authenticating and not item.failed:
+            break
+        if item.call.name in catalog.writes:
+            raise CheckFailed(f"{item.call.name} comes before the user was found")
+    return ""
+
+
+def solvable(examined: Examined) -> str:
+    """V7."""
+    episode, task = examined.oracle, examined.task
+    verdict = grade(examined.environment, task, episode.messages, episode.termination)
+    if verdict.unevaluated:
+        raise CheckFailed(f"only a judge can tell {', '.join(verdict.unevaluated)}")
+    if not verdict.success:
+        why = verdict.irregular or next(
+            iter((*verdict.missing, *verdict.violations)), "the state is not as expected"
+        )
+        raise CheckFailed(f"the scripted oracle loses: {why}")
+    return "scripted oracle"
+
+
+def informative(examined: Examined) -> str:
+    """V8. Applied where the current policy is sampled."""
+    assert examined.sampler is not None, "verify leaves it out without a sampler"
+    passes = examined.sampler(examined.task)
+    if passes >= SAMPLES:
+        raise CheckFailed(f"the current policy passes {passes} of {SAMPLES}")
+    if passes == 0 and not examined.hard:
+        raise CheckFailed(f"the current policy passes 0 of {SAMPLES}, and enough such are taken")
+    return f"{passes} of {SAMPLES}"
+
+
+def novelty(examined: Examined) -> str:
+    """V9. The failed task is known as well: other words are others than its own."""
+    own, request = examined.task.signature, examined.task.scenario.reason_for_call
+    for other in (*examined.known, Known.of(examined.candidate.source)):
+        if other.signature == own and likeness(request, other.request) >= SAME_WORDS:
+            raise CheckFailed("a task asks for the same calls in nearly the same words")
+    return ""
+
+
+def contamination(examined: Examined) -> str:
+    """V10. A task that was loaded belongs to a benchmark."""
+    task, evaluation = examined.task, examined.evaluation
+    if task.split != GENERATED or examined.candidate.source.split != GENERATED:
+        raise CheckFailed(f"{examined.candidate.source.id} is a benchmark's")
+    if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
+        raise CheckFailed("it is a task that something is evaluated with")
+    seed = seed_of(task.id)
+    if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
+        raise CheckFailed(f"its seed {seed} is none of those kept for written tasks")
+    if examined.candidate.mode == "inherit" and seed != seed_of(examined.candidate.source.id):
+        raise CheckFailed(f"its seed {seed} is not that of {examined.candidate.source.id}")
+    return ""
+
+
+CHECKS: Final[Mapping[Check, Callable[[Examined], str]]] = {
+    "schema": schema,
+    "gold": gold,
+    "provenance": provenance,
+    "leak": leak,
+    "outputs": outputs,
+    "policy": policy,
+    "solvable": solvable,
+    "informative": informative,
+    "novelty": novelty,
+    "contamination": contamination,
+}
+"""In order; each returns a note on what it saw, or raises CheckFailed."""
+
+
+def seed_of(task_id: str) -> int | None:
+    """The seed that an id of a generated task names: its first number."""
+    return next((int(part) for part in task_id.split("/")[1:] if is_seed(part)), None)
+
+
+def likeness(one: str, other: str) -> float:
+    """Share of the runs of three words of both texts that both have (Jaccard)."""
+    ours, theirs = _trigrams(one), _trigrams(other)
+    return len(ours & theirs) / max(1, len(ours | theirs))
+
+
+def _trigrams(text: str) -> set[tuple[str, ...]]:
+    """Of a text below three words: itself."""
+    all_words = text.lower().split()
+    return {tuple(all_words[place : place + 3]) for place in range(max(1, len(all_words) - 2))}

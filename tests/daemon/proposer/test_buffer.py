@@ -1,0 +1,87 @@
+"""Mixing: shares sum to one, open tasks weigh most, and what is passed retires."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.proposer.buffer import REPLAY, TRAFFIC, Buffered, Mixing, pools
+from events.jobs import JobSpec, TaskPool
+
+PATTERNS = ("a|x", "b|y", "c|*")
+
+
+@st.composite
+def buffers(draw: st.DrawFn) -> list[Buffered]:
+    made = []
+    for number in range(draw(st.integers(0, 12))):
+        attempts = draw(st.integers(0, 16))
+        passes = draw(st.integers(0, attempts))
+        made.append(Buffered(f"t{number}", draw(st.sampled_from(PATTERNS)), attempts, passes))
+    return made
+
+
+@given(
+    buffers(),
+    st.fixed_dictionaries({name: st.one_of(st.just(0.0), st.floats(0.01, 5)) for name in PATTERNS}),
+    st.integers(0, 3),
+    st.integers(1, 12),
+)
+def test_shares_sum_to_one_and_every_task_stands_once(
+    buffered: list[Buffered], priorities: Mapping[str, float], traffic: int, number: int
+) -> None:
+    made = pools(buffered, priorities, [f"o{n}" for n in range(traffic)], number)
+    aimed = [one for one in buffered if not one.retired and priorities[one.pattern] > 0]
+    assert bool(made) == bool(aimed)
+    if not made:
+        return
+    assert sum(pool.share for pool in made) == pytest.approx(1)
+    drawn = [task for pool in made for task in pool.tasks]
+    assert len(drawn) == len(set(drawn))
+    assert {one.task for one in aimed} <= set(drawn)
+    targeted = sum(pool.share for pool in made if not pool.replay)
+    kept = 0.95 if any(one.retired for one in buffered) else 1.0
+    assert targeted == pytest.approx(kept * (min(0.5, 0.1 * number) if traffic else 1))
+    JobSpec(job="job", base="base", checkpoint="/base", environment="shop", pools=made)
+
+
+def by_name(made: tuple[TaskPool, ...]) -> dict[str, TaskPool]:
+    return {pool.name: pool for pool in made}
+
+
+def test_priority_and_open_outcomes_weigh() -> None:
+    even, mostly = Buffered("t1", "a|x", 8, 4), Buffered("t2", "b|y", 8, 8)
+    made = by_name(pools([even, mostly], {"a|x": 1.0, "b|y": 1.0}, [], 1))
+    assert made["a|x"].share == pytest.approx(1 / (1 + mostly.openness))
+    assert list(made) == ["a|x", "b|y"]
+    made = by_name(pools([even, mostly], {"a|x": 1.0, "b|y": 9.0}, [], 1))
+    assert list(made) == ["b|y", "a|x"]
+
+
+def test_what_is_always_passed_retires_into_the_replay() -> None:
+    done, open_ = Buffered("t1", "a|x", 16, 16), Buffered("t2", "a|x", 16, 15)
+    assert done.retired
+    assert not open_.retired
+    assert not Buffered("t3", "a|x", 15, 15).retired
+    made = by_name(pools([done, open_], {"a|x": 1.0}, ["o1"], 9))
+    assert made[REPLAY].tasks == ("t1",)
+    assert made[REPLAY].share == 0.05
+    assert made[REPLAY].replay
+    assert made[TRAFFIC].replay
+    assert made[TRAFFIC].share == pytest.approx(0.95 * 0.5)
+    assert pools([done], {"a|x": 1.0}, ["o1"], 9) == ()
+
+
+def test_a_pattern_without_priority_is_not_aimed_at() -> None:
+    buffered = [Buffered("t1", "a|x"), Buffered("t2", "b|y")]
+    assert list(by_name(pools(buffered, {"a|x": 1.0}, [], 1))) == ["a|x"]
+
+
+def test_how_much_is_aimed_is_a_setting() -> None:
+    mixing = Mixing(step=0.9, most=0.9)
+    made = by_name(pools([Buffered("t1", "a|x")], {"a|x": 1.0}, ["o1"], 1, mixing))
+    assert made["a|x"].share == pytest.approx(0.9)
+    assert [Mixing().targeted(number) for number in (0, 1, 3, 5, 99)] == pytest.approx(
+        [0.1, 0.1, 0.3, 0.5, 0.5]
+    )
