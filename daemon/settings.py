@@ -204,6 +204,31 @@ class Gate(GateSettings, Section):
     """When a candidate is good enough."""
 
 
+class Trial(Section):
+    """How a candidate and the incumbent are played before the gate decides."""
+
+    gain: float = Field(default=0.1, gt=0, lt=1)
+    """Of pass^1 on the target, that is to be found with a power of 80 %."""
+    trials: int = Field(default=4, ge=1, le=100)
+    """Of each task, by both."""
+    pilot_tasks: int = Field(default=24, ge=2)
+    """Of each kind, that the incumbent plays first: their spread says how many are needed."""
+    least_tasks: int = Field(default=64, ge=1)
+    """Of each kind."""
+    most_tasks: int = Field(default=512, ge=1)
+    """Of each kind; what is not shown by then is not so."""
+    temperature: float = Field(default=1.0, ge=0)
+    """At which tokens are drawn."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Of one answer."""
+    episodes: int = Field(default=64, ge=1)
+    """That are played at once."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of their weights."""
+    threads: int | None = Field(default=None, ge=1)
+    """Of the processor; unset: torch decides."""
+
+
 class Rule(Section):
     """A redaction rule of one's own."""
 
@@ -423,6 +448,7 @@ class Settings(BaseSettings):
     sessions: Sessions = Sessions()
     serving: Serving = Serving()
     gate: Gate = Gate()
+    trial: Trial = Trial()
     canary: Canary = Canary()
     kafka: Kafka = Kafka()
     log: Log = Log()

@@ -242,7 +242,7 @@ def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Pla
         reason=episode.reason,
         grade=verdict,
         reward=None if worth is None else shape(worth, conduct, setup.shaping),
-        penalties=_penalties(conduct, setup.shaping),
+        penalties=penalties(conduct, setup.shaping),
         usage=agent.usage,
         user_usage=user.usage,
         remarks=tuple(user.remarks),
@@ -251,7 +251,8 @@ def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Pla
     )
 
 
-def _penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
+def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
+    """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
     found: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
     del found["task"]
     if conduct.tokens is None:

@@ -60,6 +60,23 @@ class Check(Frozen):
     """How many it rests on."""
 
 
+class GatePlan(Frozen):
+    """How many tasks of the target were wanted before the candidate played any, and why."""
+
+    gain: Annotated[float, Field(gt=0)]
+    """That is to be found."""
+    trials: Annotated[int, Field(ge=1)]
+    """Of each task, by both."""
+    between: Annotated[float, Field(ge=0)]
+    """Variance of the true difference between tasks, as assumed."""
+    within: Annotated[float, Field(ge=0)]
+    """Variance of one trial's difference on one task, as the incumbent's pilot showed it."""
+    planned: Annotated[int, Field(ge=1)]
+    """Tasks of the target."""
+    power: Share
+    """Chance that so many tasks show that gain."""
+
+
 class GateReport(Frozen):
     """A decision and its reasons."""
 
@@ -76,3 +93,5 @@ class GateReport(Frozen):
     detectable: float | None = None
     """Gain that this many tasks, as unlike each other as these are, show with a power of 80 %."""
     checks: tuple[Check, ...]
+    plan: GatePlan | None = None
+    """None where the number of tasks was a person's choice."""

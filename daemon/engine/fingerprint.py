@@ -12,7 +12,7 @@ on stderr), 2 wrong usage.
 
 import sys
 import warnings
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,27 +90,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
     given = _parser().parse_args(arguments)
     try:
-        print(_computed(given).model_dump_json())
+        print(computed(given.base, given.adapter, given.dtype).model_dump_json())
     except (KintsugiError, OSError, ValueError) as error:
         print(f"daemon.engine.fingerprint: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
     return DONE
 
 
-def _computed(given: Namespace) -> Expected:
-    """Raises BadAdapter for an adapter that does not fit, KintsugiError where no base is."""
-    for folder, named in ((given.base, "checkpoint"), (given.adapter, "adapter")):
+def computed(base: Path, adapter: Path, dtype: str = "float32") -> Expected:
+    """What a checkpoint and an adapter of it answer. Raises BadAdapter for an adapter that does not
+    fit, KintsugiError where no base is."""
+    for folder, named in ((base, "checkpoint"), (adapter, "adapter")):
         if not folder.is_dir():
             raise KintsugiError(f"{folder} is no directory; name the folder of the {named}")
-    if not (given.base / "config.json").is_file():
-        raise KintsugiError(f"{given.base} holds no checkpoint: it has no config.json")
+    if not (base / "config.json").is_file():
+        raise KintsugiError(f"{base} holds no checkpoint: it has no config.json")
     with ExitStack() as quiet:
         _hush(quiet)
-        base = AutoModelForCausalLM.from_pretrained(
-            given.base, dtype=getattr(torch, given.dtype), local_files_only=True
+        loaded = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), local_files_only=True
         )
-        check(given.adapter, base)
-        return expected(PeftModel.from_pretrained(base, given.adapter))
+        check(adapter, loaded)
+        return expected(PeftModel.from_pretrained(loaded, adapter))
 
 
 def _hush(quiet: ExitStack) -> None:

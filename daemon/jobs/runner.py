@@ -22,7 +22,6 @@ from typing import Final, Literal, Protocol
 from pydantic import ConfigDict, ValidationError
 
 from events.errors import KintsugiError
-from events.jobs import JobSpec
 from events.messages import Frozen
 
 SPEC: Final = "job.json"
@@ -47,16 +46,18 @@ class Job:
     """What is to run."""
 
     id: str
-    spec: JobSpec
+    spec: Frozen
+    """What the program is told, in words of its own."""
 
 
 class Result(Frozen):
-    """The last line that the learner says (daemon/solver/progress.py, Outcome)."""
+    """The last line that a job says: the learner (daemon/solver/progress.py, Outcome), or a trial
+    (daemon/serving/trial.py), which has `played`."""
 
     # A later version may say more.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    outcome: Literal["trained", "competence_gap", "failed"]
+    outcome: Literal["trained", "competence_gap", "failed", "played"]
     adapter: str | None = None
     sha256: str | None = None
     steps: int = 0
@@ -128,7 +129,7 @@ class JobRunner(Protocol):
 class Over:
     """Nothing more is to be run."""
 
-    outcome: Literal["trained", "competence_gap", "failed"]
+    outcome: Literal["trained", "competence_gap", "failed", "played"]
     reason: str = ""
 
 

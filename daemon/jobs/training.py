@@ -1,6 +1,6 @@
 """From a job that is wanted to an adapter of the home (role `work`).
 
-    for told in advance(app, runner, jobs): ...     one look at every open job; again and again
+    for told in advance(app, runner): ...     one look at every open job; again and again
 
 Level-triggered: each look asks the tables which jobs are open and the runner how they are, and does
 the next thing: start, stop, start once more, or say how it ended. Guarantees: `JobEnded` and, of a
@@ -9,12 +9,12 @@ neither is ever without the other or there twice; the adapter's files are in the
 covered: rollouts of the job as events (recording.py).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumers import serving
+from consumers import learning, serving
+from consumers.learning import JobRow
 from daemon.jobs.runner import (
     Absent,
     Again,
@@ -31,7 +31,6 @@ from daemon.serving.adoption import Adopted, BadName, NoFingerprint, adopt
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.directory import AdapterNotWritten, BadAdapter
 from daemon.serving.fitting import BadBase
-from events.jobs import JobSpec
 from events.learning import Decision, JobEnded, JobOutcome
 from events.serving import AdapterProduced
 
@@ -41,28 +40,11 @@ if TYPE_CHECKING:
 _MOST_REASON: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class OpenJob:
-    """A job that was requested and has not ended."""
-
-    job: str
-    alias: str
-    base: str
-    capability: str | None
-    spec: JobSpec
-    minutes: float
-    requested: str
-    """Id of the event that asked for it."""
-
-
-def advance(
-    app: "App",
-    runner: JobRunner,
-    jobs: Iterable[OpenJob],
-    cancelled: Mapping[str, str] | None = None,
-) -> list[str]:
+def advance(app: "App", runner: JobRunner, cancelled: Mapping[str, str] | None = None) -> list[str]:
     """Bring every open job on; what happened, as sentences. `cancelled`: job -> why it was called
     off. Raises LogError, DatabaseUnavailable."""
+    with app.reading() as connection:
+        jobs = learning.open_jobs(connection)
     called_off = cancelled or {}
     return [
         told for job in jobs for told in _Look(app, runner, job, called_off.get(job.job)).advance()
@@ -72,7 +54,7 @@ def advance(
 class _Look:
     """One look at one job."""
 
-    def __init__(self, app: "App", runner: JobRunner, job: OpenJob, cancelled: str | None) -> None:
+    def __init__(self, app: "App", runner: JobRunner, job: JobRow, cancelled: str | None) -> None:
         self._app = app
         self._runner = runner
         self._job = job
@@ -132,7 +114,7 @@ class _Look:
             yield self._over(found, ended)
 
     def _over(self, found: Over, ended: Ended) -> str:
-        if found.outcome != "trained":
+        if found.outcome in ("competence_gap", "failed"):
             return self._end(found.outcome, found.reason, ended)
         assert ended.result is not None, "a trained job says what it left"
         try:
@@ -191,6 +173,6 @@ class _Look:
                 adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
                 path=str(adopted.folder), capability=job.capability, job=job.job, origin="job",
             )  # fmt: skip
-        Decisions(self._app).take_all(said, job.requested, origin=job.job)
+        Decisions(self._app).take_all(said, job.event, origin=job.job)
         because = f": {reason}" if reason else ""
         return f"job {job.job} ended, {outcome}{because}"

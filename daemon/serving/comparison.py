@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 FIRST_TASK: Final = 1 << 32
 """Seeds of tasks from here on belong to gates; training counts from 0."""
-_TASKS: Final = 1 << 24
+TASKS: Final = 1 << 24
 """How far apart the tasks of two evaluations begin."""
 _IDS_PER_QUERY: Final = 1000
 _VIOLATION: Final = "policy_violation"
@@ -190,7 +190,7 @@ def compare(
 
 def _tasks(environment: Environment, target: str, questions: Questions, seed: int) -> Iterator[str]:
     """The ids, those of the target evenly among the others."""
-    first = FIRST_TASK + (seed % _TASKS) * _TASKS
+    first = FIRST_TASK + (seed % TASKS) * TASKS
     others = {name: 1.0 for name in environment.capabilities if name != target}
     kinds = [{target: 1.0}] * questions.tasks + [others] * (questions.others if others else 0)
     Random(f"order {seed}").shuffle(kinds)
@@ -314,6 +314,11 @@ def _outcomes(side: Side) -> Outcomes:
 def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) -> Conduct:
     assert side.run is not None, "a side is judged after it was played"
     ids = [side.run.rollout(slot, max(0, side.run.tries[slot] - 1)) for slot in side.run.slots]
+    return conduct_in(connection, ids, tokens)
+
+
+def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str, int]) -> Conduct:
+    """What the tables hold of these rollouts; `tokens`: what was written in those that told."""
     rows = [row for part in _parts(ids) for row in connection.execute(_counts(part))]
     known = [tokens[one] for one in ids if one in tokens]
     return Conduct(

@@ -455,3 +455,13 @@ def tasks_for(gain: float, between: float, within: float, trials: int, alpha: fl
     z = _NORMAL.inv_cdf(1 - alpha) + _NORMAL.inv_cdf(POWER)
     needed = z**2 * (between + within / trials) / gain**2
     return int(needed) + (needed > int(needed))
+
+
+def power_of(
+    tasks: int, gain: float, between: float, within: float, trials: int, alpha: float = 0.05
+) -> float:
+    """The chance that so many tasks show a gain: `tasks_for`, solved for the power."""
+    variance = between + within / trials
+    if variance == 0:
+        return 1.0
+    return _NORMAL.cdf(gain * sqrt(tasks / variance) - _NORMAL.inv_cdf(1 - alpha))

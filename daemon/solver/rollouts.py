@@ -22,7 +22,8 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, PromptTooLong, Request
 from daemon.engine.policy import Policy
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
-from envs.endpoint import request_seed
+from envs import evaluation
+from envs.endpoint import Usage, request_seed
 from envs.environment import Environment
 from envs.episode import Episode, Party, Termination
 from envs.evaluation import environment_code
@@ -53,6 +54,29 @@ class Rollout:
     episode: Episode
     grade: Grade
     trajectory: Trajectory
+
+    def recorded(self, trial: int) -> evaluation.Attempt:
+        """As simulated rollouts are recorded (producers/simulation.py)."""
+        episode, tokens = self.episode, self.trajectory.tokens
+        assert episode.termination is not None, "a finished episode says why it ended"
+        conduct = conduct_of(
+            episode.messages, episode.environment.catalog, episode.malformed, tokens
+        )
+        worth = self.grade.reward
+        return evaluation.Attempt(
+            task=episode.task,
+            trial=trial,
+            seed=episode.seed,
+            messages=tuple(episode.messages),
+            termination=episode.termination,
+            reason=episode.reason,
+            grade=self.grade,
+            reward=None if worth is None else shape(worth, conduct),
+            penalties=evaluation.penalties(conduct, DEFAULT),
+            usage=Usage(completion_tokens=tokens),
+            user_usage=Usage(),
+            malformed=episode.malformed,
+        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,379 @@
+"""A candidate before the gate, without anybody who watches (role `work`).
+
+    for told in Examination(app, runner, agent, row, incumbent).advance(): ...   again and again
+
+    pilot       the incumbent alone plays a few tasks of every kind: how many are needed (planning)
+    look 1      both play so many fresh tasks; the gate decides
+    look 2 ...  more tasks of the kinds of which nothing is shown, until there are no more
+
+Each is a trial (trial.py), which runs beside the worker as jobs do and outlives it. Which tasks are
+played follows from candidate and incumbent, from seeds that training does not come near, so each
+candidate has a set of its own, and whoever goes on after a `kill -9` has the same one. Its rollouts
+are events; so is what the gate says at every look. What is not shown when no more may be played is
+not so: the last look rejects.
+
+Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
+A candidate that cannot be played is rejected, with the reason.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import TYPE_CHECKING, Final
+
+from consumers import reads, serving
+from consumers.serving import AdapterRow
+from daemon.jobs.runner import (
+    OUT,
+    Absent,
+    Again,
+    Ended,
+    Job,
+    JobNotStarted,
+    JobRunner,
+    Running,
+    verdict,
+)
+from daemon.serving.comparison import FIRST_TASK, TASKS, NoTarget, conduct_in
+from daemon.serving.decisions import DecisionRefused, Decisions
+from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
+from daemon.serving.planning import Sizes, extended, sizes_of
+from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
+from envs.registry import open_environment
+from events.canonical import exact_json, sha256
+from events.envelope import derived_id
+from events.errors import KintsugiError
+from events.gate import GateReport
+from events.learning import Decision
+from events.messages import Frozen
+from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
+from producers.simulation import append_rollouts
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from daemon.settings import Agent
+
+_BATCH: Final = 256
+"""Rollouts that are appended at once."""
+_PILOT: Final = 0
+_PILOT_SEEDS: Final = TASKS // 2
+"""How far from the first task of the looks the pilot's begin."""
+_NOTED: Final = "noted.json"
+_MOST_REASON: Final = 1000
+
+
+class CannotExamine(KintsugiError):
+    """A candidate that nobody can play."""
+
+
+class _Noted(Frozen):
+    """What a finished trial came to, beside its files."""
+
+    following: Sizes | None
+    """What is to be played next, all looks together; None when the gate has decided."""
+
+
+class Examination:
+    """One candidate beside one incumbent."""
+
+    def __init__(
+        self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
+        incumbent: AdapterRow | None,
+    ) -> None:  # fmt: skip
+        """`incumbent`: None for the base. Raises CannotExamine, NoTarget, UnknownEnvironment."""
+        if agent.environment is None or agent.checkpoint is None:
+            raise CannotExamine(
+                f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
+                f"{row.adapter} cannot be played; name them, or run kintsugi adapters evaluate"
+            )
+        settings = app.settings
+        self._app, self._runner, self._agent, self._row = app, runner, agent, row
+        self._incumbent = incumbent
+        self._trial, self._gate = settings.trial, settings.gate
+        self._place, self._checkpoint = agent.environment, agent.checkpoint
+        self._environment = open_environment(
+            agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        )
+        self._target = self._targeted()
+        compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
+        rules = [self._trial.model_dump(mode="json"), self._gate.model_dump(mode="json")]
+        self.digest: Final = sha256(exact_json([compared, self._place, self.kinds, rules]))
+        """Names it: equal for what is compared in the same way."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is looked at, each for itself: the kinds of the agent's traffic, and the target."""
+        traffic = self._agent.traffic or self._environment.capabilities
+        return tuple(dict.fromkeys((*traffic, self._target)))
+
+    def advance(self) -> Iterator[str]:
+        """Do the next thing, if there is one; what happened, as sentences.
+
+        Raises LogError, DatabaseUnavailable.
+        """
+        try:
+            yield from self._advance()
+        except (JobNotStarted, DecisionRefused) as error:
+            yield str(error)
+        except (BadPlan, CannotExamine, TooFewTrials) as error:
+            yield self._reject(str(error))
+
+    def _advance(self) -> Iterator[str]:
+        number, sizes = _PILOT, None
+        earlier: list[Plan] = []
+        while True:
+            plan = self._plan(number, sizes, earlier)
+            noted = self._noted(number)
+            if noted is None:
+                if not (yield from self._run(number, plan)):
+                    return
+                noted = yield from self._closed(number, plan, sizes, earlier)
+            if noted.following is None:
+                return
+            if number != _PILOT:
+                earlier.append(plan)
+            number, sizes = number + 1, noted.following
+
+    # What is played
+
+    def _plan(self, number: int, sizes: Sizes | None, earlier: Sequence[Plan]) -> Plan:
+        """The pilot's, without sizes; else that of a look, without what was played before."""
+        trial, incumbent = self._trial, self._incumbent
+        players = [None if incumbent is None else _adapter(incumbent)]
+        if sizes is None:
+            counts: Mapping[str, int] = dict.fromkeys(self.kinds, trial.pilot_tasks)
+            tasks, trials = self._tasks(counts, _PILOT_SEEDS), max(2, trial.trials)
+        else:
+            players.append(_adapter(self._row))
+            before = {task for plan in earlier for task in plan.tasks}
+            tasks = tuple(task for task in self._tasks(sizes.tasks, 0) if task not in before)
+            trials = trial.trials
+        benchmarks = self._app.settings.benchmarks
+        return Plan(
+            name=f"{self.digest} {number}",
+            environment=self._place,
+            benchmarks=None if benchmarks is None else str(benchmarks),
+            checkpoint=str(self._checkpoint),
+            alias=self._row.alias,
+            base=self._row.base,
+            players=tuple(players),
+            tasks=tasks,
+            trials=trials,
+            seed=Random(f"trial {self.digest}").getrandbits(48),
+            temperature=trial.temperature,
+            max_tokens=trial.max_tokens,
+            episodes=trial.episodes,
+            dtype=trial.dtype,
+            threads=trial.threads,
+        )
+
+    def _tasks(self, counts: Mapping[str, int], offset: int) -> tuple[str, ...]:
+        """So many of each kind, evenly among each other; of a larger count the same and more."""
+        chance = int(self.digest[:12], 16)
+        first = FIRST_TASK + (chance % TASKS) * TASKS + offset
+        found = [
+            (place / count, kind, task.id)
+            for kind, count in counts.items()
+            for place, task in enumerate(
+                islice(self._environment.mixture({kind: 1.0}, chance, first), count)
+            )
+        ]
+        return tuple(task for _, _, task in sorted(found))
+
+    def _targeted(self) -> str:
+        target = self._row.capability
+        if target is None or target not in self._environment.capabilities:
+            raise NoTarget(
+                f"{self._row.adapter} is for {target!r}, and {self._environment.name} has "
+                f"{', '.join(self._environment.capabilities)}; evaluate it by hand: kintsugi "
+                "adapters evaluate --target"
+            )
+        return target
+
+    # Playing
+
+    def _run(self, number: int, plan: Plan) -> Generator[str, None, bool]:
+        """Bring a trial on; whether it is over. Raises CannotExamine."""
+        name, settings = self._job(number), self._app.settings.jobs
+        match self._runner.state(name):
+            case Absent():
+                yield from self._start(number, plan)
+            case Running() as running:
+                late = running.seconds >= settings.minutes * 60
+                if late or running.silent >= settings.heartbeat_seconds:
+                    reason = "it ran too long" if late else "it said nothing for too long"
+                    self._runner.cancel(name, reason)
+                    yield f"trial {name} is told to stop: {reason}"
+            case Ended() as ended:
+                found = verdict(ended, settings.attempts)
+                if isinstance(found, Again) and ended.seconds < settings.minutes * 60:
+                    yield from self._start(number, plan)
+                elif isinstance(found, Again) or found.outcome != "played":
+                    raise CannotExamine(f"it could not be played: {found.reason}")
+                else:
+                    return True
+        return False
+
+    def _start(self, number: int, plan: Plan) -> Iterator[str]:
+        name = self._job(number)
+        if self._runner.start(Job(name, plan)):
+            what = "the pilot" if number == _PILOT else f"look {number}"
+            yield f"{self._row.adapter}: {what} began, {len(plan.tasks)} tasks"
+
+    def _job(self, number: int) -> str:
+        return f"{self.digest[:32]}-{number}"
+
+    def _played(self, number: int, plan: Plan) -> list[Played]:
+        folder = self._runner.folder(self._job(number)) / OUT
+        return [one for chunk in read_played(folder, plan) for one in chunk]
+
+    # What came out
+
+    def _closed(
+        self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
+    ) -> Generator[str, None, _Noted]:
+        """A finished trial is recorded, and what follows is noted beside it."""
+        played = self._played(number, plan)
+        self._record(played)
+        if sizes is None:
+            following: Sizes | None = sizes_of(
+                _by_kind(played), self._target, self._trial, self._gate
+            )
+            assert following is not None, "a pilot is followed by a look"
+            yield f"{self._row.adapter}: {following.words(self._target)}"
+        else:
+            looks = enumerate(earlier, start=1)
+            before = [one for place, look in looks for one in self._played(place, look)]
+            report, following = self._judged([*before, *played], sizes, number)
+            yield f"{self._row.adapter}: {report.decision} at look {number}"
+        noted = _Noted(following=following)
+        _write(self._runner.folder(self._job(number)) / _NOTED, noted)
+        return noted
+
+    def _record(self, played: Sequence[Played]) -> None:
+        """Append the rollouts that are not in the tables yet."""
+        app, names = self._app, [one.head.rollout for one in played]
+        app.settle()
+        with app.reading() as connection:
+            known = reads.verdicts(connection, names)
+        missing = [one.event for one in played if one.head.rollout not in known]
+        for start in range(0, len(missing), _BATCH):
+            append_rollouts(app.spool, app.blobs, missing[start : start + _BATCH])
+        app.settle()
+
+    def _judged(
+        self, played: Sequence[Played], sizes: Sizes, number: int
+    ) -> tuple[GateReport, Sizes | None]:
+        """The gate's word on all looks so far, said, and what is to be played next."""
+        pairs = _pairs(played, self._trial.trials)
+        evaluation = Evaluation(
+            self._target,
+            sizes.plan.planned,
+            pairs,
+            incumbent=self._conduct(played, 0),
+            candidate=self._conduct(played, 1),
+        )
+        report = decide(evaluation, self._gate)
+        following = None
+        if report.decision == "EXTEND":
+            following = extended(sizes, report, self._target, self._trial)
+            if following is None:
+                report = report.model_copy(update={"decision": "REJECT"})
+        report = report.model_copy(update={"plan": sizes.plan})
+        self._say(pairs, report, number)
+        return report, following
+
+    def _conduct(self, played: Sequence[Played], player: int) -> Conduct:
+        own = [one for one in played if one.player == player]
+        tokens = {one.head.rollout: one.tokens for one in own}
+        with self._app.reading() as connection:
+            return conduct_in(connection, list(tokens), tokens)
+
+    def _say(self, pairs: Sequence[Pair], report: GateReport, number: int) -> None:
+        """Both together, once: a measurement that was parted from its decision would be none."""
+        origin = f"{self.digest} {number}"
+        incumbent = None if self._incumbent is None else self._incumbent.adapter
+        said: dict[str, Decision] = {
+            "evaluated": AdapterEvaluated(
+                adapter=self._row.adapter,
+                incumbent=incumbent,
+                environment=self._environment.name,
+                tasks=len(pairs),
+                trials=self._trial.trials,
+                pass_hat_1=PassRates(
+                    incumbent=mean(mean(pair.incumbent) for pair in pairs),
+                    candidate=mean(mean(pair.candidate) for pair in pairs),
+                ),
+            ),
+            "gate": GateDecided(
+                adapter=self._row.adapter,
+                alias=self._row.alias,
+                incumbent=incumbent,
+                report=report,
+            ),
+        }
+        with self._app.reading() as connection:
+            found = serving.steps_of(connection, derived_id(origin, "gate"))
+        if not any(step.refused is None for step in found):
+            Decisions(self._app).take_all(said, self._row.cause, origin)
+
+    def _reject(self, reason: str) -> str:
+        moved = AdapterMoved(
+            adapter=self._row.adapter, state="rejected", reason=reason[:_MOST_REASON]
+        )
+        Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self.digest)
+        return f"{self._row.adapter} is rejected: {reason}"
+
+    def _noted(self, number: int) -> _Noted | None:
+        path = self._runner.folder(self._job(number)) / _NOTED
+        return _Noted.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def _adapter(row: AdapterRow) -> Adapter:
+    return Adapter(name=row.adapter, folder=row.path, sha256=row.sha256)
+
+
+def _kind(one: Played) -> str:
+    task = one.head.task
+    assert task is not None, "a trial's rollouts have tasks"
+    assert task.capability is not None, "generated tasks have a kind"
+    return task.capability
+
+
+def _outcomes(played: Sequence[Played], player: int) -> dict[str, list[bool | None]]:
+    """Task -> the verdict of each trial, in order."""
+    found: dict[str, list[bool | None]] = {}
+    for one in sorted(played, key=lambda one: one.trial):
+        if one.player == player and one.head.task is not None:
+            found.setdefault(one.head.task.id, []).append(one.head.success)
+    return found
+
+
+def _by_kind(played: Sequence[Played]) -> dict[str, list[list[bool]]]:
+    """Kind -> the verdicts of each of its tasks. Raises CannotExamine where one has none."""
+    kinds = {one.head.task.id: _kind(one) for one in played if one.head.task is not None}
+    found: dict[str, list[list[bool]]] = {}
+    for task, verdicts in _outcomes(played, 0).items():
+        judged = [one for one in verdicts if one is not None]
+        if len(judged) < len(verdicts):
+            raise CannotExamine(
+                f"task {task} has trials that nobody could judge; the environment needs a verdict "
+                "of its own"
+            )
+        found.setdefault(kinds[task], []).append(judged)
+    return found
+
+
+def _pairs(played: Sequence[Played], trials: int) -> list[Pair]:
+    """In the order in which the tasks were played. Raises TooFewTrials."""
+    slices = {one.head.task.id: _kind(one) for one in played if one.head.task is not None}
+    return paired(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
+
+
+def _write(path: Path, noted: _Noted) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_name(f"tmp-{path.name}")
+    unfinished.write_text(noted.model_dump_json())
+    unfinished.replace(path)

@@ -1,0 +1,98 @@
+"""How many tasks a candidate and the incumbent are to play before the gate decides (pure).
+
+    sizes = sizes_of(pilot, target, trial, gate)      kind -> tasks, and the plan of the target
+    more = extended(sizes, report, target, trial)     with more where nothing was shown yet
+
+A task's trials are drawn from its own chance p to be passed, so one trial's difference of two like
+players has the variance 2 p (1 - p); the incumbent's pilot says what that is for each kind. How
+much true differences vary between tasks nobody can know beforehand: they are taken to have a
+standard deviation of 0.1 (ALGORITHMS 6.3). Of the target so many tasks are planned that the wanted
+gain is found with a power of 80 %; of every other kind so many that one which is no worse is shown
+to be within the margin. The target's number is fixed before the candidate has played: to look again
+at more would be a second chance.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING, Final
+
+from daemon.serving.gate import power_of, tasks_for
+from events.gate import GatePlan, GateReport, GateSettings
+from events.messages import Frozen
+
+if TYPE_CHECKING:
+    from daemon.settings import Trial
+
+BETWEEN: Final = 0.01
+"""Variance of the true difference between tasks of one kind."""
+_GROWTH: Final = 2
+"""By which a kind's tasks grow where nothing was shown."""
+
+Verdicts = Mapping[str, Sequence[Sequence[bool]]]
+"""Kind -> each of its tasks -> whether each trial passed."""
+
+
+class Sizes(Frozen):
+    """How many tasks of each kind."""
+
+    tasks: dict[str, int]
+    """Kind -> tasks."""
+    plan: GatePlan
+    """Of the target."""
+
+    def words(self, target: str) -> str:
+        """For a person who watches."""
+        plan, others = self.plan, sum(self.tasks.values()) - self.tasks[target]
+        return (
+            f"{plan.planned} tasks of {target} and {others} of other kinds, {plan.trials} trials "
+            f"each: a gain of {plan.gain:g} is found with a chance of {plan.power:.0%}"
+        )
+
+
+def sizes_of(pilot: Verdicts, target: str, trial: "Trial", gate: GateSettings) -> Sizes:
+    """The sizes by the spread that the pilot of the incumbent shows. Every kind is in it."""
+    spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
+
+    def wanted(kind: str, difference: float) -> int:
+        needed = tasks_for(difference, BETWEEN, spreads[kind], trial.trials, gate.alpha)
+        return min(max(needed, trial.least_tasks), trial.most_tasks)
+
+    tasks = {
+        kind: wanted(kind, trial.gain if kind == target else gate.slice_margin) for kind in pilot
+    }
+    planned, spread = tasks[target], spreads[target]
+    plan = GatePlan(
+        gain=trial.gain,
+        trials=trial.trials,
+        between=BETWEEN,
+        within=spread,
+        planned=planned,
+        power=power_of(planned, trial.gain, BETWEEN, spread, trial.trials, gate.alpha),
+    )
+    return Sizes(tasks=tasks, plan=plan)
+
+
+def within(tasks: Sequence[Sequence[bool]]) -> float:
+    """Variance of one trial's difference between two players like this one, without bias.
+
+    Of a task with k of r trials passed, k (r - k) / (r (r - 1)) estimates p (1 - p).
+    """
+    estimates = [
+        sum(trials) * (len(trials) - sum(trials)) / (len(trials) * (len(trials) - 1))
+        for trials in tasks
+    ]
+    return 2 * mean(estimates)
+
+
+def extended(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> Sizes | None:
+    """More tasks of the kinds that are open; None where every one of them has the most."""
+    open_checks = {check.name for check in report.checks if check.verdict == "EXTEND"}
+    overall = "overall" in open_checks
+
+    def grown(kind: str, count: int) -> int:
+        if kind == target or not (overall or f"slice {kind}" in open_checks):
+            return count
+        return min(count * _GROWTH, max(count, trial.most_tasks))
+
+    tasks = {kind: grown(kind, count) for kind, count in sizes.tasks.items()}
+    return None if tasks == sizes.tasks else sizes.model_copy(update={"tasks": tasks})

@@ -1,0 +1,305 @@
+"""A candidate and the incumbent play the same tasks, in a process of its own.
+
+    python -m daemon.serving.trial PLAN.json --out DIR
+
+Both are played here, from the files that the replicas were given: the adapter's sha256 is seen to
+be the one that was produced, and what it answers to the probes of serving is seen to be what its
+replicas were proven to answer. stdout is JSON Lines: heartbeats, and last `{"outcome": "played"}`
+or `{"outcome": "failed", "reason": ...}`; exit codes 0, 1, and 2 for a plan that cannot be read.
+
+    DIR/rollouts.jsonl      a head, then one line per chunk: [played, ...]
+
+Chunks of the two alternate. A chunk is played with nothing before it, so a plan that was killed and
+is run again leaves the same verdicts on one machine with one number of threads; what is on disk is
+not played again. Not covered: users that a model plays, and environments whose parts a judge
+decides (such trials have no verdict).
+"""
+
+import json
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from daemon.jobs.runner import JOURNAL
+from events.canonical import exact_json, sha256
+from events.envelope import derived_id
+from events.errors import KintsugiError
+from events.jobs import Sha256
+from events.messages import Frozen, Message
+from events.registry import first_problem
+from events.rollouts import RolloutContent, RolloutEnded
+
+if TYPE_CHECKING:
+    from daemon.engine.policy import Policy
+    from daemon.solver.rollouts import InProcess, Rollout
+    from envs.environment import Environment
+
+CHUNK: Final = 256
+"""Rollouts that are played, and are on disk, together."""
+_HEARTBEAT_SECONDS: Final = 2.0
+_DONE, _FAILED, _WRONG_USAGE = 0, 1, 2
+
+
+class BadPlan(KintsugiError):
+    """The file is no plan."""
+
+
+class CannotPlay(KintsugiError):
+    """What a plan names is not there, or not as it says."""
+
+
+class Adapter(Frozen):
+    """An adapter as it was produced."""
+
+    name: str
+    folder: str
+    sha256: Sha256
+
+
+class Plan(Frozen):
+    """What is to be played."""
+
+    name: str
+    """Ids of rollouts follow from it."""
+    environment: str
+    benchmarks: str | None = None
+    checkpoint: str
+    alias: str
+    base: str
+    players: tuple[Adapter | None, ...] = Field(min_length=1)
+    """None: the base itself."""
+    tasks: tuple[str, ...] = Field(min_length=1)
+    trials: int = Field(ge=1)
+    seed: int
+    temperature: float = 1.0
+    max_tokens: int = 512
+    episodes: int = 64
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 of everything in it."""
+        return sha256(exact_json(self.model_dump(mode="json")))
+
+    def named(self, player: int) -> str:
+        """The policy's name."""
+        adapter = self.players[player]
+        return self.base if adapter is None else adapter.name
+
+    def rollout(self, player: int, task: str, trial: int) -> str:
+        """The id of a rollout."""
+        return derived_id("trial", self.name, self.named(player), task, str(trial))
+
+
+class Played(Frozen):
+    """One finished attempt."""
+
+    player: int
+    """Its place among the plan's."""
+    trial: int
+    tokens: int
+    """That the model wrote."""
+    head: RolloutEnded
+    messages: tuple[Message, ...]
+
+    @property
+    def event(self) -> RolloutEnded:
+        """The event's data, with what was said."""
+        return self.head.model_copy(update={"content": RolloutContent(messages=self.messages)})
+
+
+_CHUNK: Final[TypeAdapter[tuple[Played, ...]]] = TypeAdapter(tuple[Played, ...])
+
+
+class _Head(Frozen):
+    plan: Sha256
+
+
+def read_played(folder: Path, plan: Plan) -> list[tuple[Played, ...]]:
+    """The whole chunks in a folder; none where nothing was played. Raises BadPlan where they are
+    another plan's."""
+    return _read(folder / JOURNAL, plan)[0]
+
+
+def _read(path: Path, plan: Plan) -> tuple[list[tuple[Played, ...]], int]:
+    """The whole chunks, and where they end in the file."""
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    lines = content[:end].splitlines()
+    try:
+        if lines and _Head.model_validate_json(lines[0]).plan != plan.digest:
+            raise BadPlan(f"{path} holds the rollouts of another plan; remove its folder")
+        return [_CHUNK.validate_json(line) for line in lines[1:]], end
+    except ValidationError as error:
+        raise BadPlan(f"{path} is damaged: {first_problem(error)}; remove its folder") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own); returns its exit code."""
+    parser = ArgumentParser(prog="python -m daemon.serving.trial", description=main.__doc__)
+    parser.add_argument("plan", type=Path, metavar="PLAN.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    given = parser.parse_args(arguments)
+    _say(heartbeat={"phase": "starting"})
+    try:
+        plan = Plan.model_validate_json(given.plan.read_bytes())
+        play(plan, given.out)
+    except ValidationError as error:
+        print(f"{given.plan} is no plan: {first_problem(error)}", file=sys.stderr)
+        return _WRONG_USAGE
+    except (KintsugiError, OSError) as error:
+        _say(outcome="failed", reason=" ".join(str(error).split()))
+        return _FAILED
+    _say(outcome="played")
+    return _DONE
+
+
+def play(plan: Plan, out: Path) -> None:
+    """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
+    environment raises."""
+    from envs.registry import open_environment
+
+    out.mkdir(parents=True, exist_ok=True)
+    done, end = _read(out / JOURNAL, plan)
+    chunks = _chunks(plan)
+    if len(done) == len(chunks):
+        return
+    benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
+    environment = open_environment(plan.environment, benchmarks=benchmarks)
+    policies = _policies(plan)
+    with (out / JOURNAL).open("ab") as file:
+        file.truncate(end)
+        if not end:
+            file.write(_Head(plan=plan.digest).model_dump_json().encode() + b"\n")
+        for chunk in chunks[len(done) :]:
+            played = tuple(_played(plan, environment, policies, chunk))
+            file.write(_CHUNK.dump_json(played) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+_Slot = tuple[int, str, int]
+"""Player, task, trial."""
+
+
+def _chunks(plan: Plan) -> list[list[_Slot]]:
+    """What is played together: of one player each, the players in turn."""
+    slots = [(task, trial) for task in plan.tasks for trial in range(plan.trials)]
+    return [
+        [(player, task, trial) for task, trial in slots[start : start + CHUNK]]
+        for start in range(0, len(slots), CHUNK)
+        for player in range(len(plan.players))
+    ]
+
+
+def _policies(plan: Plan) -> "list[Policy]":
+    """Every player, ready. Raises CannotPlay, BadAdapter, OSError."""
+    import torch
+
+    from daemon.engine.policy import Policy
+
+    checkpoint = Path(plan.checkpoint)
+    if not (checkpoint / "config.json").is_file():
+        raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    base = Policy.load(checkpoint, plan.base, getattr(torch, plan.dtype))
+    return [
+        base if one is None else base.adapted(_proven(checkpoint, one), one.name)
+        for one in plan.players
+    ]
+
+
+def _proven(checkpoint: Path, adapter: Adapter) -> Path:
+    """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
+    from daemon.engine.fingerprint import computed
+    from daemon.serving.adoption import expected_of, intact
+    from daemon.serving.fingerprint import EXACT, distance
+
+    folder = Path(adapter.folder)
+    intact(folder, adapter.sha256, checkpoint, None)
+    expected, found = expected_of(folder), computed(checkpoint, folder)
+    gap = max(distance(found.adapter, expected.adapter), distance(found.base, expected.base))
+    # What a lower precision costs the replicas read off their base; here both are computed alike.
+    if expected.dtype == "float32" and not gap <= EXACT:
+        raise CannotPlay(
+            f"{adapter.name} answers {gap:.4f} nats from what its replicas were proven to answer: "
+            f"{checkpoint} is another base than the one it was trained on"
+        )
+    return folder
+
+
+def _played(
+    plan: Plan, environment: "Environment", policies: "Sequence[Policy]", chunk: Sequence[_Slot]
+) -> Iterator[Played]:
+    """A chunk, in its own order."""
+    from daemon.engine.chat import Chat
+    from daemon.engine.generation import Engine
+    from daemon.solver.rollouts import Attempt, InProcess
+    from envs.evaluation import episode_seed
+
+    policy = policies[chunk[0][0]]
+    # A cache that has seen other conversations may round otherwise.
+    player = InProcess(
+        Engine(policy, plan.episodes),
+        Chat(Path(plan.checkpoint)),
+        temperature=plan.temperature,
+        max_tokens=plan.max_tokens,
+    )
+    attempts = {
+        plan.rollout(*slot): Attempt(
+            task=environment.task(slot[1]),
+            group=slot[1],
+            seed=episode_seed(plan.seed, slot[1], slot[2]),
+            rollout=plan.rollout(*slot),
+        )
+        for slot in chunk
+    }
+    found = _all(player, environment, list(attempts.values()), policy)
+    for slot, name in zip(chunk, attempts, strict=True):
+        yield _recorded(plan, environment, found[name], slot)
+
+
+def _all(
+    player: "InProcess", environment: "Environment", attempts: "list[Any]", policy: "Policy"
+) -> "dict[str, Rollout]":
+    """Every rollout by its id; says that it lives while it plays."""
+    found: dict[str, Rollout] = {}
+    said = time.monotonic()
+    for rollout in player.play(environment, attempts, policy):
+        found[rollout.attempt.rollout] = rollout
+        if time.monotonic() - said >= _HEARTBEAT_SECONDS:
+            said = time.monotonic()
+            _say(heartbeat={"phase": policy.name, "rollouts": len(found)})
+    return found
+
+
+def _recorded(plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot) -> Played:
+    from producers.simulation import Provenance, rollout_ended
+
+    player, _, trial = slot
+    provenance = Provenance(plan.alias, plan.base, plan.named(player), "evaluate")
+    event = rollout_ended(rollout.recorded(trial), environment, provenance, plan.rollout(*slot))
+    messages = event.content.messages if event.content is not None else ()
+    return Played(
+        player=player,
+        trial=trial,
+        tokens=rollout.trajectory.tokens,
+        head=event,
+        messages=messages,
+    )
+
+
+def _say(**document: Any) -> None:
+    print(json.dumps(document), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

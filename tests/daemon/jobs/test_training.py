@@ -1,0 +1,205 @@
+"""From a job that is wanted to an adapter of the home."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers import learning, serving
+from consumers.learning import JobRow
+from consumers.serving import AdapterRow
+from daemon.app import App
+from daemon.jobs.runner import Ended, JobRunner
+from daemon.jobs.training import advance
+from daemon.serving.decisions import Decisions
+from daemon.settings import Jobs, Settings
+from daemon.solver.job import run
+from events.jobs import JobSpec
+from events.learning import JobRequested
+from tests.daemon.jobs.looks import ended, runner, speaking
+from tests.daemon.jobs.trainer import WAYS
+from tests.daemon.solver import letters
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return letters.checkpoint(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real job that has trained an adapter."""
+    out = tmp_path_factory.mktemp("trained")
+    sampler = {"groups": 4, "size": 4, "rollouts": 32, "max_tokens": 24}
+    outcome = run(JobSpec.model_validate(letters.spec(base, sampler=sampler)), out)
+    assert outcome.outcome == "trained", outcome.reason
+    left = {"sha256": outcome.sha256, "steps": outcome.steps, "rollouts": outcome.rollouts}
+    (out / "left.json").write_text(json.dumps(left))
+    return out
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    settings = Settings(home=tmp_path, jobs=Jobs(attempts=2, heartbeat_seconds=60))
+    with App(settings) as app:
+        yield app
+
+
+def requested(app: App, base: Path, way: str, minutes: float = 10, name: str = "j") -> None:
+    """The log wants a job whose trainer behaves in this way."""
+    spec = letters.spec(base, job=name, seed=WAYS.index(way))
+    data = JobRequested(
+        job=name, alias="agent", base="letters", capability="half",
+        spec=JobSpec.model_validate(spec), minutes=minutes,
+    )  # fmt: skip
+    app.settle()
+    Decisions(app).take(data, name, cause="somebody")
+
+
+def after_an_end(app: App, here: JobRunner, **options: Any) -> list[str]:
+    """What a look does once an attempt has ended."""
+    ended(here)
+    return advance(app, here, **options)
+
+
+def row(app: App, name: str = "j") -> JobRow:
+    app.settle()
+    with app.reading() as connection:
+        found = learning.job(connection, name)
+    assert found is not None
+    return found
+
+
+def adapters(app: App) -> list[AdapterRow]:
+    with app.reading() as connection:
+        return list(serving.route_table(connection).adapters)
+
+
+def test_what_a_job_leaves_becomes_an_adapter_of_the_home_once(
+    app: App, base: Path, trained: Path, tmp_path: Path
+) -> None:
+    requested(app, base, "trains")
+    folder = tmp_path / "jobs" / "j"
+    folder.mkdir(parents=True)
+    (folder / "out").symlink_to(trained)
+    here = runner(tmp_path)
+    assert advance(app, here) == ["job j was started, attempt 1"]
+    assert after_an_end(app, here) == ["job j ended, trained"]
+    assert advance(app, here) == []
+    found, left = row(app), json.loads((trained / "left.json").read_bytes())
+    assert (found.outcome, found.attempts, found.rollouts) == ("trained", 1, 32)
+    assert found.sha256 == left["sha256"]
+    (adapter,) = adapters(app)
+    assert (adapter.job, adapter.alias, adapter.base) == ("j", "agent", "letters")
+    assert (adapter.capability, adapter.sha256) == ("half", left["sha256"])
+    assert adapter.adapter.startswith(f"agent-half-{left['steps']}-")
+    assert Path(adapter.path).parent == app.settings.adapters
+    assert found.adapter == adapter.path
+
+
+def test_an_adapter_that_somebody_changed_is_none(
+    app: App, base: Path, trained: Path, tmp_path: Path
+) -> None:
+    requested(app, base, "trains")
+    folder = tmp_path / "jobs" / "j" / "out"
+    folder.mkdir(parents=True)
+    (folder / "adapter").symlink_to(trained / "adapter")
+    (folder / "left.json").write_text(json.dumps({"sha256": "0" * 64, "steps": 2, "rollouts": 32}))
+    here = runner(tmp_path)
+    advance(app, here)
+    (told,) = after_an_end(app, here)
+    assert "somebody changed them" in told
+    assert row(app).outcome == "failed"
+    assert adapters(app) == []
+
+
+def test_a_job_that_dies_is_tried_again_and_then_has_failed(
+    app: App, base: Path, tmp_path: Path
+) -> None:
+    requested(app, base, "memory")
+    here = runner(tmp_path)
+    advance(app, here)
+    (told,) = after_an_end(app, here)
+    assert told.startswith("job j was started, attempt 2, for it was killed (signal 9)")
+    (told,) = after_an_end(app, here)
+    assert "2 attempts in a row brought no rollout" in told
+    found = row(app)
+    assert (found.outcome, found.attempts) == ("failed", 2)
+    assert found.reason is not None
+    assert "memory ran out" in found.reason
+
+
+def test_a_failure_that_the_learner_names_is_the_jobs(app: App, base: Path, tmp_path: Path) -> None:
+    requested(app, base, "diverges")
+    here = runner(tmp_path)
+    advance(app, here)
+    after_an_end(app, here)
+    found = row(app)
+    assert (found.outcome, found.steps) == ("failed", 3)
+    assert found.reason == "the loss of update 3 is not finite; lower optimizer.lr"
+
+
+def test_a_job_past_its_minutes_is_stopped_for_good(app: App, base: Path, tmp_path: Path) -> None:
+    requested(app, base, "waits", minutes=1e-6)
+    here = runner(tmp_path)
+    advance(app, here)
+    speaking(here, tmp_path)
+    (told,) = advance(app, here)
+    assert told == f"job j is told to stop: {too_long(1e-6)}"
+    assert after_an_end(app, here) == [f"job j ended, failed: {too_long(1e-6)}"]
+    assert row(app).attempts == 1
+
+
+def too_long(minutes: float) -> str:
+    return f"it ran for its {minutes:g} minutes; raise jobs.minutes, or train less"
+
+
+def test_a_silent_job_is_stopped_and_tried_again(base: Path, tmp_path: Path) -> None:
+    jobs = Jobs(attempts=2, heartbeat_seconds=1e-6)
+    with App(Settings(home=tmp_path, jobs=jobs)) as app:
+        requested(app, base, "waits")
+        here = runner(tmp_path)
+        advance(app, here)
+        speaking(here, tmp_path)
+        (told,) = advance(app, here)
+        assert "it said nothing for" in told
+        (told,) = after_an_end(app, here)
+        assert told.startswith("job j was started, attempt 2, for it said nothing for")
+        speaking(here, tmp_path)
+        advance(app, here)
+        (told,) = after_an_end(app, here)
+        assert "2 attempts in a row brought no rollout" in told
+
+
+def test_a_job_that_is_called_off_ends(app: App, base: Path, tmp_path: Path) -> None:
+    requested(app, base, "waits")
+    requested(app, base, "waits", name="second")
+    here = runner(tmp_path)
+    called_off = {"j": "ada changed her mind", "second": "ada did"}
+    assert advance(app, here) == ["job j was started, attempt 1"], "there is one slot"
+    speaking(here, tmp_path)
+    told = advance(app, here, called_off)
+    assert told == [
+        "job j is told to stop: ada changed her mind",
+        "job second ended, cancelled: ada did",
+    ]
+    after_an_end(app, here, cancelled=called_off)
+    assert (row(app).outcome, row(app).reason) == ("cancelled", "ada changed her mind")
+    assert (row(app, "second").outcome, row(app, "second").attempts) == ("cancelled", 0)
+
+
+def test_an_end_is_said_once_whoever_looks(app: App, base: Path, tmp_path: Path) -> None:
+    requested(app, base, "diverges")
+    here = runner(tmp_path)
+    advance(app, here)
+    found = ended(here)
+    assert isinstance(found, Ended)
+    with App(app.settings) as other:
+        for one in (app, other):
+            advance(one, runner(tmp_path))
+    stored = [
+        r for r in app.spool.read("learning", 0, 0) if b"JobEnded" in dict(r.headers)["ce_type"]
+    ]
+    assert len(stored) == 1
