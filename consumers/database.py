@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -118,6 +118,16 @@ def reading(engine: Engine) -> Iterator[Connection]:
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             yield connection
+
+
+def clock(connection: Connection) -> float:
+    """The database's clock, in seconds since 1970."""
+    question = (
+        "SELECT extract(epoch FROM clock_timestamp())"
+        if connection.dialect.name == "postgresql"
+        else "SELECT (julianday('now') - 2440587.5) * 86400.0"
+    )
+    return float(connection.execute(text(question)).scalar_one())
 
 
 def is_transient(error: BaseException) -> bool:

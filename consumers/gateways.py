@@ -14,9 +14,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, select, text
+from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from consumers.database import clock
 from consumers.tables import METADATA
 from events.canonical import exact_json
 
@@ -56,7 +57,7 @@ _GATEWAYS = METADATA.tables["gateways"]
 def report(connection: Connection, said: Report) -> None:
     """Write the row of one gateway, within `database.writing`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    now = _now(connection)
+    now = clock(connection)
     row = {
         "host": said.host,
         "seen": now,
@@ -78,19 +79,19 @@ def leave(connection: Connection, gateway: str) -> None:
 
 def silent(connection: Connection, for_seconds: float) -> list[str]:
     """The gateways that were not heard of for so long, by id."""
-    since = _GATEWAYS.c.seen < _now(connection) - for_seconds
+    since = _GATEWAYS.c.seen < clock(connection) - for_seconds
     found = select(_GATEWAYS.c.gateway).where(since).order_by(_GATEWAYS.c.gateway)
     return list(connection.execute(found).scalars())
 
 
 def forget(connection: Connection, for_seconds: float) -> None:
     """Take out the rows of those, within `database.writing`."""
-    connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.seen < _now(connection) - for_seconds))
+    connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.seen < clock(connection) - for_seconds))
 
 
 def seen(connection: Connection, within_seconds: float) -> list[Seen]:
     """The gateways that were heard of within so many seconds, by id: those that are live."""
-    now = _now(connection)
+    now = clock(connection)
     live = _GATEWAYS.c.seen >= now - within_seconds
     return [
         Seen(
@@ -103,13 +104,3 @@ def seen(connection: Connection, within_seconds: float) -> list[Seen]:
         )
         for row in connection.execute(select(_GATEWAYS).where(live).order_by(_GATEWAYS.c.gateway))
     ]  # fmt: skip
-
-
-def _now(connection: Connection) -> float:
-    """The database's clock, in seconds since 1970."""
-    clock = (
-        "SELECT extract(epoch FROM clock_timestamp())"
-        if connection.dialect.name == "postgresql"
-        else "SELECT (julianday('now') - 2440587.5) * 86400.0"
-    )
-    return float(connection.execute(text(clock)).scalar_one())

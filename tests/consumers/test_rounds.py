@@ -189,6 +189,29 @@ def test_unjudged_rollouts_and_those_of_training_count_nowhere(engine: Engine) -
     assert (last(engine).judged, last(engine).unjudged) == (1, 1)
 
 
+@pytest.mark.parametrize("purpose", ["train", "evaluate", "probe"])
+def test_rollouts_made_by_the_daemon_move_no_number_of_any_round(
+    engine: Engine, tmp_path: Path, purpose: str
+) -> None:
+    def own(number: int) -> list[Entry]:
+        return [failure(f"f{number}"), success(f"s{number}"), failure(f"u{number}", task="u")]
+
+    def made(number: int) -> list[Entry]:
+        tasks = ("t", "u", "v")
+        worse = [failure(f"{purpose}-f-{task}-{number}", task, purpose=purpose) for task in tasks]
+        return [*worse, *(success(f"{purpose}-s-{n}-{number}", purpose=purpose) for n in range(20))]
+
+    plain, mixed = MemoryLog(), MemoryLog()
+    beside = fresh(tmp_path, "beside")
+    for number in range(3):
+        plain.append(own(number))
+        mixed.append([*made(number), *own(number)])
+        close_round(plain, beside, f"round-{number}")
+        close_round(mixed, engine, f"round-{number}")
+    assert patterns(engine) == patterns(beside)
+    assert last(engine) == last(beside)
+
+
 def test_other_is_counted_and_forms_no_pattern(engine: Engine) -> None:
     log = log_of([ended("f", termination="user_stop", content=said("q"))])
     close_round(log, engine)

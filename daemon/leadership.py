@@ -1,0 +1,181 @@
+"""Leading: at most one process of all decides, and what two of them decide counts once.
+
+    leadership = Leadership(app)
+    epoch = leadership.lead()     at every tick; None while another one leads
+    leadership.holds()            before every act: whether this process may still believe it
+    with leadership.renewing():   around an act that takes longer than the lease
+
+Two mechanisms, neither enough alone. Liveness is a lease in the database (leases.py): it ends by
+itself after its last renewal, so the others know when to try. The holder stops acting a margin
+earlier, by its own monotonic clock, counted from before it asked. Safety is the epoch: whoever
+takes the lease appends `LeaderClaimed` with the next epoch, folds to the log's end, and leads only
+where its claim won; the fold ignores decisions of every other epoch (cycles.py). So a process that
+was paused in the middle of an act, or a clock that jumped, costs nothing but the act. Not covered:
+effects outside the log, which are reconciled by whoever makes them.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumers import database, learning, leases
+from events.codec import encode
+from events.envelope import Envelope, derived_id, minted_id, utc_now
+from events.errors import KintsugiError
+from events.learning import LeaderClaimed
+from events.log import now_ms
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+LEASE: Final = "schedule"
+"""Name of the lease: the role that leads."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a lease lasts, in seconds."""
+
+    lease: float = 15.0
+    """Without a renewal; then another one may take it."""
+    renewal: float = 5.0
+    """Between two renewals."""
+    margin: float = 5.0
+    """Before its end the holder stops acting."""
+
+
+class Leadership:
+    """One process that leads, or waits to."""
+
+    def __init__(
+        self,
+        app: "App",
+        holder: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        timing: Timing = Timing(),
+    ) -> None:
+        """`holder` names this process, and no other one ever. `clock` is monotonic."""
+        self.holder = minted_id() if holder is None else holder
+        self._app = app
+        self._clock = clock
+        self._timing = timing
+        self._epoch: int | None = None
+        self._until = 0.0
+        self._renewed = 0.0
+        self._renewing = threading.Lock()
+
+    def holds(self) -> bool:
+        """Whether this process may act as the leader now."""
+        return self._epoch is not None and self._clock() < self._until
+
+    def lead(self) -> int | None:
+        """The epoch in which this process leads; None where another one does. Renews the lease
+        when that is due, or tries to get it. Raises LogError, DatabaseUnavailable."""
+        if not self.holds() or self._is_superseded():
+            self._epoch = None
+        elif self._clock() - self._renewed >= self._timing.renewal:
+            self._renew()
+        if self._epoch is None and self._is_free():
+            # What is folded before the lease is taken does not use it up.
+            self._app.settle()
+            if self._take():
+                self._epoch = self._claim()
+        return self._epoch if self.holds() else None
+
+    def resign(self) -> None:
+        """Let the next one begin at once: for a process that stops."""
+        self._epoch = None
+        with self._writing() as connection:
+            leases.give_back(connection, LEASE, self.holder)
+
+    @contextmanager
+    def renewing(self) -> Iterator[None]:
+        """Renew the lease from a thread of its own meanwhile. What cannot be renewed runs out."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._renew_until, args=(done,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _renew_until(self, done: threading.Event) -> None:
+        while not done.wait(self._timing.renewal) and self.holds():
+            try:
+                self._renew()
+            except KintsugiError as error:
+                log.warning("the lease of the leader was not renewed: %s", error)
+
+    def _renew(self) -> None:
+        with self._renewing:
+            asked = self._clock()
+            with self._writing() as connection:
+                ours = leases.renew(connection, LEASE, self.holder, self._timing.lease, self._epoch)
+            if ours:
+                self._held_from(asked)
+            else:
+                log.warning("another process took the lease of the leader; this one waits")
+                self._epoch = None
+
+    def _is_superseded(self) -> bool:
+        with self._app.reading() as connection:
+            current = learning.leader(connection)
+        return current is None or current.epoch != self._epoch
+
+    def _is_free(self) -> bool:
+        with self._app.reading() as connection:
+            held = leases.held(connection, LEASE)
+        return (
+            held is None or held.holder == self.holder or not 0 < held.seconds <= self._timing.lease
+        )
+
+    def _take(self) -> bool:
+        asked = self._clock()
+        with self._writing() as connection:
+            taken = leases.take(connection, LEASE, self.holder, self._timing.lease)
+        if taken:
+            self._held_from(asked)
+        return taken
+
+    def _held_from(self, asked: float) -> None:
+        # From before the question: on its way to the database the lease was already running.
+        self._renewed = asked
+        self._until = asked + self._timing.lease - self._timing.margin
+
+    def _claim(self) -> int | None:
+        """The epoch that was claimed; None where another claim came first."""
+        with self._app.reading() as connection:
+            current = learning.leader(connection)
+        epoch = 1 if current is None else current.epoch + 1
+        claim = LeaderClaimed(epoch=epoch, holder=self.holder)
+        envelope = Envelope(
+            id=derived_id("leader", self.holder, str(epoch)), type=claim.TYPE,
+            version=claim.VERSION, subject=claim.key(), time=utc_now(), epoch=epoch,
+        )  # fmt: skip
+        self._app.append([encode(envelope, claim, now_ms()).entry])
+        # To the log's end: what an earlier leader decided is known before anything is decided.
+        self._app.settle()
+        with self._app.reading() as connection:
+            winner = learning.leader(connection)
+        if winner is None or (winner.epoch, winner.holder) != (epoch, self.holder):
+            log.info("another process claimed epoch %s first; this one waits", epoch)
+            return None
+        log.info("leads from epoch %s on", epoch)
+        return epoch
+
+    @contextmanager
+    def _writing(self) -> "Iterator[Connection]":
+        from daemon.app import explained
+
+        engine = self._app.engine
+        with explained(engine), database.writing(engine) as connection:
+            yield connection
