@@ -1,6 +1,7 @@
 """What makes a cycle due: counts of the agent's own traffic, and of no other's."""
 
 import json
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -39,7 +40,7 @@ def close_round(leading: Leading, number: int | None = None) -> None:
     leading.all(by_hand if number is None else diagnosed(reached, number))
 
 
-def traffic(name: str, **fields: object) -> list[Entry]:
+def traffic(name: str, **fields: Any) -> list[Entry]:
     """Two failures of one trace, another failure, a success, and one that nobody judged."""
     return [
         failure(f"{name}-1", second=5, content=said(name), **fields),

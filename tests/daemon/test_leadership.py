@@ -184,7 +184,8 @@ def test_without_any_lease_the_epoch_alone_keeps_them_apart(apps: tuple[App, App
         one.join()
     assert not set(epochs["one"]) & set(epochs["other"])
     said = [decode(record) for record in apps[0].spool.read("learning", 0, 0)]
-    current, expected = 0, {}
+    current = 0
+    expected: dict[str, str] = {}
     for event in said:
         if isinstance(event.data, LeaderClaimed) and event.data.epoch == current + 1:
             current = event.data.epoch

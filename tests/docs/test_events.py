@@ -7,7 +7,7 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import Check, GateReport
+from events.gate import Check, GatePlan, GateReport
 from events.learning import Directive, Mastered, PatternFinding, Quota, Verified
 from events.lifecycle import NEXT
 from events.log import Headers
@@ -23,7 +23,7 @@ PARTS: dict[str, type[Frozen]] = {
     "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
-    "GateReport": GateReport, "Check": Check,
+    "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import Check, GateReport
+from events.gate import Check, GatePlan, GateReport
 from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
 from events.learning import (
     CycleEnded,
@@ -88,6 +88,7 @@ _CHECK: Final = Check(
 _REPORT: Final = GateReport(
     decision="PROMOTE", test="group_sequential", alpha=0.05, p_value=0.0125, e_value=31.5, tasks=64,
     detectable=0.125, checks=(_CHECK,),
+    plan=GatePlan(gain=0.125, trials=4, between=0.03125, within=0.25, planned=60, power=0.8125),
 )  # fmt: skip
 
 _DIRECTIVE: Final = Directive(
