@@ -1,0 +1,122 @@
+"""The directive of one cycle: what a round shows, sampled, looked at and weighed.
+
+Reads the tables and, where an analyzer is configured, the conversations of the sampled rollouts
+from the log; appends nothing. Everything but the analyzer's words follows from the tables and the
+cycle's id, so a redo directs the same.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from consumers import evidence, reads
+from consumers.evidence import ProposedTask, SeenRollout
+from daemon import transcript
+from daemon.controller import directive as directives
+from daemon.controller.analyzer import Analysis, Shown, analyze
+from daemon.controller.directive import Failures
+from daemon.controller.sampling import (
+    Candidate,
+    sampled_failures,
+    sampled_successes,
+    shortened,
+)
+from envs.task import signature
+from events.learning import DirectiveWritten
+from producers.gateway.redaction import Redaction
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+EXAMPLES: Final = 8
+"""Failed rollouts that a directive names for a pattern: written tasks follow theirs."""
+
+
+def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
+    """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
+    with app.reading() as connection:
+        patterns = [one for one in reads.pattern_lines(connection, alias) if one.base == base]
+        seen = evidence.seen_rollouts(connection, alias, base, number)
+        rates = evidence.task_rates(connection, alias, base, number)
+        written = evidence.proposed_tasks(connection, alias, base)
+        analysis = _analysis(app, connection, cycle, seen, written)
+    failures = [one for one in seen if one.pattern is not None]
+    made = directives.directive(
+        patterns,
+        _by_pattern(failures, cycle),
+        analysis.findings if analysis else (),
+        rates,
+        (signature(task.gold) for task in written if task.gold is not None),
+        app.settings.proposer.tasks,
+    )
+    return DirectiveWritten(
+        cycle=cycle,
+        round=number,
+        directive=made,
+        findings=analysis.findings if analysis else (),
+        summary=analysis.summary if analysis else "",
+        analyzer=analysis.model if analysis else None,
+        trouble=analysis.trouble if analysis else "",
+    )
+
+
+def _by_pattern(failures: Sequence[SeenRollout], seed: str) -> list[Failures]:
+    patterns = sorted({one.pattern for one in failures if one.pattern is not None})
+    return [
+        Failures(
+            pattern,
+            tuple(
+                one.rollout
+                for one in sampled_failures(
+                    (_candidate(one) for one in failures if one.pattern == pattern), seed, EXAMPLES
+                )
+            ),
+        )
+        for pattern in patterns
+    ]
+
+
+def _analysis(
+    app: "App",
+    connection: "Connection",
+    seed: str,
+    seen: Sequence[SeenRollout],
+    written: Sequence[ProposedTask],
+) -> Analysis | None:
+    """What the analyzer says; None where none is configured or nothing failed."""
+    settings = app.settings.controller.analyzer
+    failed = [one for one in seen if one.category is not None]
+    if not settings.url or not failed:
+        return None
+    passed = [one for one in seen if one.category is None]
+    sample = [
+        *sampled_failures(map(_candidate, failed), seed),
+        *sampled_successes(
+            map(_candidate, passed),
+            {one.task_key for one in failed},
+            {one.task for one in written},
+            seed,
+        ),
+    ]
+    by_rollout = {one.rollout: one for one in seen}
+    shown = [_shown(app, connection, by_rollout[one.rollout]) for one in sample]
+    redaction = Redaction(app.settings.redaction.made())
+    return analyze(settings, shown, failed, redaction.text)
+
+
+def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown:
+    found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+    task = found.data.task
+    return Shown(
+        seen=seen,
+        task=task.instruction if task else None,
+        gold=found.gold,
+        conversation=shortened(found.messages),
+        parts=found.data.reward_parts,
+        evidence=found.row.evidence,
+    )
+
+
+def _candidate(seen: SeenRollout) -> Candidate:
+    return Candidate(seen.rollout, seen.task_key, seen.reward)
