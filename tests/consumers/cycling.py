@@ -124,8 +124,12 @@ class Leading:
         for data in decisions:
             self._append(data, f"step-{self.second}", epoch)
 
-    def _append(self, data: Decision, name: str, epoch: int | None) -> None:
+    def write(self, data: Decision, name: str, epoch: int | None) -> None:
+        """Append the decision as the event `name`."""
         self.log.append([self._entry(data, name, epoch)])
+
+    def _append(self, data: Decision, name: str, epoch: int | None) -> None:
+        self.write(data, name, epoch)
         fold(self.log, self.engine)
 
     def _entry(self, data: Decision, name: str, epoch: int | None) -> Entry:

@@ -1,12 +1,17 @@
 """The folds of the loop: whose decisions count, what counts once, and that a rebuild agrees."""
 
+import random
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from sqlalchemy import Engine
 
 from consumers import learning, reads
 from consumers.learning import CycleRow
 from consumers.rebuild import rebuild
-from events.learning import Decision
+from consumers.runner import Runner
+from events.learning import Decision, LeaderClaimed
 from events.rollouts import Task
 from tests.consumers.cycling import (
     PATTERN,
@@ -21,7 +26,7 @@ from tests.consumers.cycling import (
     requested,
     started,
 )
-from tests.consumers.folding import ended, fold, folded_position
+from tests.consumers.folding import ended, fold, folded_position, fresh, hash_of
 
 
 @pytest.fixture
@@ -215,3 +220,57 @@ def test_the_loop_rebuilds_equal(leading: Leading) -> None:
 def _tasks(leading: Leading) -> list[learning.BufferedTask]:
     with leading.tables() as connection:
         return learning.tasks_of(connection, "agent", "base")
+
+
+def muddle(leading: Leading, chance: random.Random, count: int) -> None:
+    """Leaders that come and go, each of which says what it believes to be due, or says it again."""
+    epoch = 1
+    leading.write(LeaderClaimed(epoch=1, holder="p"), "claim-1", None)
+    for _ in range(count):
+        number, alias = chance.randint(1, 4), chance.choice(["agent", "other"])
+        data, name = chance.choice(
+            [
+                (started(number, alias), f"start-{alias}-{number}"),
+                (diagnosed({"rollouts": {}}, number, alias), f"round-{alias}-{number}"),
+                (directed(number), f"directive-{number}"),
+                (proposed(f"shop/{chance.randint(1, 9)}", number, alias), f"t-{alias}-{number}"),
+                (rejected("it leaks", number), f"rejection-{number}-{chance.randint(1, 3)}"),
+                (requested(number), f"job-{number}"),
+                (job_over(number, chance.choice(["trained", "failed"])), f"job-over-{number}"),
+                (over(number, chance.choice(["promoted", "failed"]), alias), f"o-{alias}-{number}"),
+                (LeaderClaimed(epoch=epoch + chance.randint(0, 2), holder="q"), "claim"),
+            ]
+        )
+        if isinstance(data, LeaderClaimed):
+            epoch += data.epoch == epoch + 1
+            leading.write(data, f"claim-{chance.random()}", None)
+        else:
+            leading.write(data, name, chance.choice([epoch, epoch, epoch, epoch - 1, None]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_said_in_whatever_order_a_cycle_is_one_cycle(seed: int, tmp_path: Path) -> None:
+    leading = Leading(fresh(tmp_path, "at-once"))
+    muddle(leading, random.Random(seed), 150)
+    fold(leading.log, leading.engine)
+    with leading.tables() as connection:
+        assert reads.dead_letters(connection) == []
+        rows = learning.cycles(connection)
+        tasks = [
+            task for alias in ("agent", "other") for task in learning.tasks_of(connection, alias)
+        ]
+        jobs = learning.jobs(connection)
+    numbers = {
+        alias: [row.number for row in rows if row.alias == alias] for alias in ("agent", "other")
+    }
+    assert all(found == list(range(len(found), 0, -1)) for found in numbers.values())
+    assert all(Counter(row.alias for row in rows if row.outcome is None)[a] <= 1 for a in numbers)
+    assert {row.cycle: row.accepted for row in rows} == {
+        row.cycle: sum(task.cycle == row.cycle for task in tasks) for row in rows
+    }
+    assert {row.job for row in rows if row.job} == {job.job for job in jobs}
+    assert rows, "something was begun"
+    one_by_one = fresh(tmp_path, "one-by-one")
+    Runner(leading.log, one_by_one, batch_events=1).catch_up()
+    assert hash_of(one_by_one) == hash_of(leading.engine)
+    assert rebuild(leading.log, leading.engine).equal
