@@ -1,0 +1,55 @@
+"""A trial whose verdicts are recorded and not played: `RATES` says how often whom passes what.
+
+Plan, file and last line are those of daemon.serving.trial; nothing of torch is imported, so that
+many looks take a moment.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from daemon.jobs.runner import JOURNAL
+from daemon.serving.trial import _CHUNK, Plan, Played, _chunks, _Head
+from envs.registry import open_environment
+from events.rollouts import RolloutEnded
+
+COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
+RATES: Final = "RECORDED_RATES"
+"""Environment variable: kind -> pass rates of incumbent and candidate, JSON."""
+
+
+def played(plan: Plan) -> Iterator[Played]:
+    """Everything that a plan wants."""
+    environment, rates = open_environment(plan.environment), json.loads(os.environ[RATES])
+    for chunk in _chunks(plan):
+        for player, task, trial in chunk:
+            definition = environment.task(task)
+            rate = rates[definition.capability][player]
+            passed = Random(f"{player} {task} {trial}").random() < rate
+            head = RolloutEnded(
+                rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
+                policy=plan.named(player), source="simulation", purpose="evaluate",
+                task=definition.record(), trial=trial, success=passed, reward=float(passed),
+                grader="letters/1", termination="user_stop", write_tools=(), known_tools=(),
+            )  # fmt: skip
+            yield Played(player=player, trial=trial, tokens=4, head=head, messages=())
+
+
+def main() -> None:
+    plan = Plan.model_validate_json(Path(sys.argv[1]).read_bytes())
+    out = Path(sys.argv[3])
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [
+        _Head(plan=plan.digest).model_dump_json().encode(),
+        _CHUNK.dump_json(tuple(played(plan))),
+    ]
+    (out / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
+    print(json.dumps({"outcome": "played"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

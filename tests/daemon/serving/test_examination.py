@@ -1,0 +1,292 @@
+"""A candidate before the gate, with nobody who watches."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from consumers import serving
+from consumers.serving import AdapterRow
+from daemon.app import App
+from daemon.jobs.local import LocalRunner
+from daemon.serving.adoption import adopt
+from daemon.serving.comparison import NoTarget
+from daemon.serving.decisions import Decisions
+from daemon.serving.examination import CannotExamine, Examination
+from daemon.serving.trial import Adapter, Plan, main, read_played
+from daemon.settings import Agent, Settings, Trial
+from envs.shop.environment import Shop
+from events.codec import decode
+from events.learning import Decision
+from events.rollouts import RolloutEnded
+from events.serving import AdapterEvaluated, AdapterProduced, AdapterStaged, GateDecided
+from ops.bench.serving.adapters import Maker
+from tests.daemon.serving.recorded_trial import COMMAND, RATES
+from tests.daemon.solver import letters
+
+AGENT: Final = Agent(
+    alias="agent", environment=letters.ENVIRONMENT, traffic={"half": 0.8, "spell": 0.2}
+)
+TARGET, OTHER = list(Shop.capabilities)[:2]
+RECORDED: Final = AGENT.model_copy(
+    update={"environment": "shop", "traffic": {TARGET: 0.5, OTHER: 0.5}}
+)
+"""Where verdicts are recorded, an environment without torch will do."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return letters.checkpoint(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def unchanged(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that adds nothing to its base: one factor of its weights is 0."""
+    return Maker(base).write(tmp_path_factory.mktemp("made") / "unchanged", 0.0)
+
+
+def opened(home: Path, **trial: Any) -> App:
+    settings: dict[str, Any] = {
+        "trials": 2, "pilot_tasks": 4, "least_tasks": 6, "most_tasks": 8, "max_tokens": 16,
+        "episodes": 16, "threads": 1,
+    }  # fmt: skip
+    return App(Settings(home=home, trial=Trial(**(settings | trial))))
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """With trials so small that nothing could be promoted."""
+    with opened(tmp_path / "home") as app:
+        yield app
+
+
+def staged(app: App, source: Path, base: Path, capability: str = "half") -> AdapterRow:
+    """An adapter of the home that replicas are said to hold."""
+    adopted = adopt(source, app.settings.adapters, base, kind="agent")
+    said: dict[str, Decision] = {
+        "produced": AdapterProduced(
+            adapter=adopted.name, alias="agent", base="letters", sha256=adopted.sha256,
+            path=str(adopted.folder), capability=capability, origin="push",
+        ),
+        "staged": AdapterStaged(
+            adapter=adopted.name, replicas=("http://one/v1",), distance=0, from_base=1
+        ),
+    }  # fmt: skip
+    app.settle()
+    Decisions(app).take_all(said, "somebody")
+    return row_of(app, adopted.name)
+
+
+def row_of(app: App, name: str) -> AdapterRow:
+    with app.reading() as connection:
+        return serving.adapter_named(connection, name)
+
+
+def examined(
+    app: App, row: AdapterRow, base: Path, command: Sequence[str], agent: Agent = AGENT
+) -> list[str]:
+    """What is said until the adapter is no candidate any more."""
+    runner = LocalRunner(app.home / "trials", command=command)
+    agent = agent.model_copy(update={"checkpoint": base})
+    told: list[str] = []
+    while row.state in ("staged", "evaluated"):
+        told += Examination(app, runner, agent, row, None).advance()
+        time.sleep(0.1)
+        row = row_of(app, row.adapter)
+    return told
+
+
+def of_type(app: App, kind: type[Any]) -> list[Any]:
+    events = (decode(record).data for record in app.spool.read("learning", 0, 0))
+    return [data for data in events if isinstance(data, kind)]
+
+
+def rollouts(app: App) -> list[RolloutEnded]:
+    spool = app.spool
+    return [
+        data
+        for partition in range(len(spool.end("rollouts")))
+        for data in (decode(record).data for record in spool.read("rollouts", partition, 0))
+        if isinstance(data, RolloutEnded)
+    ]
+
+
+TRIAL: Final = (sys.executable, "-m", "daemon.serving.trial")
+
+
+def test_an_adapter_that_changes_nothing_is_not_promoted(
+    app: App, base: Path, unchanged: Path
+) -> None:
+    row = staged(app, unchanged, base)
+    told = examined(app, row, base, TRIAL)
+    assert "the pilot began, 8 tasks" in told[0]
+    assert "a gain of 0.1 is found with a chance of" in " ".join(told)
+    assert told[-1].endswith("REJECT at look 1")
+    assert row_of(app, row.adapter).state == "rejected"
+    found = rollouts(app)
+    assert {one.purpose for one in found} == {"evaluate"}
+    (decided,), (evaluated,) = of_type(app, GateDecided), of_type(app, AdapterEvaluated)
+    plan = decided.report.plan
+    assert plan is not None
+    assert (plan.trials, plan.gain) == (2, 0.1)
+    assert evaluated.pass_hat_1.incumbent == evaluated.pass_hat_1.candidate
+    played = {
+        policy: {(r.task.id, r.seed): r.success for r in found if r.task and r.policy == policy}
+        for policy in (row.adapter, "letters")
+    }
+    both = played[row.adapter].items() & played["letters"].items()
+    assert len(both) == len(played[row.adapter]) == evaluated.tasks * 2
+    pilot = set(played["letters"]) - set(played[row.adapter])
+    assert len(pilot) == 16, "the pilot's tasks are no tasks of the gate"
+    seeds = {int(r.task.id.rpartition("/")[2]) for r in found if r.task}
+    assert min(seeds) >= 1 << 32
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[App]:
+    """With trials that can show something."""
+    sizes = {"gain": 0.2, "pilot_tasks": 12, "least_tasks": 64, "most_tasks": 128}
+    with opened(tmp_path / "large", **sizes) as app:
+        yield app
+
+
+def recorded(
+    monkeypatch: pytest.MonkeyPatch, target: tuple[float, float], other: tuple[float, float]
+) -> None:
+    """The pass rates of incumbent and candidate."""
+    monkeypatch.setenv(RATES, json.dumps({TARGET: target, OTHER: other}))
+
+
+def test_a_better_adapter_passes_by_its_plan(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    row = staged(large, unchanged, base, TARGET)
+    told = examined(large, row, base, COMMAND, RECORDED)
+    assert told[-1].endswith("PROMOTE at look 1")
+    found = row_of(large, row.adapter)
+    assert (found.state, found.gate and found.gate.decision) == ("gated", "PROMOTE")
+    assert found.gate is not None
+    assert found.gate.plan is not None
+    assert found.gate.tasks == found.gate.plan.planned
+
+
+def test_an_adapter_that_ruins_another_kind_is_rejected_by_its_slice(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.9), other=(0.95, 0.5))
+    row = staged(large, unchanged, base, TARGET)
+    examined(large, row, base, COMMAND, RECORDED)
+    found = row_of(large, row.adapter)
+    assert found.state == "rejected"
+    assert found.gate is not None
+    verdicts = {check.name: check.verdict for check in found.gate.checks}
+    assert (verdicts["target"], verdicts[f"slice {OTHER}"]) == ("PASS", "FAIL")
+
+
+def test_what_is_open_is_played_further_and_in_the_end_rejected(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.5, 0.46))
+    row = staged(large, unchanged, base, TARGET)
+    told = examined(large, row, base, COMMAND, RECORDED)
+    decisions = [one.report.decision for one in of_type(large, GateDecided)]
+    assert decisions[-1] == "REJECT"
+    assert set(decisions[:-1]) <= {"EXTEND"}
+    assert len(decisions) == sum("at look" in one for one in told)
+    tasks = [one.tasks for one in of_type(large, AdapterEvaluated)]
+    assert tasks == sorted(tasks)
+    found = rollouts(large)
+    assert len({one.rollout for one in found}) == len(found), "no task is played twice"
+
+
+def test_whoever_goes_on_after_a_kill_says_the_same_once(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    row = staged(large, unchanged, base, TARGET)
+    examined(large, row, base, COMMAND, RECORDED)
+    for noted in (large.home / "trials").glob("*/noted.json"):
+        noted.unlink()
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    before = len(rollouts(large)), len(of_type(large, Decision))
+    list(Examination(large, runner, agent, row, None).advance())
+    assert (len(rollouts(large)), len(of_type(large, Decision))) == before
+
+
+def test_what_cannot_be_played_is_rejected_with_the_reason(
+    app: App, base: Path, unchanged: Path
+) -> None:
+    row = staged(app, unchanged, base)
+    told = examined(app, row, base, (sys.executable, "-c", "import sys; sys.exit(2)"))
+    assert "it could not be played: it ended with exit code 2" in told[-1]
+    found = row_of(app, row.adapter)
+    assert (found.state, "exit code 2" in found.reason) == ("rejected", True)
+
+
+def test_without_a_target_or_a_place_nothing_is_played(
+    app: App, base: Path, unchanged: Path
+) -> None:
+    row = staged(app, unchanged, base, capability="juggling")
+    runner = LocalRunner(app.home / "trials")
+    with pytest.raises(NoTarget, match="juggling"):
+        Examination(app, runner, AGENT.model_copy(update={"checkpoint": base}), row, None)
+    with pytest.raises(CannotExamine, match="no environment and checkpoint"):
+        Examination(app, runner, AGENT, row, None)
+
+
+def plan(base: Path, adapter: Adapter | None, **changes: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "name": "p", "environment": letters.ENVIRONMENT, "checkpoint": str(base), "alias": "agent",
+        "base": "letters", "players": (None, adapter), "tasks": tuple(letters.ids("half", 0, 6)),
+        "trials": 2, "seed": 1, "max_tokens": 16, "episodes": 8, "threads": 1,
+    }  # fmt: skip
+    return Plan(**(fields | changes))
+
+
+def ran(plan: Plan, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """A trial in this process: exit code and last line."""
+    folder.mkdir(exist_ok=True)
+    (folder / "plan.json").write_text(plan.model_dump_json())
+    code = main([str(folder / "plan.json"), "--out", str(folder / "out")])
+    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_trial_that_was_cut_short_ends_as_the_whole_one(
+    base: Path,
+    unchanged: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("daemon.serving.trial.CHUNK", 4)
+    told = adopt(unchanged, tmp_path / "store", base)
+    wanted = plan(base, Adapter(name=told.name, folder=str(told.folder), sha256=told.sha256))
+    assert ran(wanted, tmp_path / "whole", capsys) == (0, {"outcome": "played"})
+    whole = (tmp_path / "whole" / "out" / "rollouts.jsonl").read_bytes()
+    assert len(read_played(tmp_path / "whole" / "out", wanted)) == 6
+    cut = tmp_path / "cut" / "out"
+    cut.mkdir(parents=True)
+    (cut / "rollouts.jsonl").write_bytes(whole[: len(whole) // 2])
+    assert ran(wanted, tmp_path / "cut", capsys)[0] == 0
+    assert (cut / "rollouts.jsonl").read_bytes() == whole
+
+
+def test_other_files_than_those_that_were_produced_are_not_played(
+    base: Path, unchanged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = adopt(unchanged, tmp_path / "store", base)
+    other = Adapter(name=told.name, folder=str(told.folder), sha256="0" * 64)
+    code, last = ran(plan(base, other), tmp_path / "sha", capsys)
+    assert (code, last["outcome"]) == (1, "failed")
+    assert "is not what was produced" in last["reason"]
+    elsewhere = letters.checkpoint(tmp_path / "elsewhere", seed=3)
+    right = Adapter(name=told.name, folder=str(told.folder), sha256=told.sha256)
+    code, last = ran(plan(elsewhere, right), tmp_path / "base", capsys)
+    assert (code, last["outcome"]) == (1, "failed")
+    assert "is another base than the one it was trained on" in last["reason"]

@@ -1,0 +1,79 @@
+"""How many tasks the gate needs: by the incumbent's own spread, fixed beforehand."""
+
+from random import Random
+
+import pytest
+
+from daemon.serving.gate import detectable
+from daemon.serving.planning import BETWEEN, Sizes, extended, sizes_of, within
+from daemon.settings import Trial
+from events.gate import Check, GatePlan, GateReport, GateSettings
+
+GATE = GateSettings()
+
+
+def pilot(chance: Random, rates: dict[str, float], tasks: int = 24) -> dict[str, list[list[bool]]]:
+    """What players of these pass rates do."""
+    return {
+        kind: [[chance.random() < rate for _ in range(4)] for _ in range(tasks)]
+        for kind, rate in rates.items()
+    }
+
+
+def test_the_spread_of_a_kind_is_that_of_a_difference() -> None:
+    assert within([[True] * 4, [False] * 4]) == 0
+    sides = pilot(Random("spread"), {"even": 0.5}, tasks=4000)["even"]
+    assert within(sides) == pytest.approx(2 * 0.5 * 0.5, abs=0.02)
+
+
+def test_a_kind_that_is_even_needs_more_tasks_than_one_that_is_sure() -> None:
+    trial = Trial(least_tasks=10, most_tasks=10_000)
+    found = pilot(Random("sizes"), {"target": 0.5, "sure": 1.0, "even": 0.5})
+    sizes = sizes_of(found, "target", trial, GATE)
+    assert sizes.tasks["sure"] < sizes.tasks["target"] < sizes.tasks["even"]
+    assert sizes.plan.planned == sizes.tasks["target"]
+    assert 0.8 <= sizes.plan.power < 0.81
+    assert f"found with a chance of {sizes.plan.power:.0%}" in sizes.words("target")
+
+
+def test_what_is_planned_is_what_the_gate_can_see() -> None:
+    chance = Random("seen")
+    found = pilot(chance, {"target": 0.5}, tasks=400)
+    trial = Trial(gain=0.1, trials=4, least_tasks=1, most_tasks=10_000)
+    sizes = sizes_of(found, "target", trial, GATE)
+    spread = (BETWEEN + within(found["target"]) / 4) ** 0.5
+    differences = [chance.gauss(0.1, spread) for _ in range(sizes.plan.planned)]
+    seen = detectable(differences, GATE.alpha)
+    assert seen == pytest.approx(0.1, abs=0.015)
+
+
+def test_too_few_tasks_are_said_to_have_too_little_power() -> None:
+    found = pilot(Random("few"), {"target": 0.5})
+    sizes = sizes_of(found, "target", Trial(least_tasks=1, most_tasks=20), GATE)
+    assert sizes.plan.planned == 20
+    assert sizes.plan.power < 0.5
+
+
+def report(**verdicts: str) -> GateReport:
+    checks = [
+        Check(name=name.replace("_", " "), verdict=verdict, value=0, limit=0, tasks=1)
+        for name, verdict in verdicts.items()
+    ]
+    return GateReport(
+        decision="EXTEND", test="sign_flip", alpha=0.05, tasks=1, checks=tuple(checks)
+    )
+
+
+def test_only_what_is_open_is_played_again_until_there_is_no_more() -> None:
+    plan = GatePlan(gain=0.1, trials=4, between=0, within=0, planned=30, power=1)
+    sizes = Sizes(tasks={"target": 30, "one": 20, "other": 20}, plan=plan)
+    trial = Trial(most_tasks=70)
+    more = extended(sizes, report(slice_one="EXTEND", slice_other="PASS"), "target", trial)
+    assert more is not None
+    assert more.tasks == {"target": 30, "one": 40, "other": 20}
+    more = extended(more, report(overall="EXTEND"), "target", trial)
+    assert more is not None
+    assert more.tasks == {"target": 30, "one": 70, "other": 40}
+    assert more.plan == plan
+    last = extended(more, report(slice_one="EXTEND"), "target", trial)
+    assert last is None
