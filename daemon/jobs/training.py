@@ -5,8 +5,8 @@
 Level-triggered: each look asks the tables which jobs are open and the runner how they are, and does
 the next thing: start, stop, start once more, or say how it ended. Guarantees: `JobEnded` and, of a
 trained one, `AdapterProduced` are appended together and under ids that follow from the job, so
-neither is ever without the other or there twice; the adapter's files are in the home before. Not
-covered: rollouts of the job as events (recording.py).
+neither is ever without the other or there twice; the adapter's files are in the home before, and
+so are the job's rollouts (recording.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers import learning, serving
 from consumers.learning import JobRow
+from daemon.jobs.recording import recorded
 from daemon.jobs.runner import (
     Absent,
     Again,
@@ -31,6 +32,9 @@ from daemon.serving.adoption import Adopted, BadName, NoFingerprint, adopt
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.directory import AdapterNotWritten, BadAdapter
 from daemon.serving.fitting import BadBase
+from daemon.solver.journal import BadJournal
+from envs.environment import UnknownTask
+from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.learning import Decision, JobEnded, JobOutcome
 from events.serving import AdapterProduced
 
@@ -111,7 +115,19 @@ class _Look:
         elif isinstance(found, Again):
             yield from self._start(ended.attempts + 1, f", for {found.reason}")
         else:
+            yield from self._record()
             yield self._over(found, ended)
+
+    def _record(self) -> Iterator[str]:
+        """What was played becomes events before the job is over; where that cannot be, it ends all
+        the same."""
+        try:
+            count = recorded(self._app, self._job, self._runner.folder(self._job.job))
+        except (BadJournal, EnvironmentBroken, UnknownEnvironment, UnknownTask) as error:
+            yield f"rollouts of job {self._job.job} were not recorded: {error}"
+        else:
+            if count:
+                yield f"{count} rollouts of job {self._job.job} were recorded"
 
     def _over(self, found: Over, ended: Ended) -> str:
         if found.outcome in ("competence_gap", "failed"):

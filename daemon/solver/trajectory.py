@@ -16,11 +16,14 @@ never padded or repaired.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from events.messages import Frozen
+
+ORACLE: Final = "oracle"
+"""The policy that reference trajectories name."""
 
 
 class Sampling(Frozen):

@@ -8,18 +8,14 @@ not know the way (its trajectories fail, and are left out).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from daemon.engine.chat import Chat
-from daemon.solver.trajectory import TokenSequence, Trajectory, Turn, sequences
+from daemon.solver.trajectory import ORACLE, TokenSequence, Trajectory, Turn, sequences
 from envs.environment import Environment
 from envs.episode import Episode, Party, Termination
 from envs.evaluation import environment_code
 from envs.grading import grade
 from envs.task import TaskDefinition
-
-ORACLE: Final = "oracle"
-"""The policy that reference trajectories name."""
 
 
 def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: str) -> Trajectory:

@@ -28,8 +28,7 @@ from daemon.solver.journal import Journal
 from daemon.solver.progress import by_group
 from daemon.solver.rollouts import InProcess
 from daemon.solver.spec import digest
-from daemon.solver.trajectory import Trajectory
-from daemon.solver.warm_start import ORACLE
+from daemon.solver.trajectory import ORACLE, Trajectory
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.errors import KintsugiError

@@ -3,24 +3,29 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from consumers import learning, serving
+from consumers import learning, reads, serving
 from consumers.learning import JobRow
 from consumers.serving import AdapterRow
 from daemon.app import App
+from daemon.jobs.recording import recorded
 from daemon.jobs.runner import Ended, JobRunner
 from daemon.jobs.training import advance
 from daemon.serving.decisions import Decisions
 from daemon.settings import Jobs, Settings
 from daemon.solver.job import run
+from events.codec import decode
 from events.jobs import JobSpec
 from events.learning import JobRequested
+from events.rollouts import RolloutEnded
 from tests.daemon.jobs.looks import ended, runner, speaking
 from tests.daemon.jobs.trainer import WAYS
 from tests.daemon.solver import letters
+
+SAMPLER: Final = {"groups": 4, "size": 4, "rollouts": 32, "max_tokens": 24}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +37,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real job that has trained an adapter."""
     out = tmp_path_factory.mktemp("trained")
-    sampler = {"groups": 4, "size": 4, "rollouts": 32, "max_tokens": 24}
-    outcome = run(JobSpec.model_validate(letters.spec(base, sampler=sampler)), out)
+    spec = letters.spec(base, sampler=SAMPLER, seed=WAYS.index("trains"))
+    outcome = run(JobSpec.model_validate(spec), out)
     assert outcome.outcome == "trained", outcome.reason
     left = {"sha256": outcome.sha256, "steps": outcome.steps, "rollouts": outcome.rollouts}
     (out / "left.json").write_text(json.dumps(left))
@@ -49,7 +54,7 @@ def app(tmp_path: Path) -> Iterator[App]:
 
 def requested(app: App, base: Path, way: str, minutes: float = 10, name: str = "j") -> None:
     """The log wants a job whose trainer behaves in this way."""
-    spec = letters.spec(base, job=name, seed=WAYS.index(way))
+    spec = letters.spec(base, job=name, seed=WAYS.index(way), sampler=SAMPLER)
     data = JobRequested(
         job=name, alias="agent", base="letters", capability="half",
         spec=JobSpec.model_validate(spec), minutes=minutes,
@@ -77,6 +82,17 @@ def adapters(app: App) -> list[AdapterRow]:
         return list(serving.route_table(connection).adapters)
 
 
+def rollouts(app: App) -> list[RolloutEnded]:
+    """Every one in the log."""
+    spool = app.spool
+    return [
+        data
+        for partition in range(len(spool.end("rollouts")))
+        for data in (decode(record).data for record in spool.read("rollouts", partition, 0))
+        if isinstance(data, RolloutEnded)
+    ]
+
+
 def test_what_a_job_leaves_becomes_an_adapter_of_the_home_once(
     app: App, base: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -86,8 +102,21 @@ def test_what_a_job_leaves_becomes_an_adapter_of_the_home_once(
     (folder / "out").symlink_to(trained)
     here = runner(tmp_path)
     assert advance(app, here) == ["job j was started, attempt 1"]
-    assert after_an_end(app, here) == ["job j ended, trained"]
+    assert after_an_end(app, here) == ["32 rollouts of job j were recorded", "job j ended, trained"]
     assert advance(app, here) == []
+    played = rollouts(app)
+    assert len({one.rollout for one in played}) == 32
+    assert {(one.purpose, one.alias, one.base) for one in played} == {("train", "agent", "letters")}
+    assert {one.policy for one in played} <= {"j-0", "j-1"}
+    assert 0 < sum(bool(one.success) for one in played) < 32
+    (folder / "recorded").write_text("1")
+    assert recorded(app, row(app), folder) == 16, "a record that was cut short is made again"
+    app.settle()
+    with app.reading() as connection:
+        known = reads.verdicts(connection, [one.rollout for one in played])
+    assert {name: one.success for name, one in known.items()} == {
+        one.rollout: one.success for one in played
+    }
     found, left = row(app), json.loads((trained / "left.json").read_bytes())
     assert (found.outcome, found.attempts, found.rollouts) == ("trained", 1, 32)
     assert found.sha256 == left["sha256"]

@@ -6,8 +6,8 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.reference.demonstrations import demonstration, transcript, vocabulary
-from daemon.solver.trajectory import sequences, untrainable
-from daemon.solver.warm_start import ORACLE, examples, reference, references
+from daemon.solver.trajectory import ORACLE, sequences, untrainable
+from daemon.solver.warm_start import examples, reference, references
 from envs.registry import open_environment
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint

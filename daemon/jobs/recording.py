@@ -1,0 +1,92 @@
+"""The rollouts that a job played, as events: its journal -> `RolloutEnded`, purpose `train`.
+
+    recorded(app, job, folder)      how many were appended; 0 when all of them were before
+
+A job's journal holds tokens and verdicts and no messages, and it stays where it is: an event here
+has no content and repeats no token. What it says is which task was tried by which policy version,
+with which verdict, so that figures of training can be told from figures of traffic (a fold never
+mixes purposes), and an adapter be traced to the very rollouts.
+
+An id follows from job and rollout, so recording again changes nothing; how far the journal was
+recorded is kept beside it, and a record that is cut short is made again. Not covered: reference
+trajectories of a warm start, which the oracle played and no policy.
+"""
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from consumers.learning import JobRow
+from daemon.jobs.runner import JOURNAL, OUT
+from daemon.solver import journal
+from daemon.solver.spec import digest
+from daemon.solver.trajectory import ORACLE, Trajectory
+from envs import grading
+from envs.registry import open_environment
+from events.envelope import derived_id
+from events.rollouts import RolloutEnded
+from producers.simulation import SCRIPTED, SOURCE, append_rollouts
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from envs.environment import Environment
+
+_RECORDED: Final = "recorded"
+"""Beside the spec: how many batches of the journal are events."""
+_BATCH: Final = 512
+
+
+def recorded(app: "App", job: JobRow, folder: Path) -> int:
+    """Append what a job has played and nobody has recorded yet; how many rollouts. Raises LogError,
+    BadJournal, UnknownEnvironment."""
+    path, note = folder / OUT / JOURNAL, folder / _RECORDED
+    done = int(note.read_text()) if note.exists() else 0
+    batches, _ = journal.read(path, digest(job.spec))
+    if len(batches) == done:
+        return 0
+    settings = app.settings
+    environment = open_environment(
+        job.spec.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+    )
+    new = [one for batch in batches[done:] for one in batch if not _is_reference(one)]
+    events = (_event(job, environment, one) for one in new)
+    while some := list(islice(events, _BATCH)):
+        append_rollouts(app.spool, app.blobs, some)
+    unfinished = note.with_name(f"tmp-{note.name}")
+    unfinished.write_text(str(len(batches)))
+    unfinished.replace(note)
+    return len(new)
+
+
+def rollout_id(job: str, rollout: str) -> str:
+    """Of the event of a rollout that the job calls by this name (batch, group and member)."""
+    return derived_id(job, "rollout", rollout)
+
+
+def _is_reference(trajectory: Trajectory) -> bool:
+    return trajectory.policy == ORACLE
+
+
+def _event(job: JobRow, environment: "Environment", one: Trajectory) -> RolloutEnded:
+    task = environment.task(one.task)
+    return RolloutEnded(
+        rollout=rollout_id(job.job, one.rollout),
+        alias=job.alias,
+        base=job.base,
+        policy=one.policy,
+        source=SOURCE,
+        purpose="train",
+        task=task.record(),
+        trial=_member(one.rollout),
+        success=one.success,
+        reward=one.reward,
+        grader=f"{environment.name}/{grading.VERSION}",
+        simulator=SCRIPTED,
+        write_tools=tuple(sorted(environment.writes)),
+        known_tools=tuple(s["function"]["name"] for s in environment.schemas(task)),
+    )
+
+
+def _member(rollout: str) -> int:
+    """Its place in its group: the learner calls a rollout JOB/BATCH/GROUP/MEMBER."""
+    return int(rollout.rpartition("/")[2])
