@@ -55,6 +55,8 @@ class ProposedTask:
     pattern: str | None
     instruction: str | None
     gold: tuple[Action, ...] | None
+    cycle: str | None
+    """None for one that came from outside a cycle."""
 
 
 def seen_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[SeenRollout]:
@@ -113,11 +115,9 @@ def proposed_tasks(connection: Connection, alias: str, base: str) -> list[Propos
         .where(tags.alias == alias, tags.base == base, tags.task_key == tasks.task)
         .exists()
     )
-    query = select(tasks.task, tasks.pattern, tasks.instruction, tasks.gold_actions).where(
-        tasks.alias == alias, tasks.origin == _PROPOSED, tagged
-    )
+    query = select(Task.table()).where(tasks.alias == alias, tasks.origin == _PROPOSED, tagged)
     return [
-        ProposedTask(row.task, row.pattern, row.instruction, _actions(row.gold_actions))
+        ProposedTask(row.task, row.pattern, row.instruction, _actions(row.gold_actions), row.cycle)
         for row in connection.execute(query.order_by(tasks.task))
     ]
 

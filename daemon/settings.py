@@ -417,6 +417,44 @@ class Training(Section):
         return name
 
 
+class Analyzer(Section):
+    """A model that names what failures have in common."""
+
+    url: str = Field(default="", pattern="^(https?://.+)?$")
+    """Of an OpenAI-compatible endpoint, up to `/v1`; empty: none is asked."""
+    model: str = "default"
+    """Its name there."""
+    api_key: SecretStr | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts besides this machine to which conversations may be sent."""
+    timeout_seconds: float = Field(default=120.0, gt=0)
+    """For one answer."""
+    max_tokens: int = Field(default=200_000, ge=1)
+    """Per cycle: read and written, by a high guess."""
+
+
+class Controller(Section):
+    """What looks at a round."""
+
+    analyzer: Analyzer = Analyzer()
+
+
+class Proposer(Section):
+    """What writes tasks for failure patterns."""
+
+    tasks: int = Field(default=32, ge=1)
+    """Per cycle, at most."""
+    explore: float = Field(default=0.75, ge=0, le=1)
+    """Share of them that are fresh tasks like the failed ones; the others are these in other
+    words."""
+    targeted_step: float = Field(default=0.1, gt=0, le=1)
+    """Share of a job's tasks that are written ones, per cycle so far, ..."""
+    targeted_most: float = Field(default=0.5, gt=0, le=1)
+    """... and at most; the others are of the agent's traffic."""
+    replay: float = Field(default=0.05, ge=0, lt=1)
+    """Share of written tasks that are passed by now."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -441,6 +479,8 @@ class Settings(BaseSettings):
     engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
     scheduler: Scheduler = Scheduler()
+    controller: Controller = Controller()
+    proposer: Proposer = Proposer()
     jobs: Jobs = Jobs()
     training: Training = Training()
     gateway: Gateway = Gateway()
@@ -640,6 +680,7 @@ def _explain(error: ValidationError) -> str:
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     # What is wrong with an engine may be the whole entry, its key included.
-    secret = "password" in name or name.startswith(("database_url", "upstreams"))
+    starts = ("database_url", "upstreams", "controller.analyzer.api_key")
+    secret = "password" in name or name.startswith(starts)
     value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
     return f"setting {name}: {message}{value}; see docs/configuration.md"

@@ -66,17 +66,8 @@ def sampled_successes(
     most: int = SUCCESSES,
 ) -> list[Candidate]:
     """At most `most` of them: on tasks that `failed`, then on tasks `written` for a pattern."""
-    contrast, targeted, others = [], [], []
-    for candidate in candidates:
-        group = (
-            contrast
-            if candidate.task in failed
-            else targeted
-            if candidate.task in written
-            else others
-        )
-        group.append(candidate)
-    ranked = (_round_robin(_by_task(group, seed)) for group in (contrast, targeted, others))
+    by_use = _grouped(candidates, lambda one: (one.task not in failed, one.task not in written))
+    ranked = (_round_robin(_by_task(by_use[use], seed)) for use in sorted(by_use))
     return list(_first((one for group in ranked for one in group), most))
 
 

@@ -33,9 +33,11 @@ def sources(
     return found
 
 
-def known(connection: "Connection", alias: str, base: str) -> list[Known]:
-    """The tasks that were written for this agent before."""
+def known(connection: "Connection", alias: str, base: str, cycle: str) -> list[Known]:
+    """The tasks that were written for this agent before this cycle: what it has written itself must
+    not keep a redo from writing the same."""
     return [
         Known.recorded(task.gold, task.instruction)
         for task in proposed_tasks(connection, alias, base)
+        if task.cycle != cycle
     ]

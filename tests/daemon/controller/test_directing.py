@@ -6,7 +6,7 @@ is perfect in the others.
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.codec import encode
 from events.envelope import Envelope, derived_id
-from events.learning import DirectiveWritten, TaskProposed
+from events.learning import CycleStarted, Decision, DirectiveWritten, TaskProposed
 from events.log import now_ms
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 from tests.envs.model_server import Json, ModelServer, said
@@ -59,7 +59,7 @@ def record(app: App, alias: str, base: str, tasks: Sequence[TaskDefinition]) -> 
     )
 
 
-def tasks(kinds: Sequence[str], count: int, first: int = 2**24) -> list[TaskDefinition]:
+def tasks(kinds: Iterable[str], count: int, first: int = 2**24) -> list[TaskDefinition]:
     return [SHOP.generate(kind, first + n) for kind in kinds for n in range(count)]
 
 
@@ -109,7 +109,7 @@ def wanted(app: App, made: DirectiveWritten) -> Wanted:
         return Wanted(
             cycle=made.cycle, alias="agent", base="base", directive=made.directive,
             sources=sources(connection, SHOP, made.directive),
-            known=known(connection, "agent", "base"),
+            known=known(connection, "agent", "base", made.cycle),
         )  # fmt: skip
 
 
@@ -123,31 +123,35 @@ def test_tasks_follow_the_failed_ones(app: App) -> None:
         assert one.pattern == f"missing_write_action|{FORGOTTEN[kind]}"
 
 
-def test_what_was_written_is_known_to_the_next_directive(app: App) -> None:
+def append(app: App, proposals: Sequence[tuple[str, Decision]]) -> None:
+    """Append decisions under their ids, and fold them."""
+    made = [
+        (Envelope(id=name, type=data.TYPE, version=data.VERSION, subject=data.key()), data)
+        for name, data in proposals
+    ]
+    app.append([encode(envelope, data, now_ms()).entry for envelope, data in made])
+    app.settle()
+
+
+def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(app: App) -> None:
     made = directed(app, "cycle-3")
     assert made.directive.known == ()
-    given = wanted(app, made)
-    proposals = list(propose(SHOP, given))
-    app.append(
-        [
-            encode(
-                Envelope(
-                    id=one.id, type=one.data.TYPE, version=one.data.VERSION, subject="control"
-                ),
-                one.data,
-                now_ms(),
-            ).entry
-            for one in proposals
-            if isinstance(one.data, TaskProposed)
-        ]
-    )
-    app.settle()
-    again = wanted(app, directed(app, "cycle-3"))
-    assert len(again.directive.known) == 6
-    assert len(again.known) == 6
-    redone = [one.data for one in propose(SHOP, again) if isinstance(one.data, TaskProposed)]
+    proposals = list(propose(SHOP, wanted(app, made)))
+    started = CycleStarted(
+        cycle="cycle-3", alias="agent", base="base", number=1, environment="shop",
+        trigger="operator", reason="a test", position={},
+    )  # fmt: skip
+    append(app, [("started", started), *((one.id, one.data) for one in proposals)])
+    with app.reading() as connection:
+        assert reads.dead_letters(connection) == []
+    assert list(propose(SHOP, wanted(app, made))) == proposals
+    later = directed(app, "cycle-4")
+    assert len(later.directive.known) == 6
+    given = wanted(app, later)
+    assert len(given.known) == 6
     written = {one.data.task.id for one in proposals if isinstance(one.data, TaskProposed)}
-    assert written.isdisjoint(one.task.id for one in redone)
+    again = [one.data for one in propose(SHOP, given) if isinstance(one.data, TaskProposed)]
+    assert written.isdisjoint(one.task.id for one in again)
 
 
 def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> None:
