@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from daemon.proposer.verification import (
+from daemon.proposer.examined import (
     FIRST_SEED,
     LAST_SEED,
     Candidate,
@@ -25,9 +25,8 @@ from daemon.proposer.verification import (
     Examined,
     Known,
     Sampler,
-    Verdict,
-    verify,
 )
+from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.envelope import derived_id

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from consumers.evidence import proposed_tasks, tasks_of
+from daemon.proposer.examined import Known
 from daemon.proposer.proposing import Source
-from daemon.proposer.verification import Known
 from envs.environment import Environment, UnknownTask
 from events.learning import Directive
 

@@ -4,19 +4,15 @@ from typing import Any
 
 import pytest
 
-from daemon.proposer.verification import (
-    CHECKS,
+from daemon.proposer.examined import (
     FIRST_SEED,
     Candidate,
     CheckFailed,
     Evaluation,
     Examined,
     Known,
-    Verdict,
-    likeness,
-    seed_of,
-    verify,
 )
+from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
 from envs.environment import Environment
 from envs.retail.environment import Retail
