@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, case, func, select
 
 from consumers import tally
 from consumers.tables import Rollout, Task, TaskPattern
 from consumers.tally import LIVE_PURPOSES
 from events.messages import Action
 
+_IDS_PER_QUERY: Final = 1000
 _PROPOSED: Final = "proposed"
 """Origin of a task that was written for a pattern."""
 
@@ -120,6 +121,40 @@ def proposed_tasks(connection: Connection, alias: str, base: str) -> list[Propos
         ProposedTask(row.task, row.pattern, row.instruction, _actions(row.gold_actions), row.cycle)
         for row in connection.execute(query.order_by(tasks.task))
     ]
+
+
+def last_outcomes(
+    connection: Connection, alias: str, base: str, tasks: Sequence[str], window: int
+) -> dict[str, tuple[int, int]]:
+    """Task -> attempts and passes among its last `window` judged rollouts, whatever they were made
+    for."""
+    rollouts = Rollout.table().c
+    place = func.row_number().over(
+        partition_by=rollouts.task_key,
+        order_by=(rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
+    )
+    found: dict[str, tuple[int, int]] = {}
+    for start in range(0, len(tasks), _IDS_PER_QUERY):
+        ranked = (
+            select(
+                rollouts.task_key, rollouts.success, rollouts.category, place.label("place")
+            )
+            .where(
+                rollouts.alias == alias,
+                rollouts.base == base,
+                rollouts.success.is_not(None),
+                rollouts.task_key.in_(tasks[start : start + _IDS_PER_QUERY]),
+            )
+            .subquery()
+        )  # fmt: skip
+        passed = case((ranked.c.success & ranked.c.category.is_(None), 1), else_=0)
+        for row in connection.execute(
+            select(ranked.c.task_key, func.count().label("n"), func.sum(passed).label("c"))
+            .where(ranked.c.place <= window)
+            .group_by(ranked.c.task_key)
+        ):
+            found[row.task_key] = (row.n, int(row.c))
+    return found
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:

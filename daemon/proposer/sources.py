@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from consumers.evidence import proposed_tasks, tasks_of
+from consumers.evidence import last_outcomes, proposed_tasks, task_rates, tasks_of
+from daemon.proposer.buffer import WINDOW, Buffered
 from daemon.proposer.examined import Known
 from daemon.proposer.proposing import Source
 from envs.environment import Environment, UnknownTask
+from envs.task import GENERATED
 from events.learning import Directive
 
 if TYPE_CHECKING:
@@ -30,6 +32,35 @@ def sources(
                 # Of another environment, or of a benchmark that is not there: not to be followed.
                 continue
             found[quota.pattern].append(Source(rollout, task))
+    return found
+
+
+def buffered(connection: "Connection", alias: str, base: str) -> list[Buffered]:
+    """The tasks that were written for this agent, with what became of their last rollouts."""
+    written = proposed_tasks(connection, alias, base)
+    names = [task.task for task in written]
+    outcomes = last_outcomes(connection, alias, base, names, WINDOW)
+    return [
+        Buffered(task.task, task.pattern, *outcomes.get(task.task, (0, 0)))
+        for task in written
+        if task.pattern is not None
+    ]
+
+
+def traffic(
+    connection: "Connection", environment: Environment, alias: str, base: str, number: int
+) -> list[str]:
+    """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
+    environment which nobody wrote for a pattern."""
+    written = {task.task for task in proposed_tasks(connection, alias, base)}
+    found = []
+    for rate in task_rates(connection, alias, base, number):
+        try:
+            task = environment.task(rate.task)
+        except UnknownTask:
+            continue
+        if task.split == GENERATED and task.id not in written:
+            found.append(task.id)
     return found
 
 

@@ -15,7 +15,7 @@ from consumers import reads
 from daemon.app import App
 from daemon.controller.directing import direct
 from daemon.proposer.proposing import Wanted, propose
-from daemon.proposer.sources import known, sources
+from daemon.proposer.sources import buffered, known, sources, traffic
 from daemon.settings import Analyzer, Controller, Proposer, Settings
 from envs.evaluation import Attempt, Setup, play, scripted_user
 from envs.players import LocalPlayer
@@ -152,6 +152,17 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     written = {one.data.task.id for one in proposals if isinstance(one.data, TaskProposed)}
     again = [one.data for one in propose(SHOP, given) if isinstance(one.data, TaskProposed)]
     assert written.isdisjoint(one.task.id for one in again)
+    record(app, "agent", "base", [SHOP.task(sorted(written)[0])])
+    app.settle()
+    with app.reading() as connection:
+        rates = {one.task: one for one in buffered(connection, "agent", "base")}
+        own = traffic(connection, SHOP, "agent", "base", 0)
+        assert buffered(connection, "agent", "other") == []
+    assert set(rates) == written
+    attempted_once = rates.pop(sorted(written)[0])
+    assert (attempted_once.attempts, attempted_once.passes) == (1, 0)
+    assert {(one.attempts, one.passes) for one in rates.values()} == {(0, 0)}
+    assert own == sorted(one.id for one in tasks(("cancel", "fallback", "question"), 12))
 
 
 def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> None:
