@@ -342,14 +342,10 @@ class Scheduler(Section):
 
 
 class Jobs(Section):
-    """Where training runs, and for how long."""
+    """Training runs and trials of candidates, as processes of this machine."""
 
-    runner: Literal["local", "ray"] = "local"
-    """`local`: processes of this machine; `ray`: jobs of a Ray cluster."""
-    ray_address: str = "http://127.0.0.1:8265"
-    """Of the cluster's dashboard, which takes jobs."""
     slots: int = Field(default=1, ge=1)
-    """Jobs that may run at once."""
+    """That may run at once, of each."""
     attempts: int = Field(default=3, ge=1)
     """After so many in a row that were cut short without a rollout, a job has failed."""
     heartbeat_seconds: float = Field(default=120.0, gt=0)

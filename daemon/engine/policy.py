@@ -15,7 +15,7 @@ mixtures of experts, quantised weights, models over several devices.
 
 import warnings
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import torch
 from peft import PeftModel
@@ -95,6 +95,16 @@ class Policy:
     def context(self) -> int:
         """Positions that the model is declared for."""
         return self.weights.shape.context
+
+
+def loaded(
+    directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
+) -> Policy:
+    """A checkpoint for a program that knows no torch; `threads` of the processor, None: as many as
+    torch takes. Raises UnsupportedModel, OSError."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return Policy.load(directory, name, getattr(torch, dtype))
 
 
 def _without_adapters(model: PreTrainedModel) -> None:

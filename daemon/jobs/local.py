@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from daemon.jobs.runner import (
     JOURNAL,
@@ -38,7 +38,11 @@ from daemon.jobs.runner import (
     result_of,
 )
 
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
 LEARNER: Final = (sys.executable, "-m", "daemon.solver")
+TRIAL: Final = (sys.executable, "-m", "daemon.serving.trial")
 
 GRACE_SECONDS: Final = 15.0
 """Between asking a job to stop and killing it: a step of a small model ends in that time."""
@@ -190,6 +194,16 @@ class LocalRunner:
                 done = child  # Whoever waits for every child of this process was first.
             if done:
                 self._children.discard(child)
+
+
+def jobs_of(settings: "Settings") -> LocalRunner:
+    """Who trains, in a home."""
+    return LocalRunner(settings.home / "jobs", slots=settings.jobs.slots)
+
+
+def trials_of(settings: "Settings") -> LocalRunner:
+    """Who plays candidates beside incumbents, in a home."""
+    return LocalRunner(settings.home / "trials", slots=settings.jobs.slots, command=TRIAL)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from daemon.jobs.runner import (
     Running,
     verdict,
 )
-from daemon.serving.comparison import FIRST_TASK, TASKS, NoTarget, conduct_in
+from daemon.serving.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from daemon.serving.planning import Sizes, extended, sizes_of
@@ -82,7 +82,7 @@ class Examination:
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
         incumbent: AdapterRow | None,
     ) -> None:  # fmt: skip
-        """`incumbent`: None for the base. Raises CannotExamine, NoTarget, UnknownEnvironment."""
+        """`incumbent`: None for the base. Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -185,7 +185,7 @@ class Examination:
     def _targeted(self) -> str:
         target = self._row.capability
         if target is None or target not in self._environment.capabilities:
-            raise NoTarget(
+            raise CannotExamine(
                 f"{self._row.adapter} is for {target!r}, and {self._environment.name} has "
                 f"{', '.join(self._environment.capabilities)}; evaluate it by hand: kintsugi "
                 "adapters evaluate --target"

@@ -201,16 +201,12 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
 
 def _policies(plan: Plan) -> "list[Policy]":
     """Every player, ready. Raises CannotPlay, BadAdapter, OSError."""
-    import torch
-
-    from daemon.engine.policy import Policy
+    from daemon.engine.policy import loaded
 
     checkpoint = Path(plan.checkpoint)
     if not (checkpoint / "config.json").is_file():
         raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
-    base = Policy.load(checkpoint, plan.base, getattr(torch, plan.dtype))
+    base = loaded(checkpoint, plan.base, plan.dtype, plan.threads)
     return [
         base if one is None else base.adapted(_proven(checkpoint, one), one.name)
         for one in plan.players

@@ -12,9 +12,8 @@ import pytest
 from consumers import serving
 from consumers.serving import AdapterRow
 from daemon.app import App
-from daemon.jobs.local import LocalRunner
+from daemon.jobs.local import LocalRunner, trials_of
 from daemon.serving.adoption import adopt
-from daemon.serving.comparison import NoTarget
 from daemon.serving.decisions import Decisions
 from daemon.serving.examination import CannotExamine, Examination
 from daemon.serving.trial import Adapter, Plan, main, read_played
@@ -233,8 +232,8 @@ def test_without_a_target_or_a_place_nothing_is_played(
     app: App, base: Path, unchanged: Path
 ) -> None:
     row = staged(app, unchanged, base, capability="juggling")
-    runner = LocalRunner(app.home / "trials")
-    with pytest.raises(NoTarget, match="juggling"):
+    runner = trials_of(app.settings)
+    with pytest.raises(CannotExamine, match="is for 'juggling', and letters has half"):
         Examination(app, runner, AGENT.model_copy(update={"checkpoint": base}), row, None)
     with pytest.raises(CannotExamine, match="no environment and checkpoint"):
         Examination(app, runner, AGENT, row, None)
