@@ -12,13 +12,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, case, func, select
 
 from consumers import tally
-from consumers.tables import Rollout, Task, TaskPattern
+from consumers.tables import Rollout, Task
 from consumers.tally import LIVE_PURPOSES
 from events.messages import Action
 
 _IDS_PER_QUERY: Final = 1000
-_PROPOSED: Final = "proposed"
-"""Origin of a task that was written for a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +44,6 @@ class TaskRate:
     gold: tuple[Action, ...] | None
     attempts: int
     passes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedTask:
-    """A task that was written for a pattern."""
-
-    task: str
-    pattern: str | None
-    instruction: str | None
-    gold: tuple[Action, ...] | None
-    cycle: str | None
-    """None for one that came from outside a cycle."""
 
 
 def seen_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[SeenRollout]:
@@ -105,21 +91,6 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
             passes=sum(bool(row.success and row.category is None) for row in rows),
         )
         for task, rows in found.items()
-    ]
-
-
-def proposed_tasks(connection: Connection, alias: str, base: str) -> list[ProposedTask]:
-    """The tasks that were written for patterns of this agent on this base."""
-    tasks, tags = Task.table().c, TaskPattern.table().c
-    tagged = (
-        select(tags.task_key)
-        .where(tags.alias == alias, tags.base == base, tags.task_key == tasks.task)
-        .exists()
-    )
-    query = select(Task.table()).where(tasks.alias == alias, tasks.origin == _PROPOSED, tagged)
-    return [
-        ProposedTask(row.task, row.pattern, row.instruction, _actions(row.gold_actions), row.cycle)
-        for row in connection.execute(query.order_by(tasks.task))
     ]
 
 

@@ -8,8 +8,9 @@ cycle's id, so a redo directs the same.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from consumers import evidence, reads
-from consumers.evidence import ProposedTask, SeenRollout
+from consumers import evidence, learning, reads
+from consumers.evidence import SeenRollout
+from consumers.learning import BufferedTask
 from daemon import transcript
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, Shown, analyze
@@ -39,7 +40,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         patterns = [one for one in reads.pattern_lines(connection, alias) if one.base == base]
         seen = evidence.seen_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
-        written = evidence.proposed_tasks(connection, alias, base)
+        written = learning.tasks_of(connection, alias, base)
         analysis = _analysis(app, connection, cycle, seen, written)
     failures = [one for one in seen if one.pattern is not None]
     made = directives.directive(
@@ -47,7 +48,11 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         _by_pattern(failures, cycle),
         analysis.findings if analysis else (),
         rates,
-        (signature(task.gold) for task in written if task.gold is not None),
+        (
+            signature(gold)
+            for gold in (one.task.gold_actions for one in written)
+            if gold is not None
+        ),
         app.settings.proposer.tasks,
     )
     return DirectiveWritten(
@@ -82,7 +87,7 @@ def _analysis(
     connection: "Connection",
     seed: str,
     seen: Sequence[SeenRollout],
-    written: Sequence[ProposedTask],
+    written: Sequence[BufferedTask],
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured or nothing failed."""
     settings = app.settings.controller.analyzer
@@ -95,7 +100,7 @@ def _analysis(
         *sampled_successes(
             map(_candidate, passed),
             {one.task_key for one in failed},
-            {one.task for one in written},
+            {one.task.id for one in written},
             seed,
         ),
     ]

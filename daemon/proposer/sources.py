@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from consumers.evidence import last_outcomes, proposed_tasks, task_rates, tasks_of
+from consumers import learning
+from consumers.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, Buffered
 from daemon.proposer.examined import Known
 from daemon.proposer.proposing import Source
@@ -37,13 +38,11 @@ def sources(
 
 def buffered(connection: "Connection", alias: str, base: str) -> list[Buffered]:
     """The tasks that were written for this agent, with what became of their last rollouts."""
-    written = proposed_tasks(connection, alias, base)
-    names = [task.task for task in written]
+    written = learning.tasks_of(connection, alias, base)
+    names = [one.task.id for one in written]
     outcomes = last_outcomes(connection, alias, base, names, WINDOW)
     return [
-        Buffered(task.task, task.pattern, *outcomes.get(task.task, (0, 0)))
-        for task in written
-        if task.pattern is not None
+        Buffered(one.task.id, one.pattern, *outcomes.get(one.task.id, (0, 0))) for one in written
     ]
 
 
@@ -52,7 +51,7 @@ def traffic(
 ) -> list[str]:
     """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
     environment which nobody wrote for a pattern."""
-    written = {task.task for task in proposed_tasks(connection, alias, base)}
+    written = {one.task.id for one in learning.tasks_of(connection, alias, base)}
     found = []
     for rate in task_rates(connection, alias, base, number):
         try:
@@ -68,7 +67,7 @@ def known(connection: "Connection", alias: str, base: str, cycle: str) -> list[K
     """The tasks that were written for this agent before this cycle: what it has written itself must
     not keep a redo from writing the same."""
     return [
-        Known.recorded(task.gold, task.instruction)
-        for task in proposed_tasks(connection, alias, base)
-        if task.cycle != cycle
+        Known.recorded(one.task.gold_actions, one.task.instruction)
+        for one in learning.tasks_of(connection, alias, base)
+        if one.cycle != cycle
     ]
