@@ -82,6 +82,7 @@ def test_the_command_says_in_a_sentence_what_cannot_be_computed(
     config = foreign / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"target_modules": ["w"]}))
     places = {"tiny": checkpoint, "one": adapter, "foreign": foreign, "none": tmp_path / "none"}
+    capsys.readouterr()  # what was loaded until here may have drawn its progress
     assert main([str(places[name]) for name in names]) == 1
     said = capsys.readouterr()
     assert said.out == ""
