@@ -19,6 +19,10 @@ CYCLE_CANCEL = "cycle cancel"
 """What a person's action is called that calls a cycle off; it names the `cycle`."""
 
 
+JOBS_CANCEL = "jobs cancel"
+"""What a person's action is called that calls a job off; it names the `job`."""
+
+
 @dataclass(frozen=True, slots=True)
 class CycleStanding:
     """An open cycle, its job and its adapter."""
@@ -45,6 +49,23 @@ def standing(connection: Connection, cycle: CycleRow) -> CycleStanding:
     )
 
 
+def called_off_jobs(connection: Connection) -> dict[str, str]:
+    """Open jobs that nobody wants any more, and why: their cycle is over or was called off, or they
+    were called off themselves."""
+    named = _named(connection, JOBS_CANCEL, "job")
+    found = {}
+    for job in learning.open_jobs(connection):
+        why = named.get(job.job)
+        cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
+        if why is None and cycle is not None:
+            why = _called_off(connection, cycle.cycle)
+            if why is None and cycle.outcome is not None:
+                why = f"its cycle is over: {cycle.ended_because}"
+        if why is not None:
+            found[job.job] = why
+    return found
+
+
 def _adapter_of(connection: Connection, job: str) -> AdapterRow | None:
     adapters = Adapter.table().c
     name = connection.execute(select(adapters.adapter).where(adapters.job == job)).scalar()
@@ -60,9 +81,17 @@ def _been(connection: Connection, adapter: str) -> frozenset[State]:
 
 
 def _called_off(connection: Connection, cycle: str) -> str | None:
+    return _named(connection, CYCLE_CANCEL, "cycle").get(cycle)
+
+
+def _named(connection: Connection, action: str, what: str) -> dict[str, str]:
+    """What people called off by an action: its name -> who did, and why; the first counts."""
     actions = OperatorAction.table().c
-    query = select(actions).where(actions.action == CYCLE_CANCEL).order_by(actions.offset)
-    for row in connection.execute(query):
-        if json.loads(row.arguments).get("cycle") == cycle:
-            return f"{row.actor} called it off" + (f": {row.reason}" if row.reason else "")
-    return None
+    query = select(OperatorAction.table()).where(actions.action == action)
+    found: dict[str, str] = {}
+    for row in connection.execute(query.order_by(actions.offset)):
+        name = json.loads(row.arguments).get(what)
+        if name is not None:
+            reason = f": {row.reason}" if row.reason else ""
+            found.setdefault(name, f"{row.actor} called it off{reason}")
+    return found

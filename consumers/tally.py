@@ -8,7 +8,7 @@ counts the deduplicated failures per pattern, `tag` remembers on which tasks the
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, Subquery, case, func, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -27,8 +27,12 @@ EXAMPLES: Final = 5
 OTHER: Final = "other"
 """The category of failures that no rule explains: counted, and never a pattern."""
 
-Pair = tuple[str, str]
-"""(alias, base model): statistics never cross it."""
+
+class Pair(NamedTuple):
+    """An agent on a base: statistics never cross it."""
+
+    alias: str
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
         .where(rollouts.round == number, rollouts.purpose.in_(LIVE_PURPOSES))
         .group_by(rollouts.alias, rollouts.base)
     )  # fmt: skip
-    return {(row.alias, row.base): Totals(row.rollouts, row.judged) for row in rows}
+    return {Pair(row.alias, row.base): Totals(row.rollouts, row.judged) for row in rows}
 
 
 def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:

@@ -1,7 +1,9 @@
-"""What is due, again and again: sessions, replicas and canaries (role `work`).
+"""What is due, again and again: sessions, jobs, cycles, canaries and replicas (role `work`).
 
     sessions    idle ones are ended, ended ones made into rollouts
     canaries    judged by live traffic
+    jobs        begun, adopted, stopped; what they left becomes an adapter
+    cycles      their adapters staged, evaluated, given their first sessions
     replicas    brought to what routes want
     gateways    the rows of those that were killed are taken out
 
@@ -15,6 +17,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from consumers import database, gateways
+from consumers.standing import called_off_jobs
+from daemon.cycles import Cycles
+from daemon.jobs.local import jobs_of, trials_of
+from daemon.jobs.training import advance
 from daemon.serving.canaries import Guards
 from daemon.serving.decisions import ServingBusy, acting
 from daemon.serving.fleet import Fleet
@@ -42,6 +48,8 @@ class Worked:
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
     """Aliases whose canary was decided by live traffic."""
+    told: list[str] = field(default_factory=list)
+    """What happened to jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
     """What could not be done, as sentences; it is tried again."""
 
@@ -53,6 +61,9 @@ class Worker:
         self._app = app
         self._clock = clock
         self._guards = Guards(app)
+        self._jobs = jobs_of(app.settings)
+        self._trials = trials_of(app.settings)
+        self._cycles = Cycles(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
 
     def work(self) -> Worked:
@@ -60,6 +71,7 @@ class Worker:
         closed = close_sessions(self._app, self._clock())
         worked = Worked(ended=closed.ended, rollouts=closed.rollouts)
         worked.routed = [one.alias for one in self._guards.watch(self._clock())]
+        worked.told = [*self._advance_jobs(), *self._cycles.bring_on()]
         self._forget_gateways()
         try:
             with acting(self._app.home, patience=0):
@@ -72,6 +84,16 @@ class Worker:
         )  # fmt: skip
         worked.troubles = done.troubles
         return worked
+
+    def close(self) -> None:
+        """Let go of jobs and trials; they go on."""
+        self._jobs.close()
+        self._trials.close()
+
+    def _advance_jobs(self) -> list[str]:
+        with self._app.reading() as connection:
+            called_off = called_off_jobs(connection)
+        return advance(self._app, self._jobs, called_off)
 
     def _forget_gateways(self) -> None:
         from daemon.app import explained

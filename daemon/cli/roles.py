@@ -150,7 +150,9 @@ def work(
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
-            done = Worker(app, fleet).work()
+            worker = Worker(app, fleet)
+            done = worker.work()
+            worker.close()
         for trouble in done.troubles:
             cli.out.warn(trouble)
         cli.out.document(asdict(done))
@@ -169,12 +171,15 @@ def work(
             else:
                 _tell(done)
             stop.wait(_WORK_SECONDS)
+        worker.close()
 
 
 def _tell(done: "Worked") -> None:
     """What was done, and what could not be, into the program's own log."""
     for trouble in done.troubles:
         log.warning("%s", trouble)
+    for said in done.told:
+        log.info("%s", said)
     if done.ended or done.rollouts:
         log.info("%s sessions ended, %s rollouts", done.ended, done.rollouts)
     for what, names in (

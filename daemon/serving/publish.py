@@ -2,14 +2,15 @@
 
     stage      every replica loads it and is seen to answer with it, AdapterStaged (staging.py)
     promote    RouteChanged: it answers an alias, or a share of its sessions
+    canary     RouteChanged: the first share of one that passed its gate, asked for by nobody
     rollback   RouteChanged: whoever answered before does again
     set_route  RouteChanged: whatever an operator wants
     pin        it stays loaded under its own name
     retire     AdapterMoved: it goes out of service
 
 Each first asks the tables what is done already, so the same command again, after a `kill -9` or for
-no reason, ends where the first would have. Each is an `OperatorActed`, which its effects name as
-their cause. What is refused at once leaves no event.
+no reason, ends where the first would have. Each but `canary` is an `OperatorActed`, which its
+effects name as their cause. What is refused at once leaves no event.
 
 Guarantees: a route names an adapter when all replicas were seen to answer with it, so partial
 success never routes anybody. A route that the tables would refuse is refused before it is appended.
@@ -145,6 +146,25 @@ class Publisher:
             }  # fmt: skip
             return self._flip(route, act, "adapters promote", arguments)
 
+    def canary(self, name: str, share: float) -> RouteRow:
+        """Give an adapter that passed its gate its first share of the sessions: what follows from
+        the gate's word, and no person's wish. Raises what `promote` raises, ServingBusy."""
+        self.app.settle()
+        with acting(self.app.home, patience=0):
+            row = self.adapter(name)
+            standing = self.route(row.alias, row.base)
+            shares = _shares(row.adapter, share, standing)
+            if shares == standing.shares:
+                return self._route_row(row.alias)
+            _check_promotion(row, Act("kintsugi"), override=False)
+            route = RouteChanged(
+                alias=row.alias, base=row.base, shares=shares, shadow=standing.shadow, why="canary",
+                reason="it passed the gate",
+            )  # fmt: skip
+            self._check(route)
+            rows = [self.adapter(one) for one in _named(route)]
+            return self._bring(route, rows, row.cause)
+
     def set_route(
         self,
         alias: str,
@@ -215,7 +235,9 @@ class Publisher:
         for row in unstaged:
             check_stageable(row)
         self._check(route, unstaged)
-        cause = self.decisions.act(act, action, arguments)
+        return self._bring(route, rows, self.decisions.act(act, action, arguments))
+
+    def _bring(self, route: RouteChanged, rows: Iterable[AdapterRow], cause: str) -> RouteRow:
         back = route.why == "rollback"
         for row in rows:
             self._staging.bring(row, _role(route, row.adapter), cause, back=back)

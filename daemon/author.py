@@ -1,0 +1,147 @@
+"""What the leader has written: the Controller's directive, the Proposer's tasks, and their job.
+
+    author = FromTheLog(app)
+    author.direct(cycle)      DirectiveWritten (controller/)
+    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, request.py)
+
+Both read the tables of one moment and follow from them and from the cycle's id, so a leader that
+was killed before it appended them, or another one, writes the same events under the same ids (but
+for an analyzer's words).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consumers import reads, serving
+from consumers.learning import CycleRow
+from daemon.controller.directing import direct
+from daemon.leader import NotNow, Proposal, agent_of
+from daemon.proposer import sources
+from daemon.proposer.buffer import Buffered, Mixing, pools
+from daemon.proposer.proposing import Wanted, propose
+from daemon.request import capability_of, spec_of
+from envs.registry import open_environment
+from events.envelope import derived_id
+from events.jobs import TaskPool
+from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+    from envs.environment import Environment
+
+
+class FromTheLog:
+    """Writes what the log asks for."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+        """The directive of a cycle that was diagnosed."""
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
+
+    def propose(self, cycle: CycleRow) -> Proposal:
+        """The tasks of a cycle that has a directive, and its job. Raises UnknownEnvironment,
+        NotTrainable."""
+        assert cycle.directive is not None, "a cycle is directed first"
+        if not cycle.directive.quotas:
+            return Proposal({}, "no failure pattern of the round has a priority above 0")
+        settings = self._app.settings
+        environment = open_environment(
+            cycle.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+        )
+        with self._app.reading() as connection:
+            wanted = self._wanted(connection, environment, cycle)
+            written = sources.buffered(connection, cycle.alias, cycle.base)
+            drawn = self._traffic(connection, environment, cycle)
+            priorities = {
+                line.pattern: line.priority
+                for line in reads.pattern_lines(connection, cycle.alias)
+                if line.base == cycle.base
+            }
+            parent = self._incumbent(connection, cycle)
+        said: dict[str, Decision] = {one.id: one.data for one in propose(environment, wanted)}
+        new = [data for data in said.values() if isinstance(data, TaskProposed)]
+        if not new:
+            return Proposal(said, _none_passed(list(said.values())))
+        before = {one.task for one in written}
+        written += [Buffered(one.task.id, one.pattern) for one in new if one.task.id not in before]
+        mixing = Mixing(
+            settings.proposer.targeted_step,
+            settings.proposer.targeted_most,
+            settings.proposer.replay,
+        )
+        found = pools(written, priorities, drawn, cycle.number, mixing)
+        if not found:
+            return Proposal(
+                said, "every written task of a pattern with a priority is passed by now"
+            )
+        job = self._job(environment, cycle, found, parent)
+        return Proposal({**said, derived_id("job requested", cycle.cycle): job})
+
+    def _wanted(
+        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+    ) -> Wanted:
+        assert cycle.directive is not None, "a cycle is directed first"
+        return Wanted(
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            directive=cycle.directive,
+            sources=sources.sources(connection, environment, cycle.directive),
+            known=sources.known(connection, cycle.alias, cycle.base, cycle.cycle),
+            explore=self._app.settings.proposer.explore,
+        )
+
+    def _traffic(
+        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+    ) -> list[str]:
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        return sources.traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
+
+    def _incumbent(self, connection: "Connection", cycle: CycleRow) -> Path | None:
+        """The folder of the adapter that answers now: training goes on from it."""
+        route = serving.route_row(connection, cycle.alias)
+        name = None if route is None else route.standing.incumbent
+        row = None if name is None else serving.adapter_row(connection, name)
+        return None if row is None or row.base != cycle.base else Path(row.path)
+
+    def _job(
+        self,
+        environment: "Environment",
+        cycle: CycleRow,
+        found: Sequence[TaskPool],
+        parent: Path | None,
+    ) -> JobRequested:
+        settings = self._app.settings
+        agent = agent_of(self._app, cycle.alias)
+        if agent is None:
+            raise NotNow(
+                f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "
+                f"back, or run kintsugi cycle cancel {cycle.alias}"
+            )
+        job = derived_id("job", cycle.cycle)
+        spec = spec_of(
+            settings.training, agent, job=job, base=cycle.base, pools=found,
+            benchmarks=settings.benchmarks, parent=parent,
+        )  # fmt: skip
+        return JobRequested(
+            job=job,
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            capability=capability_of(found, lambda name: environment.task(name).capability or ""),
+            spec=spec,
+            minutes=settings.jobs.minutes,
+        )
+
+
+def _none_passed(said: Sequence[Decision]) -> str:
+    """Why a cycle has no task, in words."""
+    rejected = [data for data in said if isinstance(data, TaskRejected)]
+    reasons = dict.fromkeys(f"{one.check}: {one.reason}" for one in rejected)
+    return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

@@ -1,0 +1,134 @@
+"""What the role `work` does for open cycles: from an adapter that a job left to its first sessions.
+
+    for told in Cycles(app, fleet, runner).bring_on(): ...    again and again
+
+    stage       every replica loads it and is seen to answer with it
+    evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
+    route       it is given the first of `canary.shares`
+
+Level-triggered: each round asks the tables what a cycle needs next (cycle.py) and does that, so a
+round that was cut short is made up for. What cannot be done now is said and tried again; an adapter
+that will never be staged is rejected, with the reason. Not covered: the job (jobs/training.py), and
+what live traffic says (serving/canaries.py).
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from consumers import agents, learning, serving
+from consumers.database import DatabaseError
+from consumers.serving import AdapterRow
+from consumers.standing import standing
+from daemon.cycle import Step, following
+from daemon.jobs.runner import JobRunner
+from daemon.leader import agent_of, view_of
+from daemon.serving.adoption import BadName
+from daemon.serving.decisions import Decisions, acting
+from daemon.serving.directory import BadAdapter
+from daemon.serving.examination import CannotExamine, Examination
+from daemon.serving.fitting import BadBase
+from daemon.serving.fleet import Fleet
+from daemon.serving.publish import Publisher
+from daemon.serving.staging import StageRefused, Staging
+from events.errors import KintsugiError, LogError
+from events.serving import AdapterMoved
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_FINAL: Final = (BadAdapter, BadBase, BadName)
+"""Why an adapter will never be staged; anything else may be over in a minute."""
+_MOST_REASON: Final = 1000
+
+
+class Cycles:
+    """The open cycles of a home, over its replicas."""
+
+    def __init__(
+        self, app: "App", fleet: Fleet, runner: JobRunner, clock: Callable[[], datetime]
+    ) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._runner = runner
+        self._staging = Staging(app, fleet, clock)
+        self._publisher = Publisher(app, fleet, clock)
+        self._decisions = Decisions(app)
+
+    def bring_on(self) -> Iterator[str]:
+        """Do the next thing of every cycle whose adapter waits for one; what happened, as
+        sentences. Raises LogError, DatabaseUnavailable."""
+        for row, step in self._due():
+            try:
+                match step:
+                    case Step.STAGE:
+                        yield from self._stage(row)
+                    case Step.EVALUATE:
+                        yield from self._evaluate(row)
+                    case Step.ROUTE:
+                        yield self._route(row)
+            except (LogError, DatabaseError):
+                raise
+            except KintsugiError as error:
+                # Of this adapter, and perhaps over in a minute; the others are brought on.
+                yield str(error)
+
+    def _due(self) -> list[tuple[AdapterRow, Step]]:
+        """The adapters of open cycles, and what each needs."""
+        found = []
+        with self._app.reading() as connection:
+            for pair in agents.present(connection):
+                cycle = learning.open_cycle(connection, pair.alias)
+                if cycle is None:
+                    continue
+                stands = standing(connection, cycle)
+                step = following(view_of(stands, pair))
+                if stands.adapter is not None and isinstance(step, Step):
+                    found.append((stands.adapter, step))
+        return found
+
+    def _stage(self, row: AdapterRow) -> Iterator[str]:
+        try:
+            with acting(self._app.home, patience=0):
+                self._staging.stage(row, row.cause)
+        except StageRefused as error:
+            if isinstance(error.__cause__, _FINAL):
+                yield self._reject(row, error)
+                return
+            raise
+        except _FINAL as error:
+            yield self._reject(row, error)
+            return
+        yield f"{row.adapter} is staged"
+
+    def _evaluate(self, row: AdapterRow) -> Iterator[str]:
+        agent = agent_of(self._app, row.alias)
+        if agent is None:
+            raise StageRefused(
+                f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"
+            )
+        try:
+            examination = Examination(self._app, self._runner, agent, row, self._incumbent(row))
+        except CannotExamine as error:
+            yield self._reject(row, error)
+            return
+        yield from examination.advance()
+
+    def _incumbent(self, row: AdapterRow) -> AdapterRow | None:
+        name = self._publisher.route(row.alias, row.base).incumbent
+        if name is None:
+            return None
+        with self._app.reading() as connection:
+            return serving.adapter_named(connection, name)
+
+    def _route(self, row: AdapterRow) -> str:
+        share = self._app.settings.canary.shares[0]
+        self._publisher.canary(row.adapter, share)
+        return f"{row.adapter} answers {share:.0%} of the sessions of {row.alias}"
+
+    def _reject(self, row: AdapterRow, error: KintsugiError) -> str:
+        moved = AdapterMoved(
+            adapter=row.adapter, state="rejected", reason=str(error)[:_MOST_REASON]
+        )
+        self._decisions.take(moved, f"rejected {row.adapter}", row.cause)
+        return f"{row.adapter} is rejected: {error}"
