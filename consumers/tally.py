@@ -102,7 +102,7 @@ def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
         .group_by(failed.alias, failed.base, failed.category, failed.pattern)
         .order_by(failed.alias, failed.base, failed.pattern)
     ):
-        seen = found[row.alias, row.base]
+        seen = found[Pair(row.alias, row.base)]
         seen.total += row.n
         if row.category == OTHER:
             seen.other += row.n
@@ -127,7 +127,7 @@ def _add_examples(connection: Connection, number: int, found: Mapping[Pair, Fail
         .where(ranked.c["rank"] <= EXAMPLES, ranked.c.category != OTHER)
         .order_by(ranked.c.alias, ranked.c.base, ranked.c.pattern, ranked.c["rank"])
     ):
-        found[row.alias, row.base].examples.setdefault(row.pattern, []).append(row.rollout)
+        found[Pair(row.alias, row.base)].examples.setdefault(row.pattern, []).append(row.rollout)
 
 
 def tag(connection: Connection, number: int) -> None:
