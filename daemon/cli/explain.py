@@ -1,7 +1,7 @@
 """`kintsugi explain`: why something is as it is, down to the rollouts."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from consumers.explaining import Node
+
+_TASKS: Final = 3
+"""That a terminal shows of one pattern."""
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +48,11 @@ def tree(node: "Node") -> "Tree":
     from rich.tree import Tree
 
     drawn = Tree(Text.assemble((f"{node.kind} ", "dim"), (node.node, "bold"), f"  {node.said}"))
+    tasks = [one for one in node.because if one.kind == "task"]
+    left_out = set(map(id, tasks[_TASKS:]))
     for one in node.because:
-        drawn.add(tree(one))
+        if id(one) not in left_out:
+            drawn.add(tree(one))
+    if left_out:
+        drawn.add(Text(f"and {len(left_out)} more tasks (--json has all)", "dim"))
     return drawn

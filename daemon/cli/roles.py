@@ -199,7 +199,7 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     # At INFO these tell of each connection, poll and request; their troubles come as warnings.
-    for name in ("kafka", "httpx2", "apscheduler"):
+    for name in ("kafka", "httpx2", "apscheduler", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
     before = {
