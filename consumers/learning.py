@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from consumers.cycles import PROPOSED
-from consumers.tables import Job, Leader, LearningCycle, Rejection, Task
+from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
+from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
     Check,
@@ -26,6 +27,10 @@ from events.learning import (
 )
 from events.position import Position
 from events.rollouts import Task as TaskData
+
+
+class NotFound(KintsugiError):
+    """No cycle or job has this id, or several begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,14 @@ def cycle(connection: Connection, name: str) -> CycleRow | None:
     return _first_cycle(connection, select(cycles).where(cycles.c.cycle == name))
 
 
+def cycle_named(connection: Connection, name: str) -> CycleRow:
+    """A cycle by its id, or how it begins. Raises NotFound."""
+    row = cycle(connection, _whole(connection, LearningCycle, "cycle", name))
+    if row is None:
+        raise NotFound(f"there is no cycle {name!r}; see kintsugi cycle ls")
+    return row
+
+
 def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
     """The cycle of an agent that is not over."""
     cycles = LearningCycle.table()
@@ -168,6 +181,14 @@ def job(connection: Connection, name: str) -> JobRow | None:
     table = Job.table()
     found = _jobs(connection, select(table).where(table.c.job == name))
     return found[0] if found else None
+
+
+def job_named(connection: Connection, name: str) -> JobRow:
+    """A job by its id, or how it begins. Raises NotFound."""
+    row = job(connection, _whole(connection, Job, "job", name))
+    if row is None:
+        raise NotFound(f"there is no job {name!r}; see kintsugi jobs ls")
+    return row
 
 
 def open_jobs(connection: Connection) -> list[JobRow]:
@@ -207,6 +228,16 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
 
 
 # Rows
+
+
+def _whole(connection: Connection, table: type[Projected], key: str, begins: str) -> str:
+    """The one id that begins so; `begins` itself where none does. Raises NotFound for several."""
+    ids = table.table().c[key]
+    query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
+    found: list[str] = list(connection.execute(query).scalars())
+    if len(found) > 1 and begins not in found:
+        raise NotFound(f"several {key}s begin with {begins!r}: {', '.join(found)}, ...; give more")
+    return found[0] if len(found) == 1 else begins
 
 
 def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:

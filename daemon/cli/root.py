@@ -11,6 +11,7 @@ import typer
 from daemon.cli import (
     adapters,
     config,
+    cycles,
     db,
     diagnose,
     dlq,
@@ -20,6 +21,7 @@ from daemon.cli import (
     explain,
     gateway,
     importing,
+    jobs,
     log,
     patterns,
     rebuild,
@@ -66,5 +68,7 @@ for module in (
     importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles, up, explain,
 ):  # fmt: skip
     module.register(app)
-for module in (rollouts, environments, adapters, routes, log, spool, dlq, db, config):
+for module in (
+    rollouts, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
+):  # fmt: skip
     app.add_typer(module.group)

@@ -10,12 +10,11 @@ from daemon.cli.command import DONE, UNAVAILABLE, Cli, command
 from daemon.cli.output import facts
 
 if TYPE_CHECKING:
-    from consumers.reads import RoundLine, Waiting
+    from consumers.learning import CycleRow
+    from consumers.reads import RoundLine
     from daemon.app import App
     from daemon.health import Folded
-
-_MISSING = ("a scheduler: this version records and diagnoses, and runs no cycle",)
-"""What a cycle waits for, beside rollouts."""
+    from daemon.outlook import Outlook
 
 _GONE: Final = "collected"
 """State of adapters that nobody wants to see any more."""
@@ -27,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(cli: Cli) -> int:
-    """Where everything stands: log, fold, rounds, and what the next cycle waits for."""
+    """Where everything stands: log, fold, rounds, cycles, and what the next one waits for."""
     with cli.app() as app:
         document = _document(app)
     if cli.out.json:
@@ -46,6 +45,8 @@ def _document(app: "App") -> dict[str, Any]:
     from consumers.reads import dead_letters, last_round, waiting
     from consumers.serving import adapter_lines, route_lines
     from daemon.health import folded
+    from daemon.outlook import newest, outlooks, step_of
+    from events.envelope import utc_now
 
     with app.reading() as connection:
         counts = waiting(connection)
@@ -53,14 +54,17 @@ def _document(app: "App") -> dict[str, Any]:
         line = last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection)
         reached = folded(connection)
+        cycle = newest(connection)
+        step = None if cycle is None else step_of(connection, cycle)
+        expected = outlooks(connection, app.settings, utc_now())
     return {
         **_log(app, reached),
         "rollouts": counts.rollouts,
         "undiagnosed": counts.undiagnosed,
         "unjudged": counts.unjudged,
         "dead_letters": len(letters),
-        "cycle": _cycle(line),
-        "next_cycle": {"due": False, "missing": _missing(counts)},
+        "cycle": {**_round(line), **_cycle(cycle, step)},
+        "next_cycle": _next_cycle(expected),
         "routes": [asdict(route) for route in routes],
         "adapters": [asdict(one) for one in adapters if one.state != _GONE],
         "home": str(app.settings.home),
@@ -95,7 +99,7 @@ def _log(app: "App", reached: "Folded") -> dict[str, Any]:
         }
 
 
-def _cycle(line: "RoundLine | None") -> dict[str, Any]:
+def _round(line: "RoundLine | None") -> dict[str, Any]:
     """The last round of the training history; `round` is null before the first."""
     names = (
         "round", "trigger", "rollouts", "judged", "unjudged", "failed", "patterns", "other", "time",
@@ -103,14 +107,32 @@ def _cycle(line: "RoundLine | None") -> dict[str, Any]:
     return {name: getattr(line, name) if line else None for name in names}
 
 
-def _missing(counts: "Waiting") -> list[str]:
-    rollouts = [] if counts.rollouts else ["rollouts: none is recorded"]
-    undiagnosed = (
-        [f"a round: {counts.undiagnosed:,} rollouts came after the last one (kintsugi diagnose)"]
-        if counts.undiagnosed
-        else []
-    )
-    return [*rollouts, *undiagnosed, *_MISSING]
+def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
+    """The open cycle, else the last; `cycle` is null before the first."""
+    names = (
+        "cycle", "alias", "base", "number", "reason", "job", "outcome", "ended_because", "started",
+        "ended",
+    )  # fmt: skip
+    return {
+        **{name: getattr(row, name) if row else None for name in names},
+        "due_by": row.trigger if row else None,
+        "step": step,
+    }
+
+
+def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
+    """Of all agents together, and of each."""
+    several = len(expected) > 1
+    missing = [
+        f"{one.alias}: {sentence}" if several else sentence
+        for one in expected
+        for sentence in one.missing
+    ]
+    return {
+        "due": any(one.due for one in expected),
+        "missing": missing if expected else ["rollouts: none is recorded"],
+        "agents": [asdict(one) for one in expected],
+    }
 
 
 def _facts(document: dict[str, Any]) -> Any:
@@ -141,5 +163,26 @@ def _facts(document: dict[str, Any]) -> Any:
         )
     states = Counter(one["state"] for one in document["adapters"])
     values["adapters"] = ", ".join(f"{n:,} {state}" for state, n in states.items()) or "none"
-    values["next cycle"] = "not due; missing " + "; ".join(document["next_cycle"]["missing"])
+    values |= _loop(document)
     return facts(values)
+
+
+def _loop(document: dict[str, Any]) -> dict[str, str]:
+    """The cycle that runs or ran last, and what the next one of each agent waits for."""
+    cycle = document["cycle"]
+    values = {"cycle": "none yet"}
+    if cycle["cycle"] is not None:
+        came = (
+            f"needs {cycle['step']} next"
+            if cycle["outcome"] is None
+            else f"{cycle['outcome']}: {cycle['ended_because']}"
+        )
+        began = f"{cycle['number']} of {cycle['alias']} by {cycle['due_by']} ({cycle['reason']})"
+        values["cycle"] = f"{began}, {came}"
+    expected = document["next_cycle"]
+    for one in expected["agents"]:
+        missing = "; ".join(one["missing"])
+        values[f"next cycle of {one['alias']}"] = "due" if one["due"] else f"not due; {missing}"
+    if not expected["agents"]:
+        values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
+    return values

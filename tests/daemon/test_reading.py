@@ -161,7 +161,8 @@ def test_status_says_what_exists_and_what_is_missing(imported: Path, kintsugi: K
     assert (status["unjudged"], status["rollouts"], status["undiagnosed"]) == (1, 5, 0)
     assert (status["cycle"]["round"], status["cycle"]["trigger"]) == (0, "import")
     assert status["next_cycle"]["due"] is False
-    assert any("scheduler" in reason for reason in status["next_cycle"]["missing"])
+    (missing,) = status["next_cycle"]["missing"]
+    assert missing.startswith("agent has no executable environment")
     assert (status["routes"], status["adapters"]) == ([], [])
     assert status["projection"] == {"state": "live", "halted": [], "gaps": []}
 

@@ -1,0 +1,198 @@
+"""`kintsugi cycle`: what was done to make an agent better, and what a person says about it."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.output import facts, table
+from daemon.cli.serving import ActorName, WhyNot, act_of
+
+if TYPE_CHECKING:
+    from consumers.learning import CycleRow, RejectionRow
+    from daemon.outlook import Outlook
+
+group = noun("cycle", "From failures to a better adapter, round by round.")
+
+OfAgent = Annotated[str, typer.Argument(metavar="ALIAS", help="The agent's public name.")]
+
+_SHORT = 13
+"""Characters of an id in a list: enough for `cycle show`."""
+
+
+@command(group)
+def ls(
+    cli: Cli,
+    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
+    ] = None,
+) -> None:
+    """List cycles, the newest first."""
+    from consumers import learning
+    from daemon.outlook import step_of
+
+    with cli.app() as app, app.reading() as connection:
+        rows = learning.cycles(connection, alias, limit)
+        lines = [line(row, step_of(connection, row)) for row in rows]
+    if cli.out.json:
+        cli.out.document(lines)
+    elif lines:
+        cli.out.show(_listing(lines))
+    if not lines:
+        cli.out.hint("no cycle has begun yet; kintsugi status says what the next one waits for")
+
+
+def line(row: "CycleRow", step: str | None) -> dict[str, Any]:
+    """A cycle in a list."""
+    names = (
+        "cycle", "alias", "base", "number", "environment", "trigger", "reason", "round",
+        "accepted", "rejected", "job", "outcome", "ended_because", "started", "ended",
+    )  # fmt: skip
+    return {**{name: getattr(row, name) for name in names}, "step": step}
+
+
+def _listing(lines: list[dict[str, Any]]) -> Any:
+    rows = [
+        [
+            one["cycle"][:_SHORT],
+            one["number"],
+            one["alias"],
+            one["base"],
+            one["trigger"],
+            one["outcome"] or one["step"],
+            one["accepted"],
+            one["rejected"],
+            one["started"],
+            one["ended_because"] or one["reason"],
+        ]
+        for one in lines
+    ]
+    numbers = ["number", "tasks", "rejected"]
+    columns = ["cycle", "number", "alias", "base", "by", "came to", *numbers[1:], "began", "why"]
+    return table(columns, rows, right=numbers, whole=("cycle", "came to"))
+
+
+@command(group)
+def show(
+    cli: Cli,
+    cycle: Annotated[str, typer.Argument(metavar="ID", help="Its id, or how that begins.")],
+) -> None:
+    """Show one cycle: why it began, its directive, what was written in vain, and what came of it.
+
+    `kintsugi explain ID` goes back to the rollouts.
+    """
+    from consumers import learning
+    from daemon.outlook import step_of
+
+    with cli.app() as app, app.reading() as connection:
+        row = learning.cycle_named(connection, cycle)
+        step = step_of(connection, row)
+        rejected = learning.rejections_of(connection, row.cycle)
+    if cli.out.json:
+        cli.out.document(_document(row, step, rejected))
+        return
+    cli.out.show(_about(row, step))
+    if row.directive is not None and row.directive.quotas:
+        quotas = [[one.pattern, one.tasks, f"{one.priority:.3g}", one.status]
+                  for one in row.directive.quotas]  # fmt: skip
+        columns = ["pattern", "tasks", "priority", "status"]
+        cli.out.show("", table(columns, quotas, right=("tasks", "priority"), whole=("pattern",)))
+    if rejected:
+        refused = [[one.pattern, one.mode, one.check, one.reason] for one in rejected]
+        cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
+
+
+def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]") -> dict[str, Any]:
+    directive = None if row.directive is None else row.directive.model_dump(mode="json")
+    findings = [one.model_dump(mode="json") for one in row.findings]
+    return {
+        **asdict(row),
+        "directive": directive,
+        "findings": findings,
+        "step": step,
+        "rejections": [asdict(one) for one in rejected],
+    }
+
+
+def _about(row: "CycleRow", step: str | None) -> Any:
+    return facts(
+        {
+            "cycle": f"{row.cycle}, number {row.number} of {row.alias} on {row.base}",
+            "began": f"{row.started} by {row.trigger}: {row.reason}",
+            "round": "none yet" if row.round is None else row.round,
+            "said": row.summary or "",
+            "analyzer": "; ".join(filter(None, [row.analyzer or "none", row.trouble])),
+            "tasks": f"{row.accepted:,} written, {row.rejected:,} rejected",
+            "job": row.job or "none",
+            "came to": f"needs {step} next"
+            if row.outcome is None
+            else f"{row.outcome}, {row.ended}: {row.ended_because}",
+        }
+    )
+
+
+@command(group)
+def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "") -> None:
+    """Have a cycle begin at the leader's next look, cool-down or not."""
+    from consumers.scheduling import CYCLE_START
+    from daemon.outlook import outlook
+    from daemon.serving.decisions import Decisions
+    from events.envelope import utc_now
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            _check_trainable(alias, outlook(connection, app.settings, alias, utc_now()))
+        acted = Decisions(app).act(act_of(actor, reason), CYCLE_START, {"alias": alias})
+        with app.reading() as connection:
+            found = outlook(connection, app.settings, alias, utc_now())
+    assert found is not None, "it was there a moment ago"
+    if cli.out.json:
+        cli.out.document({"acted": acted, **asdict(found)})
+    elif found.due:
+        cli.out.show(f"a cycle of {alias} begins at the leader's next look (kintsugi schedule)")
+    else:
+        cli.out.show(f"a cycle of {alias} begins later: {'; '.join(found.missing)}")
+
+
+def _check_trainable(alias: str, found: "Outlook | None") -> None:
+    from consumers.learning import NotFound
+    from daemon.settings import ConfigurationError
+
+    if found is None:
+        raise NotFound(
+            f"nothing of {alias!r} was recorded, so there is nothing to learn from; see kintsugi "
+            "status for the agents that are known"
+        )
+    if found.environment is None:
+        raise ConfigurationError(f"no cycle of {alias} can begin: {found.missing[0]}")
+
+
+@command(group)
+def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "") -> None:
+    """Call off the open cycle of an agent; its job is stopped."""
+    from consumers import learning
+    from consumers.standing import CYCLE_CANCEL
+    from daemon.cycle import Step
+    from daemon.outlook import TooLate, step_of
+    from daemon.serving.decisions import Decisions
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            row = learning.open_cycle(connection, alias)
+            step = None if row is None else step_of(connection, row)
+        if row is None:
+            raise learning.NotFound(f"{alias} has no open cycle; see kintsugi cycle ls")
+        if step == Step.WATCH:
+            raise TooLate(
+                f"the adapter of {row.cycle} answers sessions already; take it back with kintsugi "
+                f"adapters rollback {alias}"
+            )
+        acted = Decisions(app).act(act_of(actor, reason), CYCLE_CANCEL, {"cycle": row.cycle})
+    if cli.out.json:
+        cli.out.document({"acted": acted, "cycle": row.cycle, "alias": alias})
+    else:
+        cli.out.show(f"cycle {row.number} of {alias} is called off; it ends when the leader looks")

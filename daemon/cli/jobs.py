@@ -1,0 +1,133 @@
+"""`kintsugi jobs`: training runs, wanted and over."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import Cli, command, noun
+from daemon.cli.output import facts, table
+from daemon.cli.serving import ActorName, WhyNot, act_of
+
+if TYPE_CHECKING:
+    from consumers.learning import JobRow
+
+group = noun("jobs", "Training runs.")
+
+Named = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how that begins.")]
+
+_SHORT = 13
+"""Characters of an id in a list: enough for `jobs show`."""
+
+
+@command(group)
+def ls(
+    cli: Cli,
+    alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many; default: all.")
+    ] = None,
+) -> None:
+    """List jobs, the newest first."""
+    from consumers import learning
+    from consumers.standing import called_off_jobs
+
+    with cli.app() as app, app.reading() as connection:
+        rows = learning.jobs(connection, alias, limit)
+        called_off = called_off_jobs(connection)
+    if cli.out.json:
+        cli.out.document([_line(row, called_off) for row in rows])
+    elif rows:
+        cli.out.show(_listing(rows, called_off))
+    if not rows:
+        cli.out.hint("no job was requested yet; a cycle requests one (kintsugi cycle ls)")
+
+
+def _line(row: "JobRow", called_off: dict[str, str]) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in asdict(row).items() if name != "spec"},
+        "called_off": called_off.get(row.job),
+    }
+
+
+def _listing(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
+    cells = [
+        [
+            row.job[:_SHORT],
+            row.alias,
+            row.base,
+            row.capability,
+            row.outcome or ("called off" if row.job in called_off else "open"),
+            row.steps,
+            row.rollouts,
+            None if row.seconds is None else f"{row.seconds / 60:.1f}",
+            row.requested,
+            row.reason or called_off.get(row.job),
+        ]
+        for row in rows
+    ]
+    numbers = ["steps", "rollouts", "minutes"]
+    columns = ["job", "alias", "base", "for", "came to", *numbers, "requested", "why"]
+    return table(columns, cells, right=numbers, whole=("job", "came to"))
+
+
+@command(group)
+def show(cli: Cli, job: Named) -> None:
+    """Show one job, with the spec that every attempt reads."""
+    from consumers import learning
+    from consumers.standing import called_off_jobs
+
+    with cli.app() as app, app.reading() as connection:
+        row = learning.job_named(connection, job)
+        called_off = called_off_jobs(connection)
+    if cli.out.json:
+        spec = row.spec.model_dump(mode="json")
+        cli.out.document({**_line(row, called_off), "spec": spec})
+    else:
+        cli.out.show(_about(row, called_off.get(row.job)))
+
+
+def _about(row: "JobRow", called_off: str | None) -> Any:
+    came = f"open, called off: {called_off}" if called_off else "open"
+    if row.outcome is not None:
+        came = "; ".join(filter(None, [f"{row.outcome}, {row.ended}", row.reason]))
+    done = (
+        f"{row.steps:,} steps, {row.rollouts:,} rollouts, {row.seconds / 60:.1f} minutes in "
+        f"{row.attempts} attempts"
+        if row.outcome is not None and row.seconds is not None
+        else "not over"
+    )
+    return facts(
+        {
+            "job": row.job,
+            "cycle": row.cycle or "none; a person asked for it",
+            "for": f"{row.alias} on {row.base}, {row.capability or 'any kind of task'}",
+            "requested": f"{row.requested}, for {row.minutes:g} minutes at most",
+            "came to": came,
+            "done": done,
+            "adapter": row.adapter or "none",
+            "tasks": ", ".join(f"{len(one.tasks):,} {one.name}" for one in row.spec.pools),
+            "spec": row.spec.model_dump_json(),
+        }
+    )
+
+
+@command(group)
+def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -> None:
+    """Call a job off; the role work stops it, and its cycle ends."""
+    from consumers import learning
+    from consumers.standing import JOBS_CANCEL
+    from daemon.outlook import TooLate
+    from daemon.serving.decisions import Decisions
+
+    with cli.app() as app:
+        app.settle()
+        with app.reading() as connection:
+            row = learning.job_named(connection, job)
+        if row.outcome is not None:
+            raise TooLate(f"job {row.job} is over ({row.outcome}); see kintsugi jobs ls")
+        acted = Decisions(app).act(act_of(actor, reason), JOBS_CANCEL, {"job": row.job})
+    if cli.out.json:
+        cli.out.document({"acted": acted, "job": row.job})
+    else:
+        cli.out.show(f"job {row.job} is called off; it stops when the role work looks")
