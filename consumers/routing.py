@@ -5,6 +5,7 @@
     rollback           one answers alone: the incumbent, or somebody before it; who had sessions
                        and has none then is nobody's way back any more
     expired            nobody joins
+    rebased            the alias moves to another base, which answers alone
     operator           anybody of the same alias and base that is loaded
 
 Whoever joins is known, of the route's alias and base, and was proven on replicas. A route keeps
@@ -88,11 +89,20 @@ def changed(
 
 
 def _check_base(standing: Standing, event: RouteChanged) -> None:
-    if event.base != standing.base and event.why != "operator":
+    if event.why == "rebased":
+        _check_rebased(standing, event)
+    elif event.base != standing.base and event.why != "operator":
         raise RouteRefused(
             f"{event.alias} is answered by {standing.base}, not by {event.base}; only an operator "
             "moves an alias to another base"
         )
+
+
+def _check_rebased(standing: Standing, event: RouteChanged) -> None:
+    if event.base == standing.base:
+        raise RouteRefused(f"{event.alias} is answered by {event.base} already")
+    if event.shares != (RouteShare(share=1),) or event.shadow is not None:
+        raise RouteRefused(f"on another base {event.alias} begins with the base alone")
 
 
 def _check_share(

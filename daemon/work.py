@@ -4,7 +4,7 @@
     canaries    judged by live traffic
     jobs        begun, adopted, stopped; what they left becomes an adapter
     cycles      their adapters staged, evaluated, given their first sessions
-    replicas    brought to what routes want
+    replicas    brought to what routes want; where they serve another base, routes move there
     gateways    the rows of those that were killed are taken out
 
 Each part asks the tables what there is to do, so that a round that was cut short is made up for by
@@ -21,6 +21,7 @@ from consumers.standing import called_off_jobs
 from daemon.cycles import Cycles
 from daemon.jobs.local import jobs_of, trials_of
 from daemon.jobs.training import advance
+from daemon.serving.bases import move
 from daemon.serving.canaries import Guards
 from daemon.serving.decisions import ServingBusy, acting
 from daemon.serving.fleet import Fleet
@@ -47,7 +48,7 @@ class Worked:
     unloaded: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     routed: list[str] = field(default_factory=list)
-    """Aliases whose canary was decided by live traffic."""
+    """Aliases whose canary was decided by live traffic, or that moved to another base."""
     told: list[str] = field(default_factory=list)
     """What happened to jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Worker:
         self._guards = Guards(app)
         self._jobs = jobs_of(app.settings)
         self._trials = trials_of(app.settings)
+        self._fleet = fleet
         self._cycles = Cycles(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
 
@@ -75,6 +77,7 @@ class Worker:
         self._forget_gateways()
         try:
             with acting(self._app.home, patience=0):
+                worked.routed += [route.alias for route in move(self._app, self._fleet)]
                 done = self._reconciler.tick()
         except ServingBusy:
             # Somebody stages or routes now; what is due then is due in the next round.

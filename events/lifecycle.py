@@ -77,6 +77,7 @@ _ENTERS: Final[Mapping[str, frozenset[State]]] = {
     "rollback": LOADED - SERVING - {_S.ROLLED_BACK},
     "operator": LOADED - SERVING,
     "expired": frozenset(),
+    "rebased": frozenset(),
 }
 """Why a route changes -> the states from which it may take an adapter into service."""
 

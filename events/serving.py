@@ -27,9 +27,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=4096)]
 Reason = Annotated[str, Field(max_length=1000)]
 
-Why = Literal["canary", "promoted", "rollback", "operator", "expired"]
+Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;
-`expired` ends a canary that showed nothing in its time."""
+`expired` ends a canary that showed nothing in its time; `rebased`: the engines serve another base
+model, for which adapters of the old one are nothing."""
 
 Retired = Literal["rejected", "draining", "unloaded", "collected"]
 

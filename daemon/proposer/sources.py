@@ -37,8 +37,9 @@ def sources(
 
 
 def buffered(connection: "Connection", alias: str, base: str) -> list[Buffered]:
-    """The tasks that were written for this agent, with what became of their last rollouts."""
-    written = learning.tasks_of(connection, alias, base)
+    """The tasks that were written for this agent, with what became of their last rollouts on this
+    base: a task outlives the base that it was written on."""
+    written = learning.tasks_of(connection, alias)
     names = [one.task.id for one in written]
     outcomes = last_outcomes(connection, alias, base, names, WINDOW)
     return [
@@ -51,7 +52,7 @@ def traffic(
 ) -> list[str]:
     """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
     environment which nobody wrote for a pattern."""
-    written = {one.task.id for one in learning.tasks_of(connection, alias, base)}
+    written = {one.task.id for one in learning.tasks_of(connection, alias)}
     found = []
     for rate in task_rates(connection, alias, base, number):
         try:
@@ -68,6 +69,6 @@ def known(connection: "Connection", alias: str, base: str, cycle: str) -> list[K
     not keep a redo from writing the same."""
     return [
         Known.recorded(one.task.gold_actions, one.task.instruction)
-        for one in learning.tasks_of(connection, alias, base)
+        for one in learning.tasks_of(connection, alias)
         if one.cycle != cycle
     ]

@@ -332,7 +332,7 @@ def test_a_read_is_one_moment_however_many_questions_it_asks(engine: Engine) -> 
 NAMES: Final = ("a", "b")
 name = st.sampled_from(NAMES)
 arm = st.sampled_from((None, *NAMES))
-why = st.sampled_from(("operator", "canary", "promoted", "rollback", "expired"))
+why = st.sampled_from(("operator", "canary", "promoted", "rollback", "expired", "rebased"))
 verdict = st.sampled_from(("PROMOTE", "REJECT", "EXTEND"))
 retired = st.sampled_from(("rejected", "draining", "unloaded", "collected"))
 mostly_agent = st.sampled_from(("agent", "agent", "agent", "other"))

@@ -20,7 +20,7 @@ from events.serving import (
 )
 
 A: Final = "a"
-WHYS: Final[tuple[Why, ...]] = ("canary", "promoted", "rollback", "operator", "expired")
+WHYS: Final[tuple[Why, ...]] = ("canary", "promoted", "rollback", "operator", "expired", "rebased")
 
 
 def produced() -> AdapterProduced:

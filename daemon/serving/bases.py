@@ -1,0 +1,56 @@
+"""A new base model: routes that name an old one move to what the engines serve now.
+
+    rebased(table, look)     the routes that turn, by alias
+    move(app, fleet)         the same, decided
+
+An adapter is a difference to one base, and on another one it is noise. So when every engine answers
+and none of them serves the base of a route any more, but all serve one other, the alias begins anew
+there: the new base answers alone, and the old one's adapters drain. Tasks stay, numbers are kept
+for each base by itself. Guarantee: an engine that is away moves nobody, for it may serve the old
+base when it is back. Not covered: engines of several new bases; then a person says which.
+"""
+
+from typing import TYPE_CHECKING
+
+from consumers import serving
+from consumers.serving import RouteTable
+from daemon.serving.decisions import Decisions
+from daemon.serving.fleet import Fleet, Look
+from events.serving import RouteChanged, RouteShare
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+
+def rebased(table: RouteTable, look: Look) -> list[RouteChanged]:
+    """The routes whose base nobody serves any more, on the one that everybody serves."""
+    served = {one.base for one in look.holding.values()}
+    if look.lost or len(served) != 1:
+        return []
+    (base,) = served
+    return [
+        RouteChanged(
+            alias=route.alias,
+            base=base,
+            shares=(RouteShare(share=1),),
+            why="rebased",
+            reason=f"the engines serve {base}, and no longer {route.standing.base}",
+        )
+        for route in table.routes
+        if route.standing.base != base
+    ]
+
+
+def move(app: "App", fleet: Fleet) -> list[RouteChanged]:
+    """Turn what has to turn; the routes that did. Whoever calls is `acting`. Raises LogError,
+    DatabaseUnavailable, DecisionRefused."""
+    with app.reading() as connection:
+        table = serving.route_table(connection)
+    if not table.routes or not fleet.engines:
+        return []
+    turned = rebased(table, fleet.look())
+    for route in turned:
+        standing = table.route(route.alias)
+        assert standing is not None, "it is one of the table's"
+        Decisions(app).take(route, f"rebased {route.base}", standing.cause)
+    return turned
