@@ -1,0 +1,132 @@
+"""What a cycle needs next: every state of its job and its adapter, and nothing in between."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
+from events.lifecycle import NEXT, State
+
+BEGUN: Final = View(cycle="c", diagnosed=False, directed=False)
+DIRECTED: Final = replace(BEGUN, diagnosed=True, directed=True)
+TRAINED: Final = replace(DIRECTED, job=JobView("trained"))
+CALLED_OFF: Final = "ada called it off"
+
+
+def after(*states: State) -> View:
+    """A cycle whose adapter went this way."""
+    return replace(TRAINED, adapter=AdapterView(states[-1], frozenset(states), "why"))
+
+
+def test_the_leader_goes_from_a_round_over_a_directive_to_tasks() -> None:
+    assert following(BEGUN) is Step.DIAGNOSE
+    assert following(replace(BEGUN, diagnosed=True)) is Step.DIRECT
+    assert following(DIRECTED) is Step.PROPOSE
+    assert {OWNER[step] for step in (Step.DIAGNOSE, Step.DIRECT, Step.PROPOSE)} == {"schedule"}
+
+
+def test_an_open_job_is_run_and_a_trained_one_waits_for_its_adapter() -> None:
+    assert following(replace(DIRECTED, job=JobView(None))) is Step.TRAIN
+    assert following(TRAINED) is Step.TRAIN
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cycle"),
+    [
+        ("competence_gap", "nothing_learnable"),
+        ("failed", "failed"),
+        ("cancelled", "cancelled"),
+    ],
+)
+def test_a_job_that_left_nothing_ends_the_cycle(outcome: str, cycle: str) -> None:
+    job = JobView(outcome, "its words")  # type: ignore[arg-type]
+    assert following(replace(DIRECTED, job=job)) == Ended(cycle, "its words")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ((State.PRODUCED,), Step.STAGE),
+        ((State.PRODUCED, State.STAGED), Step.EVALUATE),
+        ((State.STAGED, State.EVALUATED), Step.EVALUATE),
+        ((State.EVALUATED, State.GATED), Step.ROUTE),
+        ((State.GATED, State.CANARY), Step.WATCH),
+        ((State.STAGED, State.UNLOADED), Step.STAGE),
+    ],
+)
+def test_an_adapter_goes_on_from_where_it_is(way: tuple[State, ...], expected: Step) -> None:
+    assert following(after(*way)) is expected
+    assert OWNER[expected] == "work"
+
+
+@pytest.mark.parametrize(
+    ("way", "outcome"),
+    [
+        ((State.CANARY, State.PROMOTED), "promoted"),
+        ((State.PROMOTED, State.ROLLED_BACK), "promoted"),
+        ((State.PROMOTED, State.DRAINING, State.UNLOADED), "promoted"),
+        ((State.CANARY, State.ROLLED_BACK), "rolled_back"),
+        ((State.EVALUATED, State.REJECTED), "rejected"),
+        ((State.REJECTED, State.UNLOADED, State.COLLECTED), "rejected"),
+        ((State.CANARY, State.DRAINING), "inconclusive"),
+        ((State.STAGED, State.DRAINING), "cancelled"),
+    ],
+)
+def test_how_an_adapter_came_out_is_how_its_cycle_ends(
+    way: tuple[State, ...], outcome: str
+) -> None:
+    """Also where the leader looks late, when the adapter has gone on."""
+    found = following(after(*way))
+    assert isinstance(found, Ended)
+    assert (found.outcome, found.reason) == (outcome, "why")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [BEGUN, DIRECTED, after(State.PRODUCED), after(State.STAGED), after(State.GATED)],
+)
+def test_what_was_called_off_before_it_answered_anybody_ends(view: View) -> None:
+    assert following(replace(view, cancelled=CALLED_OFF)) == Ended("cancelled", CALLED_OFF)
+
+
+def test_what_was_called_off_waits_for_its_job_to_stop() -> None:
+    running = replace(DIRECTED, job=JobView(None), cancelled=CALLED_OFF)
+    assert following(running) is Step.TRAIN
+    stopped = replace(running, job=JobView("cancelled", CALLED_OFF))
+    assert following(stopped) == Ended("cancelled", CALLED_OFF)
+
+
+def test_what_answers_somebody_is_taken_back_and_not_called_off() -> None:
+    assert following(replace(after(State.CANARY), cancelled=CALLED_OFF)) is Step.WATCH
+
+
+@st.composite
+def _ways(draw: st.DrawFn) -> tuple[State, ...]:
+    """Any life of an adapter, step by step as `NEXT` allows."""
+    way = [State.PRODUCED]
+    for _ in range(draw(st.integers(0, 12))):
+        following_states = sorted(NEXT[way[-1]])
+        if not following_states:
+            break
+        way.append(draw(st.sampled_from(following_states)))
+    return tuple(way)
+
+
+@given(_ways(), st.sampled_from([None, CALLED_OFF]))
+def test_an_end_is_final_once_live_traffic_or_the_gate_has_spoken(
+    way: tuple[State, ...], cancelled: str | None
+) -> None:
+    """Whatever an adapter lives through later, the outcome that counts does not change (a person
+    may still promote a rejected one: then that is how it came out)."""
+    found = following(replace(after(*way), cancelled=cancelled))
+    been = set(way)
+    if State.PROMOTED in been:
+        assert found == Ended("promoted", "why")
+    elif State.ROLLED_BACK in been:
+        assert found == Ended("rolled_back", "why")
+    elif isinstance(found, Step):
+        assert OWNER[found] == "work"
+        assert found is Step.WATCH or cancelled is None
