@@ -1,0 +1,41 @@
+"""An author that needs no model and no environment: two tasks of a pattern, one in vain, one job.
+
+It follows from the cycle alone, so another leader, or the same one again, writes the same.
+"""
+
+from consumers.learning import CycleRow
+from daemon.leader import Proposal
+from events.envelope import derived_id
+from events.learning import Decision, Directive, DirectiveWritten, Quota
+from tests.consumers.cycling import PATTERN, proposed, rejected, requested
+
+TASKS = 2
+REJECTED = 1
+
+
+class Fixed:
+    """Writes the same for the same cycle; with `lacking`, no job."""
+
+    def __init__(self, lacking: str | None = None) -> None:
+        self.lacking = lacking
+
+    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+        """One pattern, two tasks."""
+        assert cycle.round is not None, "a cycle is diagnosed first"
+        quota = Quota(pattern=PATTERN, tasks=TASKS, priority=0.5, status="NEW")
+        return DirectiveWritten(
+            cycle=cycle.cycle, round=cycle.round, directive=Directive(quotas=(quota,))
+        )
+
+    def propose(self, cycle: CycleRow) -> Proposal:
+        """Its tasks, what was written in vain, and the job."""
+        assert cycle.directive is not None, "a cycle is directed first"
+        number = cycle.number
+        tasks = [proposed(f"shop/{number}-{one}", number) for one in range(TASKS)]
+        said: list[Decision] = [*tasks, rejected("it says the answer", number)]
+        if self.lacking is None:
+            said.append(requested(number))
+        return Proposal(
+            {derived_id(cycle.cycle, "said", str(place)): one for place, one in enumerate(said)},
+            self.lacking,
+        )
