@@ -47,8 +47,8 @@ check: lint ## Lint and the tests that need no service: five minutes.
 test: components $(LEARNER) ## Every test, against a real Kafka, PostgreSQL and vLLM.
 	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 $(PYTEST)
 
-demo: $(READY) ## Rollouts, folded through killed processes into failure patterns. Needs no service.
-	@$(BIN)/python -m ops.demo
+demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.
+	@$(BIN)/python -m ops.demo $(DEMO)
 
 learner: $(LEARNER) ## The packages of the learner too (torch, transformers, peft): 4.7 GB.
 

@@ -1,186 +1,135 @@
-"""make demo: from rollouts to ranked failure patterns, through killed processes.
+"""make demo: a deployed agent keeps failing at something, and gets better by itself.
 
-    python -m ops.demo [--seed N] [--tasks N] [--trials N] [--home FOLDER]
+    python -m ops.demo [--home FOLDER] [--fresh] [--small] [--general] [--out FOLDER]
 
-It plays a scripted agent in the environment shop, imports the rollouts, kills the folding process
-with SIGKILL while it works, several times, and shows that the tables are the same as those of a
-fold that nobody disturbed. Exit code 1 if they are not. Uses the embedded defaults alone, whatever
-is configured; the home stays, so that the commands it names can be tried.
+Starts `kintsugi up` on a home of its own and customers who talk to its gateway, follows the tables
+until the first cycle has ended, then has the base and the adapter play held-out tasks, and writes
+demo-report.json and demo-report.html. Nothing is done by hand: the daemon is configured, and
+watched. Kill any of its processes, this one included, and run it again: it goes on where it was.
+Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1 when it failed.
 """
 
 import argparse
+import json
 import os
-import random
-import shutil
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.live import Live
 
-from envs.shop.environment import Shop
-from ops.demo.agent import Attempt, attempts
-from ops.demo.mistakes import CATEGORY
-from ops.demo.steps import Demo, DemoFailed
-from ops.demo.traffic import make_tasks
+from daemon.app import App
+from events.errors import KintsugiError
+from ops.demo import report, view
+from ops.demo.children import Children
+from ops.demo.crowd import PACE, PER_MINUTE, write
+from ops.demo.ending import measured, tell
+from ops.demo.place import SIZES, Place, make
+from ops.demo.watch import Seen, look
 
-KILLS: Final = 3
+CALM: Final = 40.0
+"""Customers a minute while a job or a trial runs: with so few cores they take the time from each
+other."""
 
-LIFE: Final = 0.12
-"""At most this part of the work is done before a kill is due."""
+_LOOK_SECONDS: Final = 0.5
+_SERVES, _STILL = 0, 6
+PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
 
-DELAY: Final = 40e-6
-"""Seconds per rollout: a due kill falls within about one transaction, anywhere in it."""
 
-SHOWN_PATTERNS: Final = 5
+class Clock:
+    """Seconds that the demo ran in a home, all its runs together."""
+
+    def __init__(self, place: Place) -> None:
+        self._file = place.home / "seconds"
+        before = float(self._file.read_text()) if self._file.exists() else 0.0
+        self._began = time.monotonic() - before
+
+    def seconds(self) -> float:
+        """Until now, and remembered."""
+        found = time.monotonic() - self._began
+        write(self._file, f"{found:.1f}")
+        return found
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m ops.demo", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--trials", type=int, default=4)
-    parser.add_argument("--home", type=Path, default=Path(".local/demo"))
-    chosen = parser.parse_args()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
-    started = time.monotonic()
+    given = _parser().parse_args()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     try:
-        equal = tell(console, chosen.home, chosen.seed, chosen.tasks, chosen.trials)
-    except DemoFailed as error:
+        place = make(given.home, SIZES["small" if given.small else "whole"], fresh=given.fresh)
+        with App(place.settings()) as app:
+            # Made and migrated before anybody else opens it.
+            app.settle()
+            clock = Clock(place)
+            follow(app, place, console, clock)
+            story = measured(app, place, console, compared=given.general)
+            document = report.made(story, clock.seconds())
+    except KintsugiError as error:
         print(error, file=sys.stderr)
-        return 1
-    console.print(f"\n{time.monotonic() - started:.0f} s. Look around:", end=" ")
-    home = os.path.relpath(chosen.home)
-    console.print(f"KINTSUGI_HOME={home} .venv/bin/kintsugi patterns", style="bold")
-    return 0 if equal else 1
+        return FAILED
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    given.out.mkdir(parents=True, exist_ok=True)
+    write(given.out / "demo-report.json", json.dumps(document, indent=1))
+    write(given.out / "demo-report.html", report.page(document))
+    tell(console, document, story)
+    home = os.path.relpath(given.home)
+    console.print(f"\nThe page: {given.out / 'demo-report.html'}. Look around:", end=" ")
+    console.print(f"KINTSUGI_HOME={home} .venv/bin/kintsugi status", style="bold")
+    if not story.rebuild_equal:
+        return FAILED
+    return PROMOTED if story.cycle.outcome == "promoted" else OTHERWISE
 
 
-def tell(console: Console, home: Path, seed: int, tasks: int, trials: int) -> bool:
-    """The demo, step by step; whether the killed and the undisturbed fold are equal."""
-    shutil.rmtree(home, ignore_errors=True)
-    demo = Demo(home)
-    shop = Shop()
-    made = list(attempts(shop, make_tasks(shop, seed, tasks), trials, seed))
-    failed = sum(not attempt.record["success"] for attempt in made)
-    _head(console, 1, "rollouts")
-    console.print(
-        f"A scripted agent serves {tasks:,} customers of a small shop, {trials} times each: "
-        f"{len(made):,} rollouts, {failed:,} failed."
+def follow(app: App, place: Place, console: Console, clock: Clock) -> None:
+    """Start everything and watch until the first cycle has ended. Raises WillNotRun."""
+    if look(app).over:
+        return
+    with Children(place) as children:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=4) as live:
+                for seen in _watched(app, place, children):
+                    live.update(view.picture(seen, clock.seconds()))
+            return
+        told = set[str]()
+        for seen in _watched(app, place, children):
+            seconds = clock.seconds()
+            for name, words in view.steps(seen):
+                if name not in told:
+                    told.add(name)
+                    console.print(f"{seconds:5.0f} s  {words}", soft_wrap=True)
+
+
+def _watched(app: App, place: Place, children: Children) -> Iterator[Seen]:
+    """Look again and again, and keep everything running. Raises WillNotRun."""
+    while True:
+        seen = look(app)
+        busy = view.stop(seen) in (_SERVES, _STILL)
+        write(place.home / PACE, str(PER_MINUTE if busy else CALM))
+        yield seen
+        if seen.over:
+            return
+        children.look_after()
+        time.sleep(_LOOK_SECONDS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.demo", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--home", type=Path, default=Path(".local/demo"), metavar="FOLDER")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="of the reports")
+    parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
+    parser.add_argument(
+        "--general", action="store_true", help="the same budget on tasks of the traffic beside it"
     )
-    _import(console, demo, made)
-    _fold(console, demo, len(made), seed)
-    _patterns(console, demo)
-    _compare(console, demo, made)
-    return _equal(console, demo)
-
-
-def _import(console: Console, demo: Demo, made: list[Attempt]) -> None:
-    _head(console, 2, "events")
-    demo.write_rollouts(made)
-    began = time.monotonic()
-    first = demo.run("import", str(demo.rollouts), "--no-wait")
-    seconds = time.monotonic() - began
-    console.print(
-        f"kintsugi import: {first['imported']:,} events appended to the log in {seconds:.1f} s, "
-        "not folded yet."
-    )
-
-
-def _fold(console: Console, demo: Demo, total: int, seed: int) -> None:
-    _head(console, 3, "projection, with kill -9 in the middle")
-    random_ = random.Random(f"kills {seed}")
-    folded = 0
-    for _ in range(KILLS):
-        due = folded + 1 + int(total * random_.uniform(0, LIFE))
-        death = demo.fold_and_kill(due, delay=random_.uniform(0, DELAY * total))
-        folded = death.folded
-        console.print(
-            f"kintsugi consume, process {death.pid}: killed after {death.seconds:.1f} s with "
-            f"{death.folded:>5,} of {total:,} rollouts folded"
-        )
-        if folded == total:
-            raise DemoFailed(
-                f"the process was killed with all of {total} rollouts folded, which is "
-                "not in the middle; run it again with more --tasks"
-            )
-    finished = demo.fold(total)
-    console.print(
-        f"kintsugi consume, process {finished.pid}: finished after {finished.seconds:.1f} s with "
-        f"{finished.folded:,} of {total:,}"
-    )
-    again = demo.run("import", str(demo.rollouts))
-    console.print(
-        f"The same file imported again: {again['imported']} new, "
-        f"{again['duplicates']:,} duplicates."
-    )
-
-
-def _patterns(console: Console, demo: Demo) -> None:
-    _head(console, 4, "failure patterns, what to train next first")
-    patterns = demo.run("patterns")
-    table = Table(box=None, pad_edge=False)
-    for title in ("priority", "failures", "attempts", "pass rate"):
-        table.add_column(title, justify="right")
-    table.add_column("category")
-    table.add_column("first gold write that was not made")
-    for line in patterns[:SHOWN_PATTERNS]:
-        table.add_row(
-            f"{line['priority']:.3f}", str(line["failures"]), str(line["attempts"]),
-            f"{line['pass_rate']:.0%}", line["category"], line["pivot"],
-        )  # fmt: skip
-    console.print(table)
-    console.print(f"... {len(patterns)} in all (kintsugi patterns)", style="dim")
-
-
-def _compare(console: Console, demo: Demo, made: list[Attempt]) -> None:
-    """What the agent was made to do wrong against what the diagnosis says."""
-    _head(console, 5, "the diagnosis against what the script did wrong")
-    lines = demo.run("rollouts", "ls", "--failed")
-    found = {(line["task"], line["trial"]): line["category"] for line in lines}
-    planted = Counter[Any]()
-    agreed = Counter[Any]()
-    for attempt in made:
-        if attempt.mistake is None or attempt.record["success"]:
-            continue
-        key = (f"shop/{attempt.record['task']['id']}", attempt.record["trial"])
-        planted[attempt.mistake] += 1
-        agreed[attempt.mistake] += found.get(key) == CATEGORY[attempt.mistake]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("the agent ...")
-    table.add_column("failures", justify="right")
-    table.add_column("found", justify="right")
-    table.add_column("as")
-    for mistake, count in planted.most_common():
-        table.add_row(mistake.value, str(count), str(agreed[mistake]), CATEGORY[mistake])
-    console.print(table)
-    console.print(
-        "One scripted mistake at most per attempt: a check of the path, and easier than real logs.",
-        style="dim",
-    )
-
-
-def _equal(console: Console, demo: Demo) -> bool:
-    _head(console, 6, "the same tables as without a kill")
-    killed = demo.digest()
-    undisturbed = demo.digest(undisturbed=True)
-    rebuilt = demo.run("rebuild")
-    equal = killed == undisturbed == rebuilt["hash"] and rebuilt["equal"] is True
-    console.print(f"folded through {KILLS} kills     {killed}")
-    console.print(f"folded without a kill      {undisturbed}")
-    console.print(f"rebuilt from the log       {rebuilt['hash']}")
-    console.print(
-        "EQUAL, row for row" if equal else "NOT EQUAL", style="bold green" if equal else "bold red"
-    )
-    return equal
-
-
-def _head(console: Console, number: int, title: str) -> None:
-    console.print(f"\n[bold]{number}  {title}[/bold]")
+    return parser
 
 
 if __name__ == "__main__":

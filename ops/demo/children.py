@@ -1,0 +1,105 @@
+"""What the demo starts: programs that are brought back when they are killed, and end with it.
+
+    with Children(place) as children:
+        while ...: children.look_after()
+
+`kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
+ends with this process, whatever becomes of that (daemon/attached.py).
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from events.errors import KintsugiError
+from ops.demo.place import ROOT, Place
+
+PROGRAMS: Final[dict[str, Sequence[str]]] = {
+    "up": ("daemon", "up"),
+    "crowd": ("ops.demo.crowd", "{home}"),
+}
+_PAUSE_SECONDS: Final = 1.0
+_MOST_IN_A_ROW: Final = 15
+_STEADY_SECONDS: Final = 20.0
+_STOP_SECONDS: Final = 60.0
+
+
+class WillNotRun(KintsugiError):
+    """A program that ends again and again."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """A program and its process."""
+
+    process: "subprocess.Popen[bytes]"
+    since: float
+    in_a_row: int = 0
+
+
+class Children:
+    """The programs of a place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._children: dict[str, _Child] = {}
+
+    def __enter__(self) -> Self:
+        for name in PROGRAMS:
+            self._children[name] = _Child(self._started(name), time.monotonic())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The customers first: they would wait for a gateway that does not come back."""
+        for name in reversed(PROGRAMS):
+            process = self._children[name].process
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _let_go(process)
+
+    def look_after(self) -> list[str]:
+        """Bring back who has ended; who that was. Raises WillNotRun."""
+        ended = []
+        for name, child in self._children.items():
+            if child.process.poll() is None:
+                continue
+            now = time.monotonic()
+            child.in_a_row = 0 if now - child.since >= _STEADY_SECONDS else child.in_a_row + 1
+            if child.in_a_row >= _MOST_IN_A_ROW:
+                raise WillNotRun(
+                    f"{name} ended {child.in_a_row} times in a row; see "
+                    f"{self._place.home / name}.log, or begin anew with --fresh"
+                )
+            _let_go(child.process)
+            time.sleep(_PAUSE_SECONDS)
+            child.process, child.since = self._started(name), time.monotonic()
+            ended.append(name)
+        return ended
+
+    def _started(self, name: str) -> "subprocess.Popen[bytes]":
+        arguments = [one.format(home=self._place.home) for one in PROGRAMS[name]]
+        with (self._place.home / f"{name}.log").open("ab") as output:
+            # A group of its own: an interrupt at the terminal is this process's to pass on.
+            return subprocess.Popen(
+                [sys.executable, "-m", "daemon.attached", *arguments],
+                cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
+                stderr=output, process_group=0,
+            )  # fmt: skip
+
+
+def _let_go(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None, "it was given one"
+    process.stdin.close()

@@ -1,0 +1,186 @@
+"""The customers: clients of the gateway, several at once, who come until they are told to stop.
+
+    python -m ops.demo.crowd HOME [--at-once N]
+
+Each plays a task of the mix: the user's words and the shop's tools are on this side, and every word
+of the agent comes through the gateway, as from any OpenAI-compatible endpoint. The session names
+its task, with a key that is trusted to do so, and is ended when the customer leaves. A gateway that
+is away is waited for. No task is ever played again: the file `customers` of the home counts them.
+How many come per minute is said by its file `pace`, which may change at any time.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import httpx2
+
+from daemon.settings import load
+from envs.endpoint import AnswerFailed, Usage, request_seed, wire
+from envs.environment import Environment
+from envs.episode import Termination
+from envs.evaluation import Setup, play, scripted_user
+from envs.shop.environment import Shop
+from envs.task import TaskDefinition
+from events.messages import Message
+from ops.demo.place import ALIAS, MIX, Place
+from producers.conversation import parse_messages
+
+FIRST_TASK: Final = 1 << 26
+"""Seed of the first customer's task; training and held-out tasks have others."""
+AT_ONCE: Final = 6
+PER_MINUTE: Final = 300.0
+"""Where nobody has said another pace."""
+PACE: Final = "pace"
+
+_MAX_TOKENS: Final = 64
+_PATIENCE_SECONDS: Final = 120.0
+_PAUSE_SECONDS: Final = 0.3
+
+
+class Agent:
+    """The agent of one session, as its customer sees it."""
+
+    remarks: Sequence[str] = ()
+    usage = Usage()
+
+    def __init__(
+        self, client: httpx2.AsyncClient, environment: Environment, task: TaskDefinition, seed: int
+    ) -> None:
+        self.session = f"customer-{task.id.rpartition('/')[2]}"
+        self._client = client
+        self._tools = [dict(schema) for schema in environment.schemas(task)]
+        self._headers = {"x-kintsugi-session": self.session, "x-kintsugi-task": task.id}
+        self._seed = seed
+
+    async def reply(self, messages: Sequence[Message]) -> Message:
+        """What it says or calls next. Raises AnswerFailed."""
+        body = {
+            "model": ALIAS, "messages": [wire(one) for one in messages], "tools": self._tools,
+            "max_tokens": _MAX_TOKENS, "temperature": 1.0,
+            "seed": request_seed(self._seed, len(messages)),
+        }  # fmt: skip
+        answer = await posted(self._client, "/chat/completions", body, self._headers)
+        if not answer.is_success:
+            raise AnswerFailed(Termination.AGENT_ERROR, f"{answer.status_code}: {answer.text}")
+        (message,) = parse_messages([answer.json()["choices"][0]["message"]])
+        return message
+
+    async def leave(self) -> None:
+        """Say that the conversation is over."""
+        await posted(self._client, f"/sessions/{self.session}/end", None, {})
+
+
+async def posted(
+    client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
+) -> httpx2.Response:
+    """The answer, once there is somebody who answers. Raises AnswerFailed when nobody does."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            answer = await client.post(path, json=body, headers=headers)
+        except httpx2.TransportError as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if answer.status_code < 500:
+                return answer
+            reason = f"{answer.status_code}: {answer.text}"
+        if time.monotonic() >= deadline:
+            raise AnswerFailed(Termination.INFRASTRUCTURE_ERROR, reason)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+class Queue:
+    """Who comes next: tasks of the mix, each once for all time, in the pace of the home."""
+
+    def __init__(self, environment: Environment, home: Path) -> None:
+        self._counter = counter = home / "customers"
+        self._pace = home / PACE
+        self._number = int(counter.read_text()) if counter.exists() else 0
+        self._tasks = self._from(environment, self._number)
+        self._next = time.monotonic()
+
+    @staticmethod
+    def _from(environment: Environment, number: int) -> Iterator[TaskDefinition]:
+        return islice(environment.mixture(MIX, 0, FIRST_TASK), number, None)
+
+    async def next(self) -> TaskDefinition:
+        """The next customer's task, when it is their time."""
+        task, self._number = next(self._tasks), self._number + 1
+        write(self._counter, str(self._number))
+        now = time.monotonic()
+        per_minute = float(self._pace.read_text()) if self._pace.exists() else PER_MINUTE
+        self._next = max(self._next + 60 / per_minute, now)
+        await asyncio.sleep(self._next - now)
+        return task
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_name(f"tmp-{path.name}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
+async def serve(place: Place, at_once: int) -> None:
+    """Let customers come until this is cancelled."""
+    shop, settings = Shop(), load()
+    queue = Queue(shop, place.home)
+    client = httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{settings.gateway.port}/v1", trust_env=False, timeout=60,
+        headers={"authorization": f"Bearer {place.key}"},
+    )  # fmt: skip
+    async with client, asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(_customers(shop, client, queue))
+
+
+async def _customers(shop: Shop, client: httpx2.AsyncClient, queue: Queue) -> None:
+    """One after the other, through one door."""
+    while True:
+        task = await queue.next()
+        agents: list[Agent] = []
+
+        def agent(task: TaskDefinition, seed: int, agents: list[Agent] = agents) -> Agent:
+            agents.append(Agent(client, shop, task, seed))
+            return agents[0]
+
+        await play(Setup(shop, agent, scripted_user(shop)), task, 0)
+        try:
+            await agents[0].leave()
+        except AnswerFailed as failure:
+            # Then the session ends when nothing was heard of it for a while.
+            print(f"{agents[0].session} was not ended: {failure}", file=sys.stderr)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.crowd")
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    given = parser.parse_args()
+    place = Place(given.home.absolute())
+    os.environ.update(place.variables)
+
+    async def until_told() -> None:
+        own = asyncio.current_task()
+        assert own is not None, "it runs in one"
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
+        try:
+            await serve(place, given.at_once)
+        except asyncio.CancelledError:
+            return
+
+    asyncio.run(until_told())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

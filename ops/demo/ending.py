@@ -1,0 +1,158 @@
+"""How the demo ends: held-out tasks, why the adapter is there, the same tables again, in words.
+
+story = measured(app, place, console, compared=False)
+tell(console, document, story)
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from consumers import reads
+from consumers.explaining import Node, explain
+from daemon.app import App
+from daemon.cli.explain import tree
+from daemon.serving.trial import Adapter
+from events.errors import KintsugiError
+from ops.demo import general, heldout
+from ops.demo.place import ROOT, Place
+from ops.demo.report import Story, Trained, gate_words
+from ops.demo.watch import Point, curve, look, tallies
+
+_EXAMPLES: Final = 2
+"""Of the rollouts and of the tasks of a pattern, how many the terminal names."""
+
+
+class NothingTrained(KintsugiError):
+    """The cycle ended without an adapter."""
+
+
+class NotRebuilt(KintsugiError):
+    """The log could not be folded again."""
+
+
+def measured(app: App, place: Place, console: Console, *, compared: bool) -> Story:
+    """Everything that came of a cycle that has ended. Raises NothingTrained, NotMeasured,
+    NotTrained, NotRebuilt."""
+    seen = look(app)
+    cycle, job, adapter = seen.cycle, seen.job, seen.adapter
+    assert cycle is not None, "it was followed to its end"
+    if job is None or adapter is None:
+        raise NothingTrained(
+            f"the cycle ended, {cycle.outcome}: {cycle.ended_because}; begin anew with --fresh"
+        )
+    players: list[Adapter | None] = [
+        None,
+        Adapter(name=adapter.adapter, folder=adapter.path, sha256=adapter.sha256),
+    ]
+    columns = TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        if compared:
+            training = shown.add_task("general RL", total=job.spec.sampler.rollouts)
+
+            def went_on(points: list[Point]) -> None:
+                shown.update(training, completed=points[-1].rollouts if points else 0)
+
+            players.append(general.trained(place, job, went_on))
+        playing = shown.add_task("held-out tasks", total=None)
+
+        def played(done: int, whole: int) -> None:
+            shown.update(playing, completed=done, total=whole)
+
+        found = heldout.measure(place, job.base, players, played)
+    with app.reading() as connection:
+        return Story(
+            cycle=cycle,
+            patterns=reads.pattern_lines(connection, cycle.alias),
+            live=list(tallies(connection)),
+            job=job,
+            adapter=adapter,
+            before=found[0],
+            after=Trained(seen.curve, found[1]),
+            general=Trained(list(curve(general.folder_of(place))), found[2]) if compared else None,
+            explained=explain(connection, adapter.adapter),
+            rebuild_equal=_rebuilt(place),
+        )
+
+
+def _rebuilt(place: Place) -> bool:
+    """Whether the log, folded again from the start, gives the very same tables."""
+    done = subprocess.run(
+        [sys.executable, "-m", "daemon", "rebuild", "--json"],
+        cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if not done.stdout.strip():
+        raise NotRebuilt(f"kintsugi rebuild: {done.stderr.strip()}")
+    return json.loads(done.stdout)["equal"] is True
+
+
+def tell(console: Console, report: Mapping[str, Any], story: Story) -> None:
+    """What failed before, what was trained, what the gate said, and why, for a terminal."""
+    console.print("\n[bold]What failed before[/bold]")
+    for one in story.patterns[:4]:
+        console.print(
+            f"  {one.pattern}: {one.failures} failures, priority {one.priority:.3f}", markup=False
+        )
+    training = report["training"]
+    console.print("\n[bold]What was trained[/bold]")
+    console.print(
+        f"  {report['adapter']} for {report['target']['capability']}: {report['tasks_written']} "
+        f"tasks written ({report['tasks_rejected']} rejected), {training['rollouts']:,} rollouts "
+        f"in {training['seconds']:.0f} s"
+    )
+    console.print("\n[bold]The gate[/bold]")
+    console.print(f"  {gate_words(report['gate'])}")
+    console.print("\n[bold]Held-out tasks, pass^1 (95 %)[/bold]")
+    console.print(_table(report))
+    console.print("\n[bold]Why this adapter[/bold]")
+    console.print(tree(short(story.explained)))
+    equal = "equal, row for row" if report["rebuild_equal"] else "NOT EQUAL"
+    console.print(f"\nThe tables, folded again from the log: {equal}.")
+    console.print(
+        f"[bold]{report['outcome']}[/bold] after {report['seconds']:.0f} s: {report['reason']}"
+    )
+
+
+def _table(report: Mapping[str, Any]) -> Table:
+    target, others, beside = report["target"], report["others"], report["general"]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("  kind")
+    for name in ("before", "after", "gain", *(["general RL"] if beside else [])):
+        table.add_column(name, justify="right")
+
+    def row(name: str, one: Mapping[str, Any], bounds: list[float], other: float | None) -> None:
+        gain = f"{one['after'] - one['before']:+.1%} [{bounds[0]:+.1%}, {bounds[1]:+.1%}]"
+        gone = [] if other is None else [f"{other:.1%}"]
+        table.add_row(f"  {name}", f"{one['before']:.1%}", f"{one['after']:.1%}", gain, *gone)
+
+    row(
+        f"{target['capability']} (target)", target, [target["low"], target["high"]],
+        beside and beside["target"]["after"],
+    )  # fmt: skip
+    for kind, one in others.items():
+        row(kind, one, one["gain_interval"], beside and beside["others"][kind])
+    traffic = report["traffic"]
+    row(
+        "all traffic", traffic, [traffic["low"], traffic["high"]],
+        beside and beside["traffic"]["after"],
+    )  # fmt: skip
+    return table
+
+
+def short(node: Node) -> Node:
+    """The tree with a few examples of each kind, and how many more there are."""
+    kept: list[Node] = []
+    for kind in dict.fromkeys(one.kind for one in node.because):
+        same = [one for one in node.because if one.kind == kind]
+        most = _EXAMPLES if kind in ("rollout", "task") else len(same)
+        kept += [short(one) for one in same[:most]]
+        if len(same) > most:
+            kept.append(Node(f"{len(same) - most} more", kind, ""))
+    return replace(node, because=tuple(kept))

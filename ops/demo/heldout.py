@@ -1,0 +1,166 @@
+"""What came of it: the base and what was trained play tasks that nobody has trained or chosen on.
+
+    measured = measure(place, [None, adapter], told)      player -> Outcomes
+
+All players meet the same tasks with the same random numbers, in processes of `daemon.serving.trial`
+side by side; what is on disk is not played again. Differences between two players are taken task
+by task, and their intervals are those of envs/statistics.py.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Final
+
+from daemon.jobs.runner import JOURNAL
+from daemon.serving.trial import CHUNK, Adapter, Plan, read_played
+from envs.shop.environment import Shop
+from envs.statistics import LEVEL, RESAMPLES, Interval, mean
+from events.canonical import exact_json, sha256
+from events.errors import KintsugiError
+from ops.demo.place import ALIAS, MIX, ROOT, Place
+
+FIRST_TASK: Final = 1 << 27
+"""Seed of the first held-out task of each kind."""
+TRIALS: Final = 3
+PARTS: Final = 2
+"""Processes side by side: the tasks of the one are not those of the other."""
+_LOOK_SECONDS: Final = 0.5
+
+Outcomes = Mapping[str, Mapping[str, Sequence[bool]]]
+"""Kind -> task -> whether each trial passed."""
+
+
+class NotMeasured(KintsugiError):
+    """A process that played held-out tasks ended early."""
+
+
+def measure(
+    place: Place, base: str, players: Sequence[Adapter | None], told: Callable[[int, int], None]
+) -> list[Outcomes]:
+    """What each player earns. `told` hears how many rollouts of how many are played. Raises
+    NotMeasured."""
+    plans = [_plan(place, base, players, part) for part in range(PARTS)]
+    folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
+    whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)
+    running = [_started(place, folder, plan) for folder, plan in zip(folders, plans, strict=True)]
+    try:
+        while any(process.poll() is None for process in running):
+            told(min(whole, sum(_chunks(folder) for folder in folders) * CHUNK), whole)
+            time.sleep(_LOOK_SECONDS)
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
+    for process, folder in zip(running, folders, strict=True):
+        if process.returncode != 0:
+            raise NotMeasured(
+                f"held-out tasks were not played to the end, see {folder}.log; make demo goes on "
+                "where it was"
+            )
+    told(whole, whole)
+    return _outcomes(plans, folders, len(players))
+
+
+def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int) -> Plan:
+    shop, settings = Shop(), place.settings()
+    tasks = [
+        shop.generate(kind, FIRST_TASK + number).id
+        for number in range(place.size.held_out)
+        for kind in MIX
+    ]
+    names = [None if one is None else one.sha256 for one in players]
+    name = f"held-out {part} {sha256(exact_json(names))}"
+    return Plan(
+        name=name,
+        environment=shop.name,
+        checkpoint=str(settings.agents[0].checkpoint),
+        alias=ALIAS,
+        base=base,
+        players=tuple(players),
+        tasks=tuple(tasks[part::PARTS]),
+        trials=TRIALS,
+        seed=Random("held-out").getrandbits(48),
+        max_tokens=settings.trial.max_tokens,
+        threads=1,
+    )
+
+
+def _started(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = folder / "plan.json"
+    spec.write_text(plan.model_dump_json())
+    with folder.with_suffix(".log").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "daemon.serving.trial", str(spec), "--out", str(folder)],
+            cwd=ROOT, env=place.variables, stdout=output, stderr=output,
+        )  # fmt: skip
+
+
+def _chunks(folder: Path) -> int:
+    journal = folder / JOURNAL
+    return max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
+
+
+def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> list[Outcomes]:
+    found: list[dict[str, dict[str, list[bool]]]] = [{} for _ in range(players)]
+    for plan, folder in zip(plans, folders, strict=True):
+        for chunk in read_played(folder, plan):
+            for one in chunk:
+                task = one.head.task
+                assert task is not None, "a trial's rollouts have tasks"
+                assert task.capability is not None, "generated tasks have a kind"
+                verdicts = found[one.player].setdefault(task.capability, {})
+                verdicts.setdefault(task.id, []).append(bool(one.head.success))
+    return list(found)
+
+
+# Figures
+
+
+def passed(outcomes: Outcomes, kind: str) -> Interval:
+    """pass^1 of a kind."""
+    return mean([fmean(trials) for trials in outcomes[kind].values()])
+
+
+def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
+    """The difference of pass^1 on the same tasks."""
+    differences = [
+        fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()
+    ]
+    # The interval is for values in [0, 1]; a difference lies in [-1, 1].
+    found = mean([(1 + one) / 2 for one in differences])
+    return Interval(2 * found.value - 1, 2 * found.low - 1, 2 * found.high - 1)
+
+
+def overall(outcomes: Outcomes) -> float:
+    """pass^1 of all traffic: every kind by its share."""
+    return sum(share * passed_value(outcomes, kind) for kind, share in MIX.items())
+
+
+def passed_value(outcomes: Outcomes, kind: str) -> float:
+    """pass^1 of a kind, without an interval."""
+    return fmean(fmean(trials) for trials in outcomes[kind].values())
+
+
+def overall_gain(before: Outcomes, after: Outcomes, seed: int = 0) -> Interval:
+    """The difference over all traffic, with a percentile interval over tasks drawn again within
+    each kind."""
+    chance = Random(f"traffic {seed}")
+    pairs = {
+        kind: [fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()]
+        for kind in MIX
+    }
+    drawn = sorted(
+        sum(
+            share * fmean(chance.choices(pairs[kind], k=len(pairs[kind])))
+            for kind, share in MIX.items()
+        )
+        for _ in range(RESAMPLES // 10)
+    )
+    tail = int(len(drawn) * (1 - LEVEL) / 2)
+    return Interval(overall(after) - overall(before), drawn[tail], drawn[-1 - tail])

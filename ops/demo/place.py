@@ -1,0 +1,157 @@
+"""Where the demo runs: a home with a configuration of its own, and who its customers are.
+
+    place = make(Path(".local/demo"), SIZES["whole"])
+
+The configuration follows from the frozen kintsugi.toml and mix.json beside this module, and from
+ports that are free and a key that is minted when the home is made. A home that is there stays as it
+is, so that what was killed goes on.
+"""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.settings import CONFIG_VARIABLE, PREFIX, Settings, load
+from events.errors import KintsugiError
+from producers.gateway.keys import hashed, minted_key
+
+ALIAS: Final = "agent"
+_HERE: Final = Path(__file__).parent
+ROOT: Final = _HERE.parents[1]
+MIX: Final[Mapping[str, float]] = json.loads((_HERE / "mix.json").read_text())
+"""Kind of task -> its share of what customers ask for."""
+
+
+class PlaceTaken(KintsugiError):
+    """A folder that is no home of a demo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is to do."""
+
+    min_rollouts: int
+    """Customers before the first cycle."""
+    tasks: int
+    """Written for what failed."""
+    rollouts: int
+    """Budget of the job."""
+    trials: int
+    """Per task before the gate; so are the next three."""
+    pilot_tasks: int
+    least_tasks: int
+    most_tasks: int
+    held_out: int
+    """Tasks of each kind at the end."""
+
+
+SIZES: Final[Mapping[str, Size]] = {
+    "whole": Size(
+        min_rollouts=240, tasks=192, rollouts=3072, trials=2, pilot_tasks=24, least_tasks=64,
+        most_tasks=256, held_out=64,
+    ),
+    "small": Size(
+        min_rollouts=60, tasks=12, rollouts=128, trials=2, pilot_tasks=4, least_tasks=8,
+        most_tasks=8, held_out=6,
+    ),
+}  # fmt: skip
+"""`small` shows that everything runs, and nothing else: it learns too little for its gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A home."""
+
+    home: Path
+
+    @property
+    def config(self) -> Path:
+        """Its configuration."""
+        return self.home / "kintsugi.toml"
+
+    @property
+    def key(self) -> str:
+        """Of the customers."""
+        return (self.home / "customers.key").read_text()
+
+    @property
+    def size(self) -> Size:
+        """How much there is to do in it."""
+        return Size(**json.loads((self.home / "size.json").read_text()))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its processes: nothing of what the operator has configured."""
+        clean = {name: value for name, value in os.environ.items() if not _is_ours(name)}
+        # In several processes on few cores, more threads only wait for each other.
+        own = {CONFIG_VARIABLE: str(self.config), f"{PREFIX}HOME": str(self.home)}
+        return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **own}
+
+    def settings(self) -> Settings:
+        """What its processes run by; this process is one of them from here on."""
+        for name in [name for name in os.environ if _is_ours(name)]:
+            del os.environ[name]
+        os.environ.update(self.variables)
+        return load()
+
+
+def make(home: Path, size: Size, *, fresh: bool = False) -> Place:
+    """The home at this folder; made where there is none, and anew with `fresh`. Raises
+    PlaceTaken."""
+    place = Place(home.absolute())
+    if fresh:
+        _clear(place)
+    if place.config.exists():
+        return place
+    if home.exists() and any(home.iterdir()):
+        raise PlaceTaken(f"{home} is not empty and no home of a demo; name another with --home")
+    home.mkdir(parents=True, exist_ok=True)
+    key = minted_key()
+    secret = home / "customers.key"
+    secret.touch(mode=0o600)
+    secret.write_text(key)
+    (home / "size.json").write_text(json.dumps(asdict(size)))
+    gateway, engine = _free_ports(2)
+    text = Template((_HERE / "kintsugi.toml").read_text()).substitute(
+        asdict(size), checkpoint=CHECKPOINT, traffic=_inline(MIX), gateway_port=gateway,
+        engine_port=engine, key=hashed(key),
+    )  # fmt: skip
+    # Last and at once: a home with a configuration is whole.
+    unfinished = home / "tmp-kintsugi.toml"
+    unfinished.write_text(text)
+    unfinished.replace(place.config)
+    return place
+
+
+def _clear(place: Place) -> None:
+    if place.home.exists() and any(place.home.iterdir()):
+        if not (place.home / "size.json").exists():
+            raise PlaceTaken(f"{place.home} is no home of a demo, so it is not removed")
+        shutil.rmtree(place.home)
+
+
+def _inline(shares: Mapping[str, float]) -> str:
+    return "{ " + ", ".join(f"{kind} = {share}" for kind, share in shares.items()) + " }"
+
+
+def _free_ports(count: int) -> list[int]:
+    """All different, for they are held together."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _is_ours(name: str) -> bool:
+    return name.upper().startswith(PREFIX)

@@ -1,0 +1,288 @@
+"""What the demo leaves: numbers for programs, and one page for people that needs nothing else.
+
+    report = made(story, seconds)    the document of demo-report.json
+    page(report)                     the text of demo-report.html
+
+Pure. The names of the document are a promise to scripts; fields may be added.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, Final
+
+from consumers.explaining import Node
+from consumers.learning import CycleRow, JobRow
+from consumers.reads import PatternLine
+from consumers.serving import AdapterRow
+from envs.statistics import Interval
+from ops.demo import heldout
+from ops.demo.heldout import Outcomes
+from ops.demo.place import MIX
+from ops.demo.view import curve_points
+from ops.demo.watch import Point, Tally
+
+_PLOT: Final = (640, 240)
+_EDGE: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy that was trained and measured."""
+
+    curve: Sequence[Point]
+    outcomes: Outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that the report is made of."""
+
+    cycle: CycleRow
+    patterns: Sequence[PatternLine]
+    live: Sequence[Tally]
+    job: JobRow
+    adapter: AdapterRow
+    before: Outcomes
+    after: Trained
+    general: Trained | None
+    """The same budget on tasks of the traffic; None where nobody asked for it."""
+    explained: Node
+    rebuild_equal: bool
+
+
+def made(story: Story, seconds: float) -> dict[str, Any]:
+    """The document of a demo that took so long."""
+    before, after = story.before, story.after.outcomes
+    target = story.adapter.capability or ""
+    gain = heldout.gain(before, after, target)
+    return {
+        "seconds": round(seconds, 1),
+        "outcome": story.cycle.outcome,
+        "reason": story.cycle.ended_because,
+        "traffic": _both(before, after)
+        | dict(zip(("low", "high"), _bounds(heldout.overall_gain(before, after)), strict=True)),
+        "target": {
+            "capability": target,
+            "traffic_share": MIX.get(target, 0.0),
+            "tasks": len(before[target]),
+            "before": heldout.passed(before, target).value,
+            "after": heldout.passed(after, target).value,
+            "low": gain.low,
+            "high": gain.high,
+            "before_interval": _bounds(heldout.passed(before, target)),
+            "after_interval": _bounds(heldout.passed(after, target)),
+        },
+        "others": {
+            kind: {
+                "before": heldout.passed_value(before, kind),
+                "after": heldout.passed_value(after, kind),
+                "gain_interval": _bounds(heldout.gain(before, after, kind)),
+            }
+            for kind in MIX
+            if kind != target
+        },
+        "patterns": [asdict(one) for one in story.patterns],
+        "tasks_written": story.cycle.accepted,
+        "tasks_rejected": story.cycle.rejected,
+        "adapter": story.adapter.adapter,
+        "gate": _gate(story.adapter),
+        "rebuild_equal": story.rebuild_equal,
+        "live": [{**asdict(one), "rate": one.rate} for one in story.live],
+        "training": {
+            "rollouts": story.job.rollouts,
+            "steps": story.job.steps,
+            "seconds": story.job.seconds,
+            "informative": story.after.curve[-1].informative if story.after.curve else None,
+            "curve": curve_points(story.after.curve),
+        },
+        "general": None if story.general is None else _general(story, story.general, target),
+        "explained": asdict(story.explained),
+    }
+
+
+def _both(before: Outcomes, after: Outcomes) -> dict[str, Any]:
+    return {"before": heldout.overall(before), "after": heldout.overall(after)}
+
+
+def _bounds(interval: Interval) -> list[float]:
+    return [interval.low, interval.high]
+
+
+def _gate(adapter: AdapterRow) -> dict[str, Any]:
+    """Its last word, with everything that it rests on."""
+    if adapter.gate is None:
+        return {"decision": "NONE", "p_value": None, "tasks": 0}
+    return adapter.gate.model_dump(mode="json")
+
+
+def _general(story: Story, general: Trained, target: str) -> dict[str, Any]:
+    before, after = story.before, general.outcomes
+    return {
+        "traffic": _both(before, after),
+        "target": {"before": heldout.passed(before, target).value,
+                   "after": heldout.passed(after, target).value},
+        "others": {kind: heldout.passed_value(after, kind) for kind in MIX if kind != target},
+        "curve": [(one.rollouts, one.traffic) for one in general.curve if one.traffic is not None],
+    }  # fmt: skip
+
+
+# The page
+
+_STYLE: Final = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1c1c1c; background: #fff; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #ddd; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; } ul { padding-left: 1.2rem; } small { color: #555; }
+details > summary { cursor: pointer; }
+"""
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The document as one page of HTML: no script, no address, nothing to fetch."""
+    target = report["target"]
+    headline = (
+        f"{target['capability']}: {target['before']:.0%} → {target['after']:.0%} of tasks passed"
+    )
+    parts = [
+        f"<h1>{escape(headline)}</h1>",
+        f"<p>{escape(_summary(report))}</p>",
+        "<h2>Held-out tasks</h2>",
+        _measured(report),
+        "<h2>Training</h2>",
+        plot(_lines(report)),
+        "<h2>What failed before</h2>",
+        _rows(
+            ("pattern", "failures", "attempts", "priority"),
+            [(p["pattern"], p["failures"], p["attempts"], f"{p['priority']:.3f}")
+             for p in report["patterns"]],
+        ),
+        "<h2>The gate</h2>",
+        f"<p>{escape(gate_words(report['gate']))}</p>",
+        _checks(report["gate"]),
+        "<h2>Who answered customers</h2>",
+        _rows(
+            ("policy", "customers", "served well"),
+            [(one["policy"], one["judged"], f"{one['rate']:.1%}") for one in report["live"]],
+        ),
+        "<h2>Why this adapter</h2>",
+        f"<ul>{_node(report['explained'], open_=True)}</ul>",
+    ]  # fmt: skip
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(headline)}</title><style>{_STYLE}</style></head>\n<body>{body}</body>"
+        "</html>\n"
+    )
+
+
+def _summary(report: Mapping[str, Any]) -> str:
+    target, traffic = report["target"], report["traffic"]
+    return (
+        f"{report['adapter']}, {report['outcome']}: {report['reason']} "
+        f"The gain on the target is between {target['low']:+.1%} and {target['high']:+.1%} (95 %); "
+        f"all traffic went from {traffic['before']:.1%} to {traffic['after']:.1%}. "
+        f"{report['tasks_written']} tasks were written, {report['tasks_rejected']} rejected. "
+        f"{report['seconds']:.0f} s in all. Tables rebuilt from the log are "
+        f"{'equal' if report['rebuild_equal'] else 'NOT equal'}."
+    )
+
+
+def _measured(report: Mapping[str, Any]) -> str:
+    target, general = report["target"], report["general"]
+    rows = [(f"{target['capability']} (target)", target["before"], target["after"],
+             general and general["target"]["after"])]  # fmt: skip
+    rows += [
+        (kind, one["before"], one["after"], general and general["others"][kind])
+        for kind, one in report["others"].items()
+    ]
+    traffic = report["traffic"]
+    rows.append(("all traffic", traffic["before"], traffic["after"],
+                 general and general["traffic"]["after"]))  # fmt: skip
+    names: tuple[str, ...] = ("kind", "before", "after")
+    names = (*names, "general RL, same budget") if general else names
+    return _rows(
+        names, [(name, *(f"{one:.1%}" for one in rest if one is not None)) for name, *rest in rows]
+    )
+
+
+def gate_words(gate: Mapping[str, Any]) -> str:
+    """What the gate said, in one sentence."""
+    words = f"{gate['decision']} over {gate['tasks']} tasks of the target"
+    if gate["p_value"] is not None:
+        words += f", p = {gate['p_value']:.2g}"
+    if plan := gate.get("plan"):
+        words += (
+            f"; {plan['planned']} tasks and {plan['trials']} trials each were planned, to find a "
+            f"gain of {plan['gain']:g} with a chance of {plan['power']:.0%}"
+        )
+    return f"{words}."
+
+
+def _checks(gate: Mapping[str, Any]) -> str:
+    return _rows(
+        ("check", "verdict", "value", "lower bound", "limit", "tasks"),
+        [(one["name"], one["verdict"], f"{one['value']:+.3f}",
+          "" if one["low"] is None else f"{one['low']:+.3f}", f"{one['limit']:+.3f}", one["tasks"])
+         for one in gate.get("checks", ())],
+    )  # fmt: skip
+
+
+def _rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    def cells(tag: str, values: Sequence[object]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if place else ''}>{escape(str(value))}</{tag}>"
+            for place, value in enumerate(values)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><tr>{cells('th', names)}</tr>{body}</table>"
+
+
+def _node(node: Mapping[str, Any], *, open_: bool = False) -> str:
+    words = f"{escape(node['kind'])} <b>{escape(node['node'])}</b> {escape(node['said'])}"
+    if not node["because"]:
+        return f"<li>{words}</li>"
+    below = "".join(_node(one, open_=one["kind"] != "pattern") for one in node["because"])
+    state = " open" if open_ else ""
+    return f"<li><details{state}><summary>{words}</summary><ul>{below}</ul></details></li>"
+
+
+def _lines(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Sequence[float]]]]:
+    """(name, colour, points) of the curves that there are."""
+    found = [("written tasks, while it trained", "#b8860b", report["training"]["curve"])]
+    if report["general"] is not None:
+        found.append(("general RL, on its own tasks", "#4a6fa5", report["general"]["curve"]))
+    return found
+
+
+def plot(lines: Sequence[tuple[str, str, Sequence[Sequence[float]]]]) -> str:
+    """Pass rates over rollouts, as an inline image."""
+    width, height = _PLOT
+    most = max((point[0] for _, _, points in lines for point in points), default=1)
+
+    def at(rollouts: float, rate: float) -> str:
+        x = _EDGE + (width - 2 * _EDGE) * rollouts / most
+        return f"{x:.1f},{height - _EDGE - (height - 2 * _EDGE) * rate:.1f}"
+
+    drawn = []
+    for share in (0.0, 0.5, 1.0):
+        x, _, y = at(0, share).partition(",")
+        drawn.append(
+            f'<line x1="{x}" y1="{y}" x2="{width - _EDGE}" y2="{y}" stroke="#ddd"/>'
+            f'<text x="2" y="{y}" font-size="11">{share:.0%}</text>'
+        )
+    for number, (name, colour, points) in enumerate(lines):
+        path = " ".join(at(point[0], point[1]) for point in points)
+        drawn.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}"/>'
+            f'<text x="{_EDGE}" y="{14 + 14 * number}" font-size="12" fill="{colour}">'
+            f"{escape(name)}</text>"
+        )
+    drawn.append(
+        f'<text x="{width - _EDGE}" y="{height - 8}" font-size="11" text-anchor="end">'
+        f"{most:,.0f} rollouts</text>"
+    )
+    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(drawn)}</svg>'

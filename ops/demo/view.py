@@ -1,0 +1,202 @@
+"""What the demo looks like: seven stops, a curve and who answers whom, in one picture (pure).
+
+picture(seen, seconds)     for a terminal
+steps(seen)                the same as lines that are said once each, where there is none
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from events.lifecycle import State
+from ops.demo.watch import Point, Seen
+
+STOPS: Final = ("rollout", "event", "pattern", "tasks", "training", "gate", "route")
+WIDTH: Final = 100
+_BAR: Final = 24
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_WINDOW: Final = 4
+"""Batches that one point of the curve is the mean of."""
+_SHOWN: Final = 4
+_UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
+"""States of an adapter of which the gate and its first share are not decided."""
+
+
+def picture(seen: Seen, seconds: float) -> RenderableType:
+    """Everything at this moment."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(width=2)
+    table.add_column(width=9, style="bold")
+    table.add_column(ratio=1)
+    now = stop(seen)
+    for number, (name, words) in enumerate(zip(STOPS, said(seen), strict=True)):
+        mark = "●" if number < now or seen.over else "▶" if number == now else "·"
+        style = "green" if mark == "●" else "yellow" if mark == "▶" else "dim"
+        table.add_row(Text(mark, style), Text(name, "" if number <= now else "dim"), Text(words))
+    parts: list[RenderableType] = [table]
+    if seen.curve:
+        parts += [Text(), *_curves(seen)]
+    if seen.live:
+        parts += [Text(), _policies(seen)]
+    title = f"kintsugi, {int(seconds) // 60}:{int(seconds) % 60:02d}"
+    return Panel(Group(*parts), title=title, width=WIDTH, title_align="left")
+
+
+def stop(seen: Seen) -> int:
+    """Which of the seven is at work."""
+    if seen.cycle is None:
+        return 0
+    if seen.cycle.directive is None:
+        return 2
+    if seen.job is None:
+        return 3
+    if seen.job.outcome is None or seen.adapter is None:
+        return 4
+    return 5 if seen.adapter.state in _UNGATED else 6
+
+
+def said(seen: Seen) -> list[str]:
+    """What every stop has to say, in its order."""
+    return [
+        _rollouts(seen),
+        f"{seen.events:,} in the log",
+        _patterns(seen),
+        _tasks(seen),
+        _training(seen),
+        _gate(seen),
+        _route(seen),
+    ]
+
+
+def steps(seen: Seen) -> Iterator[tuple[str, str]]:
+    """(what it is, words): of what is called alike only the first is to be said."""
+    if seen.cycle is None:
+        yield f"waiting {seen.rollouts // 60}", f"rollout   {_rollouts(seen)}"
+        return
+    yield "cycle", f"cycle     {seen.cycle.trigger}: {seen.cycle.reason}"
+    if seen.cycle.directive is not None:
+        yield "pattern", f"pattern   {_patterns(seen)}"
+    if seen.job is not None:
+        yield "tasks", f"tasks     {_tasks(seen)}"
+        if seen.curve:
+            yield f"training {len(seen.curve) // 8}", f"training  {_training(seen)}"
+    if seen.trial is not None:
+        part = 4 * seen.trial.played // max(1, seen.trial.planned)
+        yield f"gate {seen.trial.number} {part}", f"gate      {_gate(seen)}"
+    if seen.routes:
+        yield f"route {seen.turned}", f"route     {_route(seen)}"
+    if seen.over:
+        yield "over", f"cycle     {seen.cycle.outcome}: {seen.cycle.ended_because}"
+
+
+# The stops
+
+
+def _rollouts(seen: Seen) -> str:
+    passed = sum(one.passed for one in seen.live)
+    rate = f", {passed / seen.rollouts:.0%} of them well" if seen.rollouts else ""
+    missing = f"; a cycle needs {seen.missing[-1]}" if seen.missing else ""
+    return f"{seen.rollouts:,} customers served{rate}{missing}"
+
+
+def _patterns(seen: Seen) -> str:
+    if not seen.patterns:
+        return "no round was closed yet"
+    first, more = seen.patterns[:_SHOWN], len(seen.patterns) - _SHOWN
+    words = ", ".join(f"{one.pattern} {one.priority:.2f}" for one in first)
+    return f"{words}{f' and {more} more' if more > 0 else ''}"
+
+
+def _tasks(seen: Seen) -> str:
+    cycle = seen.cycle
+    if cycle is None or cycle.directive is None:
+        return ""
+    return f"{cycle.accepted} written and verified, {cycle.rejected} rejected"
+
+
+def _training(seen: Seen) -> str:
+    if seen.job is None:
+        return ""
+    if seen.job.outcome is not None:
+        return f"{seen.job.outcome}: {seen.job.rollouts:,} rollouts, {seen.job.steps} steps"
+    budget, done = seen.job.spec.sampler.rollouts, seen.curve[-1].rollouts if seen.curve else 0
+    informative = f", {seen.curve[-1].informative:.0%} of groups informative" if seen.curve else ""
+    return f"{bar(done, budget)} {done:,} of {budget:,} rollouts{informative}"
+
+
+def _gate(seen: Seen) -> str:
+    adapter = seen.adapter
+    if adapter is None:
+        return ""
+    if adapter.gate is not None and adapter.gate.decision != "EXTEND":
+        report = adapter.gate
+        p_value = "" if report.p_value is None else f", p = {report.p_value:.2g}"
+        power = "" if report.plan is None else f", power {report.plan.power:.0%}"
+        return f"{report.decision} over {report.tasks} tasks of the target{p_value}{power}"
+    if adapter.state is State.REJECTED:
+        return f"rejected: {adapter.reason}"
+    if seen.trial is None:
+        return f"{adapter.adapter} is {adapter.state}"
+    what = "pilot" if seen.trial.number == 0 else f"look {seen.trial.number}"
+    done, whole = seen.trial.played, seen.trial.planned
+    return f"{bar(done, whole)} {done:,} of {whole:,} rollouts, {what}"
+
+
+def _route(seen: Seen) -> str:
+    shares = ", ".join(f"{route.adapter or route.base} {route.share:.0%}" for route in seen.routes)
+    return f"{shares} ({seen.turned})" if shares else ""
+
+
+# Drawn
+
+
+def _curves(seen: Seen) -> Iterator[Text]:
+    for name, values in (
+        ("written tasks", smoothed([one.aimed for one in seen.curve])),
+        ("traffic", smoothed([one.traffic for one in seen.curve])),
+    ):
+        if values:
+            line = spark(values, WIDTH - 40)
+            yield Text(f"{name:>14} {line} {values[0]:.0%} → {values[-1]:.0%} pass")
+
+
+def _policies(seen: Seen) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("who answers", "customers", "served well", ""):
+        table.add_column(name, justify="left" if name in ("who answers", "") else "right")
+    for one in seen.live:
+        table.add_row(one.policy, f"{one.judged:,}", f"{one.rate:.1%}", bar(one.passed, one.judged))
+    return table
+
+
+def bar(done: int, whole: int) -> str:
+    """How much of it is done."""
+    filled = round(_BAR * min(1.0, done / max(1, whole)))
+    return "━" * filled + "╌" * (_BAR - filled)
+
+
+def smoothed(values: Sequence[float | None]) -> list[float]:
+    """Means of a few batches each."""
+    known = [one for one in values if one is not None]
+    return [
+        sum(known[max(0, end - _WINDOW) : end]) / min(_WINDOW, end)
+        for end in range(1, len(known) + 1)
+    ]
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """Values between 0 and 1 as one line of blocks, at most so many."""
+    step = max(1.0, len(values) / width)
+    shown = [values[int(place * step)] for place in range(int(len(values) / step))]
+    return "".join(_BLOCKS[min(7, int(one * 8))] for one in shown)
+
+
+def curve_points(points: Sequence[Point]) -> list[tuple[int, float]]:
+    """(rollouts, pass rate on written tasks), smoothed."""
+    known = [one for one in points if one.aimed is not None]
+    rates = smoothed([one.aimed for one in known])
+    return [(one.rollouts, rate) for one, rate in zip(known, rates, strict=True)]

@@ -1,0 +1,212 @@
+"""What the demo shows while it runs: one look at the tables and at what job and trial say.
+
+    seen = look(app)      Seen; again and again
+
+Reads only, and nothing of the daemon's memory: what is shown is what anybody could read who has the
+home. The first cycle of the home is the one that is followed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from consumers import learning, reads, serving
+from consumers.learning import CycleRow, JobRow
+from consumers.reads import PatternLine
+from consumers.scheduling import scheduling
+from consumers.serving import AdapterRow, RouteLine
+from consumers.standing import standing
+from consumers.tables import Rollout
+from consumers.tally import LIVE_PURPOSES, Pair
+from daemon.app import App
+from daemon.health import events_in
+from daemon.jobs.runner import JOURNAL, OUT, SPEC
+from daemon.leader import agent_of, facts_of
+from daemon.proposer.buffer import REPLAY, TRAFFIC
+from daemon.scheduler import Waiting, decide
+from daemon.serving.trial import CHUNK, Plan
+from events.envelope import utc_now
+from ops.demo.place import ALIAS
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Judged live rollouts of one policy."""
+
+    policy: str
+    judged: int
+    passed: int
+
+    @property
+    def rate(self) -> float:
+        """Share that passed."""
+        return self.passed / max(1, self.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One batch of the job."""
+
+    rollouts: int
+    aimed: float | None
+    """Share of rollouts on written tasks that passed; None where the batch had none."""
+    traffic: float | None
+    informative: float
+    """Share of the groups on written tasks, since the job began, with both verdicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A trial before the gate."""
+
+    number: int
+    """0 is the pilot."""
+    played: int
+    planned: int
+    """Rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Where everything stands."""
+
+    events: int
+    live: tuple[Tally, ...]
+    patterns: tuple[PatternLine, ...]
+    missing: tuple[str, ...]
+    """Until a cycle begins; empty while one runs."""
+    cycle: CycleRow | None
+    job: JobRow | None
+    curve: tuple[Point, ...]
+    adapter: AdapterRow | None
+    trial: Look | None
+    routes: tuple[RouteLine, ...]
+    turned: str
+    """Why the route is as it is, in words."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the cycle has ended."""
+        return self.cycle is not None and self.cycle.outcome is not None
+
+    @property
+    def rollouts(self) -> int:
+        """Judged live ones."""
+        return sum(one.judged for one in self.live)
+
+
+def look(app: App) -> Seen:
+    """Where everything stands. Raises DatabaseUnavailable, LogError."""
+    with app.reading() as connection:
+        cycle = first_cycle(connection)
+        found = None if cycle is None else standing(connection, cycle)
+        job = None if found is None else found.job
+        route = serving.route_row(connection, ALIAS)
+        return Seen(
+            events=events_in(app.readable_log),
+            live=tuple(tallies(connection)),
+            patterns=tuple(reads.pattern_lines(connection, ALIAS)),
+            missing=() if cycle is not None else _missing(app, connection, utc_now()),
+            cycle=cycle,
+            job=job,
+            curve=() if job is None else tuple(curve(app.settings.home / "jobs" / job.job)),
+            adapter=None if found is None else found.adapter,
+            trial=_trial(app.settings.home / "trials"),
+            routes=tuple(serving.route_lines(connection, ALIAS)),
+            turned="" if route is None else f"{route.why}: {route.reason}",
+        )
+
+
+def first_cycle(connection: Connection) -> CycleRow | None:
+    """The cycle that the demo is about."""
+    found = learning.cycles(connection, ALIAS)
+    return found[-1] if found else None
+
+
+def tallies(connection: Connection) -> Iterator[Tally]:
+    """How customers fared, by who answered them."""
+    rows = Rollout.table().c
+    query = (
+        select(
+            rows.policy,
+            func.count().label("judged"),
+            func.count().filter(rows.success.is_(True)).label("passed"),
+        )
+        .where(rows.alias == ALIAS, rows.purpose.in_(LIVE_PURPOSES), rows.success.is_not(None))
+        .group_by(rows.policy)
+        .order_by(func.min(rows.time))
+    )
+    for row in connection.execute(query):
+        yield Tally(row.policy, row.judged, row.passed)
+
+
+def curve(folder: Path) -> Iterator[Point]:
+    """The batches of a job, in order; one that a further attempt repeats is there once."""
+    found: dict[int, Point] = {}
+    for line in _said(folder):
+        if "batch" in line and "budget" in line:
+            found[line["batch"]] = _point(line["rollouts"], line.get("pools", {}))
+    return iter([found[batch] for batch in sorted(found)])
+
+
+def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
+    """From the line that a job says of a batch (daemon/solver/progress.py), without what is null
+    in it."""
+    aimed = [both for name, both in pools.items() if name not in (TRAFFIC, REPLAY)]
+    batches = [both["batch"] for both in aimed if "batch" in both]
+    attempts = sum(one["attempts"] for one in batches)
+    passed = sum(one["passed"] * one["attempts"] for one in batches)
+    groups = sum(both["so_far"]["groups"] for both in aimed)
+    informative = sum(both["so_far"]["informative"] * both["so_far"]["groups"] for both in aimed)
+    return Point(
+        rollouts=rollouts,
+        aimed=passed / attempts if attempts else None,
+        traffic=pools.get(TRAFFIC, {}).get("batch", {}).get("passed"),
+        informative=informative / max(1, groups),
+    )
+
+
+def _said(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a job's attempts, first to last, without one that is being written."""
+    attempts = sorted((folder / "attempts").glob("*.out"), key=lambda path: int(path.stem))
+    for attempt in attempts:
+        for line in attempt.read_bytes().split(b"\n")[:-1]:
+            value = json.loads(line)
+            if isinstance(value, dict):
+                yield value
+
+
+def _trial(folder: Path) -> Look | None:
+    """The trial that began last."""
+    plans = sorted(folder.glob(f"*-*/{SPEC}"), key=lambda path: int(_number(path)))
+    if not plans:
+        return None
+    plan = Plan.model_validate_json(plans[-1].read_bytes())
+    journal = plans[-1].parent / OUT / JOURNAL
+    chunks = max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
+    planned = len(plan.tasks) * plan.trials * len(plan.players)
+    return Look(int(_number(plans[-1])), min(planned, chunks * CHUNK), planned)
+
+
+def _number(path: Path) -> str:
+    return path.parent.name.rpartition("-")[2]
+
+
+def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]:
+    """What the first cycle waits for, in the scheduler's words."""
+    rows = Rollout.table().c
+    base = connection.execute(
+        select(rows.base).where(rows.alias == ALIAS, rows.purpose.in_(LIVE_PURPOSES)).limit(1)
+    ).scalar()
+    if base is None:
+        return ("customers: none was served yet",)
+    pair = Pair(ALIAS, base)
+    numbers = scheduling(connection, pair.alias, pair.base)
+    facts = facts_of(numbers, pair, agent_of(app, ALIAS), now)
+    decided = decide(facts, app.settings.scheduler, now)
+    return decided.missing if isinstance(decided, Waiting) else ("nothing: it begins",)
