@@ -202,7 +202,7 @@ def test_an_array_of_another_type_is_refused() -> None:
 def test_a_decision_is_plain_json() -> None:
     entry = encode(envelope(DECISION), DECISION, 1).entry
     assert entry.value == (
-        b'{"trigger":"import","position":{"rollouts":{"0":{"log":3}}}}'
+        b'{"trigger":"import","position":{"rollouts":{"0":{"log":3}}},"cycle":null}'
     )  # fmt: skip
     assert dict(entry.headers)["content-type"] == b"application/json"
 

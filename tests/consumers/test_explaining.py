@@ -1,0 +1,100 @@
+"""Why something is as it is: the walk from a route back to the rollouts."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from consumers.explaining import Node, Unexplained, explain
+from events.envelope import derived_id
+from events.learning import Directive, DirectiveWritten, Quota
+from events.rollouts import Task as TaskData
+from tests.consumers.cycling import (
+    PATTERN,
+    Leading,
+    cycle_id,
+    diagnosed,
+    job_over,
+    proposed,
+    requested,
+    started,
+)
+from tests.consumers.deciding import passed, routed
+from tests.consumers.folding import ended, folded_position
+
+JOB = derived_id("job", cycle_id())
+FAILED = ("r1", "r2")
+
+
+def directed() -> DirectiveWritten:
+    """Two tasks for one pattern, which two failures show."""
+    quota = Quota(pattern=PATTERN, tasks=2, priority=0.5, status="NEW", examples=FAILED)
+    return DirectiveWritten(cycle=cycle_id(), round=0, directive=Directive(quotas=(quota,)))
+
+
+@pytest.fixture
+def promoted(engine: Engine) -> Leading:
+    """An adapter that a cycle trained for a pattern, and that answers the agent now."""
+    leading = Leading(engine)
+    leading.log.append([ended(name, task=TaskData(id="t", environment="shop")) for name in FAILED])
+    leading.all(started())
+    first = proposed("written-1").model_copy(update={"source_rollout": "r2"})
+    leading.all(
+        diagnosed(folded_position(engine) or {"rollouts": {}}), directed(), first,
+        proposed("written-2"), requested(), job_over(),
+    )  # fmt: skip
+    produced, *gated = passed("better")
+    leading.all(
+        produced.model_copy(update={"job": JOB}), *gated, routed("promoted", {"better": 1.0})
+    )
+    return leading
+
+
+def walked(node: Node) -> Iterator[tuple[str, str]]:
+    """Every node below, the first way down first."""
+    yield node.kind, node.node
+    for one in node.because:
+        yield from walked(one)
+
+
+def test_a_route_is_explained_down_to_its_rollouts(promoted: Leading) -> None:
+    with promoted.tables() as connection:
+        found = explain(connection, "agent")
+    assert list(walked(found)) == [
+        ("route", "agent"), ("adapter", "better"), ("job", JOB), ("cycle", cycle_id()),
+        ("pattern", PATTERN), ("rollout", "r1"), ("rollout", "r2"), ("task", "written-1"),
+        ("rollout", "r2"), ("task", "written-2"),
+    ]  # fmt: skip
+    assert found.said.startswith("promoted: better 100%")
+    adapter = found.because[0]
+    assert adapter.said.startswith("promoted; gate PROMOTE over 64 tasks")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "below"),
+    [
+        ("better", "adapter", 1), (JOB, "job", 1), (cycle_id(), "cycle", 1),
+        ("written-1", "task", 1), ("written-2", "task", 0), ("r1", "rollout", 0),
+    ],
+)  # fmt: skip
+def test_everything_on_the_way_can_be_asked_for(
+    promoted: Leading, name: str, kind: str, below: int
+) -> None:
+    with promoted.tables() as connection:
+        found = explain(connection, name)
+    assert (found.node, found.kind, len(found.because)) == (name, kind, below)
+    assert found.said
+
+
+def test_what_nobody_has_heard_of_is_said(engine: Engine) -> None:
+    with Leading(engine).tables() as connection, pytest.raises(Unexplained, match="'nothing'"):
+        explain(connection, "nothing")
+
+
+def test_who_pushed_is_the_end_of_a_pushed_adapter(engine: Engine) -> None:
+    leading = Leading(engine)
+    produced, *_ = passed("own")
+    leading.all(produced.model_copy(update={"job": None, "origin": "push"}))
+    with leading.tables() as connection:
+        found = explain(connection, "own")
+    assert [one.kind for one in found.because] == ["push"]
