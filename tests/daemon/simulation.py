@@ -49,10 +49,13 @@ BATCH: Final = 3
 FATES: Final[Sequence[CycleOutcome]] = ("promoted", "rejected", "nothing_learnable", "rolled_back")
 """How the cycles come out, in turn."""
 
-CRASH: Final = 0.06
-PAUSE: Final = 0.08
-AGAIN: Final = 0.05
-"""Chances at each point: killed, paused, and an append that is sent twice."""
+CRASH: Final = 0.04
+PAUSE: Final = 0.03
+LATE: Final = 0.2
+AGAIN: Final = 0.1
+RESTART: Final = 0.05
+"""Chances: killed and paused at any point, paused just before what others see, an append sent
+twice, engines and gateways that were restarted and know nothing."""
 
 
 class Crashed(BaseException):
@@ -68,7 +71,7 @@ class Home(App):
 
     def append(self, entries: "Sequence[Entry]") -> None:
         """Append, perhaps twice: as a client does that did not hear the answer."""
-        self._daemon.point()
+        self._daemon.point(LATE)
         super().append(entries)
         if self._daemon.happens(AGAIN):
             super().append(entries)
@@ -117,11 +120,11 @@ class Daemon:
         """Whether a fault of this chance happens now."""
         return self.world.is_faulty and self.world.random.random() < chance
 
-    def point(self) -> None:
+    def point(self, pause: float = PAUSE) -> None:
         """Here a daemon may be killed or paused."""
         if self.happens(CRASH):
             raise Crashed
-        if self.happens(PAUSE):
+        if self.happens(pause):
             self.world.pause(self)
 
 
@@ -173,7 +176,7 @@ class World:
             for one in (*self.daemons, self.app):
                 one.close()
 
-    def _until_over(self, number: int, most: int = 60) -> None:
+    def _until_over(self, number: int, most: int = 120) -> None:
         for _ in range(most):
             self._step()
             if self.inspection.over >= number:
@@ -189,8 +192,10 @@ class World:
 
     def _step(self) -> None:
         one = self.random.choice(self.daemons)
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.4:
             self._wait(one, self.random.choice((60.0, 400.0, 2 * TIMING.lease)))
+        if one.happens(RESTART):
+            self.loaded, self.route = set(), {None: 1.0}
         one.tick()
         self.inspection.check(self.folders)
 
@@ -205,9 +210,9 @@ class World:
         self._wait(other, 2 * TIMING.lease)
         if not stands_still:
             paused.now += 2 * TIMING.lease
-        for _ in range(self.random.randint(0, 3)):
+        for _ in range(self.random.choice((0, 0, 1, 2))):
             other.tick()
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.75:
             self._lead(other)
         paused.is_paused = False
 
@@ -309,7 +314,7 @@ class Hands:
     def _turn(self, why: Why, shares: dict[str | None, float], cause: str) -> None:
         route: RouteChanged = routed(why, shares)
         self._decide(route, f"route {ALIAS}", cause)
-        self._daemon.point()
+        self._daemon.point(LATE)
         # Perhaps long after: then it is wrong until somebody looks at the log again.
         self._world.route = dict(shares)
 

@@ -11,8 +11,8 @@ from tests.daemon.invariants import Broken
 from tests.daemon.simulation import World
 
 SEEDS = (1, 2, 3)
-MUTANT_SEEDS = range(1, 13)
-"""Within which a mutant has to be found."""
+MUTANT_SEEDS = 12
+"""Within so many a mutant has to be found; each test begins where it is found soon."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -28,9 +28,9 @@ def test_whatever_happens_to_two_daemons_a_cycle_is_one_cycle(seed: int, tmp_pat
     assert world.pauses
 
 
-def broken(folder: Path, reconciles: bool = True) -> Iterator[str]:
+def broken(folder: Path, first: int, reconciles: bool = True) -> Iterator[str]:
     """What the seeds say of a mutant."""
-    for seed in MUTANT_SEEDS:
+    for seed in range(first, first + MUTANT_SEEDS):
         try:
             World(folder / str(seed), seed, reconciles).run(cycles=4)
         except Broken as error:
@@ -41,7 +41,7 @@ def test_without_the_fence_a_former_leader_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumers.folds.fenced", lambda folding, batch: False)
-    found = next(broken(tmp_path), None)
+    found = next(broken(tmp_path, first=1), None)
     print(found)
     assert found is not None
     assert "a former leader" in found
@@ -52,14 +52,14 @@ def test_with_ids_that_do_not_follow_from_the_cycle_steps_count_twice(
 ) -> None:
     random_id = lambda *parts: str(uuid4())  # noqa: E731
     monkeypatch.setattr("daemon.serving.decisions.derived_id", random_id)
-    found = next(broken(tmp_path), None)
+    found = next(broken(tmp_path, first=6), None)
     print(found)
     assert found is not None
     assert "twice" in found
 
 
 def test_without_reconciling_gateways_answer_with_what_no_log_names(tmp_path: Path) -> None:
-    found = next(broken(tmp_path, reconciles=False), None)
+    found = next(broken(tmp_path, first=3, reconciles=False), None)
     print(found)
     assert found is not None
     assert "the log says" in found
