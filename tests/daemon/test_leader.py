@@ -1,0 +1,170 @@
+"""The leader over a real home: it begins once, goes on from every step, and two count once."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from consumers import learning
+from consumers.learning import CycleRow
+from consumers.scheduling import CYCLE_START
+from consumers.standing import CYCLE_CANCEL
+from daemon.app import App
+from daemon.leader import Leader, NotNow, Proposal
+from daemon.leadership import Leadership
+from daemon.serving.decisions import Act, Decisions
+from daemon.settings import Agent, Log, Scheduler, Settings
+from events.learning import DirectiveWritten
+from tests.consumers.cycling import job_over
+from tests.consumers.folding import at, ended
+from tests.daemon.written import REJECTED, TASKS, Fixed
+
+SCHEDULER = Scheduler(min_rollouts=2, min_failures=1, min_priority=1e9, cooldown_seconds=3600)
+
+
+@pytest.fixture
+def app(tmp_path: Path, clean: Path) -> Iterator[App]:
+    """A home in which an agent failed twice."""
+    settings = Settings(
+        home=tmp_path / "home", log=Log(durability="process"), scheduler=SCHEDULER,
+        agents=(Agent(alias="agent", environment="shop"),),
+    )  # fmt: skip
+    with App(settings) as app:
+        app.append([ended("fails", at(1)), ended("fails-too", at(2))])
+        yield app
+
+
+def cycles(app: App) -> list[CycleRow]:
+    with app.reading() as connection:
+        return learning.cycles(connection)
+
+
+def leader(app: App, author: Fixed | None = None) -> Leader:
+    return Leader(app, author or Fixed(), Leadership(app))
+
+
+def test_a_cycle_that_is_due_goes_to_its_job_in_one_look_and_then_waits(app: App) -> None:
+    leads = leader(app)
+    led = leads.tick()
+    (cycle,) = cycles(app)
+    assert (led.epoch, len(led.told), led.troubles) == (1, 4, [])
+    assert (cycle.round, cycle.accepted, cycle.rejected) == (0, TASKS, REJECTED)
+    assert (cycle.trigger, cycle.reason) == ("rollouts", "2 new rollouts, of 2")
+    with app.reading() as connection:
+        assert [job.job for job in learning.open_jobs(connection)] == [cycle.job]
+    assert leads.tick().told == []
+    assert cycles(app) == [cycle]
+
+
+def test_a_job_that_left_nothing_ends_the_cycle_and_the_next_one_cools_down(app: App) -> None:
+    leads = leader(app)
+    leads.tick()
+    Decisions(app).take(job_over(outcome="competence_gap"), "over", "job")
+    (told,) = leads.tick().told
+    assert "nothing_learnable" in told
+    app.append([ended(f"new-{one}", at(10 + one)) for one in range(8)])
+    assert leads.tick().told == []
+    Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+    assert "(operator)" in leads.tick().told[0]
+    assert [one.number for one in cycles(app)] == [2, 1]
+
+
+def test_without_a_job_a_cycle_ends_with_the_reason(app: App) -> None:
+    leader(app, Fixed(lacking="no task passed")).tick()
+    (cycle,) = cycles(app)
+    assert (cycle.outcome, cycle.ended_because) == ("nothing_learnable", "no task passed")
+    assert (cycle.accepted, cycle.job) == (TASKS, None)
+
+
+def test_a_cycle_that_was_called_off_ends(app: App) -> None:
+    leads = leader(app, Hesitating())
+    leads.tick()
+    (cycle,) = cycles(app)
+    Decisions(app).act(Act("ada", "not now"), CYCLE_CANCEL, {"cycle": cycle.cycle})
+    leads.tick()
+    (cycle,) = cycles(app)
+    assert (cycle.outcome, cycle.ended_because) == ("cancelled", "ada called it off: not now")
+
+
+class Hesitating(Fixed):
+    """Cannot write tasks now."""
+
+    def propose(self, cycle: CycleRow) -> Proposal:
+        raise NotNow("the environment is away")
+
+
+def test_what_cannot_be_done_now_is_said_and_tried_again(app: App) -> None:
+    leads = leader(app, Hesitating())
+    assert leads.tick().troubles == ["the environment is away"]
+    assert leads.tick().troubles == ["the environment is away"]
+    (cycle,) = cycles(app)
+    assert cycle.job is None
+    leads = Leader(app, Fixed(), Leadership(app))
+    with app.reading() as connection:
+        held = learning.leader(connection)
+    assert held is not None
+    assert leads.tick().epoch is None, "the other one leads"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Mortal(App):
+    """Dies at its `last`-th append: before it, or right after it."""
+
+    def __init__(self, settings: Settings, last: int, before: bool) -> None:
+        super().__init__(settings)
+        self._left = last
+        self._before = before
+
+    def append(self, entries: object) -> None:
+        self._left -= 1
+        if self._left == 0 and self._before:
+            raise Killed
+        super().append(entries)  # type: ignore[arg-type]
+        if self._left == 0:
+            raise Killed
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("last", range(1, 6))
+def test_killed_at_any_append_the_next_leader_makes_one_cycle(
+    app: App, last: int, before: bool
+) -> None:
+    """Appends: the claim, the start, the round, the directive, and the proposal."""
+    with Mortal(app.settings, last, before) as mortal:
+        leadership = Leadership(mortal)
+        with suppress(Killed):
+            Leader(mortal, Fixed(), leadership).tick()
+        leadership.resign()
+    leader(app).tick()
+    (cycle,) = cycles(app)
+    assert (cycle.number, cycle.accepted, cycle.rejected) == (1, TASKS, REJECTED)
+    assert (cycle.round, cycle.outcome) == (0, None)
+    with app.reading() as connection:
+        assert [job.job for job in learning.jobs(connection)] == [cycle.job]
+
+
+class Interrupted(Fixed):
+    """While it writes a directive, another process takes the lead and does everything."""
+
+    def __init__(self, home: App, leadership: list[Leadership]) -> None:
+        super().__init__()
+        self._home = home
+        self._leadership = leadership
+
+    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+        self._leadership[0].resign()
+        assert leader(self._home).tick().epoch == 2
+        return super().direct(cycle).model_copy(update={"summary": "too late"})
+
+
+def test_what_a_former_leader_wrote_meanwhile_is_not_heard(app: App) -> None:
+    with App(app.settings) as other:
+        leaderships = [Leadership(app)]
+        Leader(app, Interrupted(other, leaderships), leaderships[0]).tick()
+    (cycle,) = cycles(app)
+    assert cycle.summary == ""
+    assert (cycle.accepted, cycle.rejected) == (TASKS, REJECTED)
