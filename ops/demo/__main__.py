@@ -12,6 +12,7 @@ Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -57,6 +58,8 @@ class Clock:
 def main() -> int:
     """The command line."""
     given = _parser().parse_args()
+    # Whoever stops it, what it started is stopped with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
     try:
         place = make(given.home, SIZES["small" if given.small else "whole"], fresh=given.fresh)

@@ -99,7 +99,9 @@ def steps(seen: Seen) -> Iterator[tuple[str, str]]:
 def _rollouts(seen: Seen) -> str:
     passed = sum(one.passed for one in seen.live)
     rate = f", {passed / seen.rollouts:.0%} of them well" if seen.rollouts else ""
-    missing = f"; a cycle needs {seen.missing[-1]}" if seen.missing else ""
+    # The other triggers are further away; kintsugi status has them all.
+    nearest = seen.missing[-1].partition(", or ")[0] if seen.missing else ""
+    missing = f"; a cycle needs {nearest}" if nearest else ""
     return f"{seen.rollouts:,} customers served{rate}{missing}"
 
 

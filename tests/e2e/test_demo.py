@@ -1,60 +1,72 @@
-"""The demo does what it says, and does not depend on what the operator has configured."""
+"""The demo from outside: real customers, a real `kintsugi up`, and a kill in the middle.
+
+Small: it shows that everything runs to its end and that what was killed goes on, and not that
+anything is learnt.
+"""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from envs.shop.environment import Shop
-from ops.demo.agent import attempts
-from ops.demo.mistakes import CATEGORY, Mistake
-from ops.demo.traffic import make_tasks
+from consumers import learning, serving
+from daemon.app import App
+from daemon.settings import Settings
+from ops.demo.place import MIX, ROOT
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(280)]
+
+PATIENCE: Final = 120.0
 
 
-@pytest.mark.faults
-def test_the_demo_survives_its_kills_and_ends_with_equal_tables(tmp_path: Path) -> None:
-    home = tmp_path / "demo"
+def command(folder: Path) -> list[str]:
+    """The demo on a home of its own."""
+    flags = ("--small", "--home", str(folder / "home"), "--out", str(folder))
+    return [sys.executable, "-m", "ops.demo", *flags]
+
+
+def environment() -> dict[str, str]:
+    """What an operator has configured, which is none of the demo's business."""
+    return {**os.environ, "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+
+
+def test_it_goes_on_after_a_kill_and_reports_what_came_of_it(tmp_path: Path) -> None:
+    output = tmp_path / "said"
+    with output.open("wb") as said:
+        process = subprocess.Popen(
+            command(tmp_path), cwd=ROOT, env=environment(), stdout=said, stderr=said
+        )
+        deadline = time.monotonic() + PATIENCE
+        while "cycle " not in output.read_text():
+            assert process.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
     done = subprocess.run(
-        [sys.executable, "-m", "ops.demo", "--tasks", "300", "--home", str(home)],
-        cwd=ROOT,
-        env=os.environ | {"KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("killed after") == 3
-    assert "finished after" in done.stdout
-    assert "0 new, 1,200 duplicates" in done.stdout
-    assert "EQUAL, row for row" in done.stdout
+        command(tmp_path), cwd=ROOT, env=environment(), capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    # So little training may help or do harm: the gate says which, and both are an end.
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    report = json.loads((tmp_path / "demo-report.json").read_text())
+    assert report["rebuild_equal"]
+    assert report["target"]["capability"] in MIX
+    assert report["tasks_written"] > 0
+    assert report["gate"]["decision"] in ("PROMOTE", "REJECT")
+    assert report["adapter"] in (tmp_path / "demo-report.html").read_text()
+    assert "Why this adapter" in done.stdout
 
-
-def test_the_same_seed_makes_the_same_rollouts_and_another_seed_others() -> None:
-    def lines(seed: int) -> list[str]:
-        shop = Shop()
-        return [json.dumps(a.record) for a in attempts(shop, make_tasks(shop, seed, 20), 2, seed)]
-
-    assert lines(1) == lines(1)
-    assert lines(1) != lines(2)
-
-
-def test_an_attempt_fails_only_by_a_mistake_and_every_mistake_is_made() -> None:
-    shop = Shop()
-    made = list(attempts(shop, make_tasks(shop, 3, 400), 2, 3))
-    assert {attempt.mistake for attempt in made} == {None, *Mistake}
-    assert all(attempt.mistake for attempt in made if not attempt.record["success"])
-    assert all(attempt.record["success"] for attempt in made if attempt.mistake is None)
-    # A mistake without consequences is possible, and rare.
-    harmless = [attempt for attempt in made if attempt.mistake and attempt.record["success"]]
-    assert len(harmless) < len(made) / 50
-
-
-def test_every_mistake_has_a_category_of_its_own() -> None:
-    assert set(CATEGORY) == set(Mistake)
-    assert len(set(CATEGORY.values())) == len(Mistake)
+    with App(Settings(home=tmp_path / "home")) as app, app.reading() as connection:
+        (cycle,) = learning.cycles(connection)
+        assert len(learning.jobs(connection)) == 1
+        assert [one.adapter for one in serving.adapter_lines(connection)] == [report["adapter"]]
+    assert cycle.outcome == report["outcome"]
+    assert len([one for one in (tmp_path / "home" / "jobs").iterdir() if one.name != "slots"]) == 1

@@ -1,0 +1,95 @@
+"""The demo's home: what is frozen, what follows from the machine, and what is left alone."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from envs.shop.environment import Shop
+from envs.shop.kinds import PLAIN
+from ops.demo import crowd, general, heldout
+from ops.demo.place import _HERE, MIX, SIZES, PlaceTaken, make
+
+FROZEN = "cd5b2dcc583a04ca77031793751c67b4f86bcb36498f5497b490150d8f68db02"
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """What `Place.settings` puts into the environment is taken out again."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_the_mix_is_the_frozen_one() -> None:
+    """Whoever changes it changes every figure that was reported."""
+    assert hashlib.sha256((_HERE / "mix.json").read_bytes()).hexdigest() == FROZEN
+    assert sum(MIX.values()) == pytest.approx(1)
+    assert set(MIX) <= set(Shop().capabilities)
+    assert sum(MIX[kind] for kind in PLAIN) > 0.8
+
+
+def test_a_home_is_configured_by_the_mix_and_by_nothing_of_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_GATEWAY__PORT", "1")
+    monkeypatch.setenv("KINTSUGI_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    place = make(tmp_path / "home", SIZES["whole"])
+    settings = place.settings()
+    assert (settings.home, settings.kafka_bootstrap_servers) == (place.home, "")
+    (agent,) = settings.agents
+    assert agent.traffic == MIX
+    assert settings.training.rollouts == SIZES["whole"].rollouts
+    assert settings.gateway.port > 1024
+    assert settings.gateway.port != settings.engine.port
+    assert settings.canary.shares == (0.5,)
+
+
+def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
+    tmp_path: Path,
+) -> None:
+    made = make(tmp_path / "home", SIZES["small"])
+    before = made.config.read_text()
+    (made.home / "customers").write_text("17")
+    again = make(tmp_path / "home", SIZES["whole"])
+    assert (again.config.read_text(), again.size) == (before, SIZES["small"])
+    anew = make(tmp_path / "home", SIZES["whole"], fresh=True)
+    assert not (anew.home / "customers").exists()
+    assert anew.config.read_text() != before
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    for fresh in (False, True):
+        with pytest.raises(PlaceTaken, match="home of a demo"):
+            make(tmp_path / "mine", SIZES["small"], fresh=fresh)
+    assert (tmp_path / "mine" / "letter").read_text() == "dear"
+
+
+def test_customers_training_and_held_out_tasks_never_meet() -> None:
+    """Beside those that the Proposer (from 2**28) and the gate (from 2**32) draw."""
+    whole, most = SIZES["whole"], 10_000_000
+    customers = range(crowd.FIRST_TASK, crowd.FIRST_TASK + most)
+    held_out = range(heldout.FIRST_TASK, heldout.FIRST_TASK + whole.held_out)
+    compared = range(general.FIRST_TASK, general.FIRST_TASK + whole.rollouts)
+    bounds = sorted((one.start, one.stop) for one in (customers, held_out, compared))
+    assert all(end <= start for (_, end), (start, _) in pairwise(bounds))
+    assert bounds[-1][1] <= 1 << 28
+
+
+def test_customers_come_each_once_whoever_was_killed(tmp_path: Path) -> None:
+    (tmp_path / crowd.PACE).write_text("600000")
+
+    async def come(number: int) -> list[str]:
+        queue = crowd.Queue(Shop(), tmp_path)
+        return [(await queue.next()).id for _ in range(number)]
+
+    first, second = asyncio.run(come(5)), asyncio.run(come(4))
+    assert asyncio.run(come(1)) != second[-1:]
+    assert len({*first, *second}) == 9
+    (tmp_path / "customers").unlink()
+    assert asyncio.run(come(9)) == first + second
