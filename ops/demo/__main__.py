@@ -1,6 +1,7 @@
 """make demo: a deployed agent keeps failing at something, and gets better by itself.
 
-    python -m ops.demo [--home FOLDER] [--fresh] [--small] [--general] [--out FOLDER]
+    python -m ops.demo [--home FOLDER] [--fresh] [--seed N] [--small] [--general]
+                       [--out FOLDER]
 
 Starts `kintsugi up` on a home of its own and customers who talk to its gateway, follows the tables
 until the first cycle has ended, then has the base and the adapter play held-out tasks, and writes
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -61,8 +63,9 @@ def main() -> int:
     # Whoever stops it, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
+    size = replace(SIZES["small" if given.small else "whole"], seed=given.seed)
     try:
-        place = make(given.home, SIZES["small" if given.small else "whole"], fresh=given.fresh)
+        place = make(given.home, size, fresh=given.fresh)
         with App(place.settings()) as app:
             # Made and migrated before anybody else opens it.
             app.settle()
@@ -128,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", type=Path, default=Path(".local/demo"), metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="of the reports")
     parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument(
+        "--seed", type=int, choices=range(20), default=0, metavar="N", help="other customers"
+    )
     parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
     parser.add_argument(
         "--general", action="store_true", help="the same budget on tasks of the traffic beside it"

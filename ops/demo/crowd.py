@@ -39,6 +39,8 @@ AT_ONCE: Final = 6
 PER_MINUTE: Final = 300.0
 """Where nobody has said another pace."""
 PACE: Final = "pace"
+PER_SEED: Final = 1_000_000
+"""Tasks of one seed's customers."""
 
 _MAX_TOKENS: Final = 64
 _PATIENCE_SECONDS: Final = 120.0
@@ -100,16 +102,16 @@ async def posted(
 class Queue:
     """Who comes next: tasks of the mix, each once for all time, in the pace of the home."""
 
-    def __init__(self, environment: Environment, home: Path) -> None:
+    def __init__(self, environment: Environment, home: Path, seed: int = 0) -> None:
         self._counter = counter = home / "customers"
         self._pace = home / PACE
         self._number = int(counter.read_text()) if counter.exists() else 0
-        self._tasks = self._from(environment, self._number)
+        self._tasks = self._from(environment, seed, self._number)
         self._next = time.monotonic()
 
     @staticmethod
-    def _from(environment: Environment, number: int) -> Iterator[TaskDefinition]:
-        return islice(environment.mixture(MIX, 0, FIRST_TASK), number, None)
+    def _from(environment: Environment, seed: int, number: int) -> Iterator[TaskDefinition]:
+        return islice(environment.mixture(MIX, seed, FIRST_TASK + seed * PER_SEED), number, None)
 
     async def next(self) -> TaskDefinition:
         """The next customer's task, when it is their time."""
@@ -132,7 +134,7 @@ def write(path: Path, text: str) -> None:
 async def serve(place: Place, at_once: int) -> None:
     """Let customers come until this is cancelled."""
     shop, settings = Shop(), load()
-    queue = Queue(shop, place.home)
+    queue = Queue(shop, place.home, place.size.seed)
     client = httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{settings.gateway.port}/v1", trust_env=False, timeout=60,
         headers={"authorization": f"Bearer {place.key}"},

@@ -26,6 +26,7 @@ from ops.demo.place import ALIAS, MIX, ROOT, Place
 
 FIRST_TASK: Final = 1 << 27
 """Seed of the first held-out task of each kind."""
+PER_SEED: Final = 10_000
 TRIALS: Final = 3
 PARTS: Final = 2
 """Processes side by side: the tasks of the one are not those of the other."""
@@ -69,12 +70,12 @@ def measure(
 def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int) -> Plan:
     shop, settings = Shop(), place.settings()
     tasks = [
-        shop.generate(kind, FIRST_TASK + number).id
+        shop.generate(kind, FIRST_TASK + place.size.seed * PER_SEED + number).id
         for number in range(place.size.held_out)
         for kind in MIX
     ]
     names = [None if one is None else one.sha256 for one in players]
-    name = f"held-out {part} {sha256(exact_json(names))}"
+    name = f"held-out {part} of seed {place.size.seed}: {sha256(exact_json(names))}"
     return Plan(
         name=name,
         environment=shop.name,

@@ -50,6 +50,8 @@ class Size:
     most_tasks: int
     held_out: int
     """Tasks of each kind at the end."""
+    seed: int = 0
+    """Whose customers and held-out tasks these are: no two seeds share one."""
 
 
 SIZES: Final[Mapping[str, Size]] = {

@@ -21,7 +21,7 @@ _BAR: Final = 24
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WINDOW: Final = 4
 """Batches that one point of the curve is the mean of."""
-_SHOWN: Final = 4
+_SHOWN: Final = 3
 _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
 """States of an adapter of which the gate and its first share are not decided."""
 
@@ -149,6 +149,8 @@ def _gate(seen: Seen) -> str:
 
 
 def _route(seen: Seen) -> str:
+    if seen.adapter is not None and seen.adapter.state is State.REJECTED:
+        return "unchanged: the incumbent stays"
     shares = ", ".join(f"{route.adapter or route.base} {route.share:.0%}" for route in seen.routes)
     return f"{shares} ({seen.turned})" if shares else ""
 

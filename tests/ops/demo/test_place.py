@@ -72,9 +72,10 @@ def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
 
 def test_customers_training_and_held_out_tasks_never_meet() -> None:
     """Beside those that the Proposer (from 2**28) and the gate (from 2**32) draw."""
-    whole, most = SIZES["whole"], 10_000_000
-    customers = range(crowd.FIRST_TASK, crowd.FIRST_TASK + most)
-    held_out = range(heldout.FIRST_TASK, heldout.FIRST_TASK + whole.held_out)
+    whole, seeds = SIZES["whole"], 20
+    customers = range(crowd.FIRST_TASK, crowd.FIRST_TASK + seeds * crowd.PER_SEED)
+    held_out = range(heldout.FIRST_TASK, heldout.FIRST_TASK + seeds * heldout.PER_SEED)
+    assert whole.held_out <= heldout.PER_SEED
     compared = range(general.FIRST_TASK, general.FIRST_TASK + whole.rollouts)
     bounds = sorted((one.start, one.stop) for one in (customers, held_out, compared))
     assert all(end <= start for (_, end), (start, _) in pairwise(bounds))
