@@ -61,8 +61,7 @@ class Inspection:
             _check_cycles(connection, cycles)
             _check_steps(connection)
             _check_rollouts(connection, cycles)
-        for count, what in ((Counter(folders.values()), "directories of jobs"),):
-            _at_most_one(count, what)
+        _at_most_one(Counter(folders.values()), "directories of jobs")
         self.over = sum(one.outcome is not None for one in cycles)
 
     def check_end(
@@ -80,7 +79,7 @@ class Inspection:
         _hold(all(one.outcome for one in cycles), "a stall: a cycle is open")
         _hold(not unread, f"rollouts that no cycle read: {unread}")
         found = table.route("agent")
-        logged = {None: 1.0}
+        logged: dict[str | None, float] = {None: 1.0}
         if found is not None:
             logged = {part.adapter: part.share for part in found.standing.shares}
         _hold(dict(route) == logged, f"gateways answer with {dict(route)}, the log says {logged}")
