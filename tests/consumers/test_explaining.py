@@ -61,7 +61,7 @@ def leaves(node: Node) -> set[str]:
     return set().union(*map(leaves, node.because))
 
 
-def test_a_route_rests_on_the_very_rollouts(home: Leading) -> None:
+def test_a_route_is_explained_down_to_its_rollouts(home: Leading) -> None:
     found = explained(home, "agent")
     assert kinds(found) == ["route", "adapter", "job", "cycle", "pattern", "rollout"]
     assert leaves(found) == {"rollout fails", "rollout fails-too"}
