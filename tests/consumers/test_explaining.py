@@ -1,102 +1,100 @@
-"""Why something is as it is: from a route back to the rollouts, by tables of real decisions."""
+"""Why something is as it is: the walk from a route back to the rollouts."""
+
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
 
 from consumers.explaining import Node, Unexplained, explain
+from events.envelope import derived_id
 from events.learning import Directive, DirectiveWritten, Quota
+from events.rollouts import Task as TaskData
 from tests.consumers.cycling import (
     PATTERN,
     Leading,
     cycle_id,
     diagnosed,
     job_over,
-    over,
     proposed,
     requested,
     started,
 )
-from tests.consumers.deciding import decided, evaluated, produced, routed, staged
-from tests.consumers.folding import at, ended, fold, folded_position
+from tests.consumers.deciding import passed, routed
+from tests.consumers.folding import ended, folded_position
 
-ADAPTER = "agent-cancel"
+JOB = derived_id("job", cycle_id())
+FAILED = ("r1", "r2")
+
+
+def directed() -> DirectiveWritten:
+    """Two tasks for one pattern, which two failures show."""
+    quota = Quota(pattern=PATTERN, tasks=2, priority=0.5, status="NEW", examples=FAILED)
+    return DirectiveWritten(cycle=cycle_id(), round=0, directive=Directive(quotas=(quota,)))
 
 
 @pytest.fixture
-def home(engine: Engine) -> Leading:
-    """One cycle, from two failures to a promotion."""
+def promoted(engine: Engine) -> Leading:
+    """An adapter that a cycle trained for a pattern, and that answers the agent now."""
     leading = Leading(engine)
-    leading.log.append([ended("fails", at(1)), ended("fails-too", at(2))])
-    fold(leading.log, engine)
-    quota = Quota(
-        pattern=PATTERN, tasks=1, priority=0.5, status="NEW", examples=("fails", "fails-too")
+    leading.log.append([ended(name, task=TaskData(id="t", environment="shop")) for name in FAILED])
+    leading.all(started())
+    first = proposed("written-1").model_copy(update={"source_rollout": "r2"})
+    leading.all(
+        diagnosed(folded_position(engine) or {"rollouts": {}}), directed(), first,
+        proposed("written-2"), requested(), job_over(),
+    )  # fmt: skip
+    produced, *gated = passed("better")
+    leading.all(
+        produced.model_copy(update={"job": JOB}), *gated, routed("promoted", {"better": 1.0})
     )
-    directive = DirectiveWritten(cycle=cycle_id(), round=0, directive=Directive(quotas=(quota,)))
-    job = requested()
-    leading.claim(1)
-    leading.all(started(), diagnosed(folded_position(engine)), directive, epoch=1)
-    task = proposed("shop/1").model_copy(update={"source_rollout": "fails"})
-    leading.all(task, job, epoch=1)
-    made = produced(ADAPTER).model_copy(update={"job": job.job})
-    leading.all(job_over(), made, staged(ADAPTER), evaluated(ADAPTER), decided(ADAPTER, "PROMOTE"))
-    leading.all(routed("promoted", {ADAPTER: 1.0}))
-    leading.all(over(), epoch=1)
     return leading
 
 
-def explained(home: Leading, name: str) -> Node:
-    with home.tables() as connection:
-        return explain(connection, name)
+def walked(node: Node) -> Iterator[tuple[str, str]]:
+    """Every node below, the first way down first."""
+    yield node.kind, node.node
+    for one in node.because:
+        yield from walked(one)
 
 
-def kinds(node: Node) -> list[str]:
-    """What stands on the way down the first branch."""
-    return [node.kind, *(kinds(node.because[0]) if node.because else [])]
-
-
-def leaves(node: Node) -> set[str]:
-    """What it rests on in the end."""
-    if not node.because:
-        return {f"{node.kind} {node.node}"}
-    return set().union(*map(leaves, node.because))
-
-
-def test_a_route_is_explained_down_to_its_rollouts(home: Leading) -> None:
-    found = explained(home, "agent")
-    assert kinds(found) == ["route", "adapter", "job", "cycle", "pattern", "rollout"]
-    assert leaves(found) == {"rollout fails", "rollout fails-too"}
-    assert found.said.startswith("promoted: agent-cancel 100%")
+def test_a_route_is_explained_down_to_its_rollouts(promoted: Leading) -> None:
+    with promoted.tables() as connection:
+        found = explain(connection, "agent")
+    assert list(walked(found)) == [
+        ("route", "agent"), ("adapter", "better"), ("job", JOB), ("cycle", cycle_id()),
+        ("pattern", PATTERN), ("rollout", "r1"), ("rollout", "r2"), ("task", "written-1"),
+        ("rollout", "r2"), ("task", "written-2"),
+    ]  # fmt: skip
+    assert found.said.startswith("promoted: better 100%")
+    adapter = found.because[0]
+    assert adapter.said.startswith("promoted; gate PROMOTE over 64 tasks")
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "below"),
     [
-        (ADAPTER, "adapter", "promoted; gate PROMOTE over 64 tasks"),
-        (requested().job, "job", "trained; 3 steps, 64 rollouts"),
-        (cycle_id(), "cycle", "rollouts: 200 new rollouts; promoted; is promoted"),
-        ("shop/1", "task", f"written for {PATTERN}; inherit; 1 checks passed"),
-        ("fails", "rollout", "failed; "),
+        ("better", "adapter", 1), (JOB, "job", 1), (cycle_id(), "cycle", 1),
+        ("written-1", "task", 1), ("written-2", "task", 0), ("r1", "rollout", 0),
     ],
-)
-def test_each_thing_says_what_is_known_of_it(
-    home: Leading, name: str, kind: str, said: str
+)  # fmt: skip
+def test_everything_on_the_way_can_be_asked_for(
+    promoted: Leading, name: str, kind: str, below: int
 ) -> None:
-    found = explained(home, name)
-    assert (found.node, found.kind) == (name, kind)
-    assert found.said.startswith(said)
+    with promoted.tables() as connection:
+        found = explain(connection, name)
+    assert (found.node, found.kind, len(found.because)) == (name, kind, below)
+    assert found.said
 
 
-def test_a_written_task_rests_on_the_rollout_that_it_inherits_from(home: Leading) -> None:
-    assert kinds(explained(home, "shop/1")) == ["task", "rollout"]
+def test_what_nobody_has_heard_of_is_said(engine: Engine) -> None:
+    with Leading(engine).tables() as connection, pytest.raises(Unexplained, match="'nothing'"):
+        explain(connection, "nothing")
 
 
-def test_a_pushed_adapter_ends_at_its_directory(engine: Engine) -> None:
+def test_who_pushed_is_the_end_of_a_pushed_adapter(engine: Engine) -> None:
     leading = Leading(engine)
-    leading.all(produced("pushed").model_copy(update={"job": None, "origin": "push"}))
-    found = explained(leading, "pushed")
-    assert [(one.kind, one.node) for one in found.because] == [("push", "/adapters/pushed")]
-
-
-def test_what_nobody_knows_is_not_explained(home: Leading) -> None:
-    with pytest.raises(Unexplained, match="'nobody'"):
-        explained(home, "nobody")
+    produced, *_ = passed("own")
+    leading.all(produced.model_copy(update={"job": None, "origin": "push"}))
+    with leading.tables() as connection:
+        found = explain(connection, "own")
+    assert [one.kind for one in found.because] == ["push"]
