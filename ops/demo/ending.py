@@ -26,8 +26,8 @@ from ops.demo.place import ROOT, Place
 from ops.demo.report import Story, Trained, gate_words
 from ops.demo.watch import Point, curve, look, tallies
 
-_EXAMPLES: Final = 2
-"""Of the rollouts and of the tasks of a pattern, how many the terminal names."""
+_EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
+"""How many of a kind the terminal names below one node; of others all."""
 
 
 class NothingTrained(KintsugiError):
@@ -151,7 +151,7 @@ def short(node: Node) -> Node:
     kept: list[Node] = []
     for kind in dict.fromkeys(one.kind for one in node.because):
         same = [one for one in node.because if one.kind == kind]
-        most = _EXAMPLES if kind in ("rollout", "task") else len(same)
+        most = _EXAMPLES.get(kind, len(same))
         kept += [short(one) for one in same[:most]]
         if len(same) > most:
             kept.append(Node(f"{len(same) - most} more", kind, ""))
