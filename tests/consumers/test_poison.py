@@ -60,7 +60,7 @@ def read(engine: Engine, log: list[Entry]) -> dict[str, object]:
     left_out = {"partition", "event_source", "sequence", "offset"}
     with database.reading(engine) as connection:
         found: dict[str, object] = {
-            table.__tablename__: sorted(
+            table.__name__: sorted(
                 str({name: value for name, value in row.items() if name not in left_out})
                 for row in connection.execute(select(table.table())).mappings()
             )

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select
 
 from consumers import learning, serving
 from consumers.learning import CycleRow
+from consumers.routing import Standing
 from consumers.tables import (
     Cycle,
     Evaluation,
@@ -79,9 +80,8 @@ class Inspection:
         _hold(all(one.outcome for one in cycles), "a stall: a cycle is open")
         _hold(not unread, f"rollouts that no cycle read: {unread}")
         found = table.route("agent")
-        logged: dict[str | None, float] = {None: 1.0}
-        if found is not None:
-            logged = {part.adapter: part.share for part in found.standing.shares}
+        shares = Standing.of_base("").shares if found is None else found.standing.shares
+        logged = {part.adapter: part.share for part in shares}
         _hold(dict(route) == logged, f"gateways answer with {dict(route)}, the log says {logged}")
         wanted = {row.adapter for row in table.adapters if row.state in LOADED}
         _hold(loaded == wanted, f"engines hold {loaded}, the log says {wanted}")
