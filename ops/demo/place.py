@@ -60,7 +60,7 @@ SIZES: Final[Mapping[str, Size]] = {
         most_tasks=256, held_out=64,
     ),
     "small": Size(
-        min_rollouts=60, tasks=12, rollouts=128, trials=2, pilot_tasks=4, least_tasks=8,
+        min_rollouts=96, tasks=12, rollouts=128, trials=2, pilot_tasks=4, least_tasks=8,
         most_tasks=8, held_out=6,
     ),
 }  # fmt: skip
