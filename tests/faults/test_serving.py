@@ -27,7 +27,7 @@ def test_an_engine_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(900)
 def test_a_vllm_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> None:
     try:
         found = serving_engine_kill.run(1, tmp_path, engines=serving_engine_kill.vllm(tmp_path))

@@ -80,7 +80,7 @@ def entries(folder: Path) -> list[bytes]:
 
 @pytest.mark.vllm
 @pytest.mark.faults
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900)
 def test_a_job_that_is_killed_goes_on_with_the_rollouts_it_had(
     settings: dict[str, str], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_job_that_is_killed_goes_on_with_the_rollouts_it_had(
         os.sched_yield()
     before = entries(out)
     resumed = subprocess.run(
-        command, env=settings, capture_output=True, text=True, check=False, timeout=1200
+        command, env=settings, capture_output=True, text=True, check=False, timeout=600
     )
     assert resumed.returncode == 0, resumed.stderr
     assert not servers(out)
