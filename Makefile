@@ -45,7 +45,8 @@ check: lint ## Lint and the tests that need no service: five minutes.
 	$(SHARED_OUT) -q -n auto -m "$(FAST)"
 
 test: components $(LEARNER) ## Every test, against a real Kafka, PostgreSQL and vLLM.
-	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 $(PYTEST)
+	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
+	    --durations 12 $(PYTEST)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.
 	@$(BIN)/python -m ops.demo $(DEMO)
