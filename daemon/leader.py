@@ -120,17 +120,21 @@ class Leader:
         """Do what is the leader's to do of one agent, step after step."""
         decisions = Decisions(self._app, epoch)
         done: Step | None = None
+        begun = False
         while self._leadership.holds():
             with self._app.reading() as connection:
                 cycle = learning.open_cycle(connection, pair.alias)
                 if cycle is None:
-                    found = decide(self._facts(connection, pair), self._settings, self._clock())
+                    facts = self._facts(connection, pair)
                 else:
                     next_one = following(view_of(standing(connection, cycle), pair))
             if cycle is None:
-                if isinstance(found, Waiting) or done is not None:
+                found = decide(facts, self._settings, self._clock())
+                if isinstance(found, Waiting) or begun or done is not None:
+                    # What was begun and is not open did not count: somebody else leads.
                     return
-                yield self._begin(decisions, pair, found)
+                yield self._begin(decisions, facts, found)
+                begun = True
                 continue
             if isinstance(next_one, Ended):
                 yield self._end(decisions, cycle, next_one)
@@ -149,20 +153,17 @@ class Leader:
         found = scheduling(connection, pair.alias, pair.base)
         return facts_of(found, pair, agent_of(self._app, pair.alias), self._clock())
 
-    def _begin(self, decisions: Decisions, pair: Pair, due: Due) -> str:
-        with self._app.reading() as connection:
-            found = scheduling(connection, pair.alias, pair.base)
-        agent = agent_of(self._app, pair.alias)
-        assert agent is not None, "without an environment no cycle is due"
-        assert agent.environment is not None, "without an environment no cycle is due"
-        name = derived_id("cycle", pair.alias, pair.base, str(found.number))
+    def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
+        """Of the facts that were decided on: the event names the position they were read at."""
+        assert facts.environment is not None, "without an environment no cycle is due"
+        name = derived_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
-            cycle=name, alias=pair.alias, base=pair.base, number=found.number,
-            environment=agent.environment, trigger=due.trigger, reason=due.reason[:_MOST_REASON],
-            position=found.position, slot=due.slot, acted=due.acted,
+            cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
+            environment=facts.environment, trigger=due.trigger, reason=due.reason[:_MOST_REASON],
+            position=facts.position, slot=due.slot, acted=due.acted,
         )  # fmt: skip
         decisions.take(started, "started", due.acted or name, origin=name)
-        return f"cycle {found.number} of {pair.alias} began ({due.trigger}): {due.reason}"
+        return f"cycle {facts.number} of {facts.alias} began ({due.trigger}): {due.reason}"
 
     def _take(self, decisions: Decisions, cycle: CycleRow, step: Step) -> Iterator[str]:
         match step:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from daemon.leader import Leader, NotNow, Proposal
 from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
 from daemon.settings import Agent, Log, Scheduler, Settings
-from events.learning import DirectiveWritten
+from events.codec import decode
+from events.envelope import utc_now
+from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
 from tests.consumers.cycling import job_over
 from tests.consumers.folding import at, ended
 from tests.daemon.written import REJECTED, TASKS, Fixed
@@ -168,3 +171,20 @@ def test_what_a_former_leader_wrote_meanwhile_is_not_heard(app: App) -> None:
     (cycle,) = cycles(app)
     assert cycle.summary == ""
     assert (cycle.accepted, cycle.rejected) == (TASKS, REJECTED)
+
+
+def test_a_cycle_that_a_former_leader_begins_is_tried_once_and_not_again(app: App) -> None:
+    claimed: list[str] = []
+
+    def clock() -> datetime:
+        # Between its lead and its decision another process claims the next epoch.
+        if not claimed:
+            another = LeaderClaimed(epoch=2, holder="another")
+            claimed.extend(Decisions(app).record({"claim": another}, "a test"))
+        return utc_now()
+
+    Leader(app, Fixed(), Leadership(app), clock).tick()
+    assert claimed
+    assert cycles(app) == []
+    events = [decode(record) for record in app.spool.read("learning", 0, 0)]
+    assert [event.data.TYPE for event in events].count(CycleStarted.TYPE) == 1
