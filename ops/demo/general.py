@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from consumers.learning import JobRow
+from daemon.proposer.buffer import TRAFFIC
 from daemon.serving.adoption import adopt
 from daemon.serving.trial import Adapter
 from envs.shop.environment import Shop
@@ -46,7 +47,7 @@ def spec_of(job: JobRow) -> JobSpec:
     return job.spec.model_copy(
         update={
             "job": derived_id(job.job, "general"),
-            "pools": (TaskPool(name="customers", share=1.0, tasks=tasks),),
+            "pools": (TaskPool(name=TRAFFIC, share=1.0, tasks=tasks),),
         }
     )
 

@@ -8,8 +8,15 @@ import pytest
 
 from daemon.app import App
 from daemon.settings import Settings
+from ops.demo.general import spec_of
+from ops.demo.place import MIX
 from ops.demo.view import picture, smoothed, spark, steps, stop
 from ops.demo.watch import Point, curve, look
+from tests.ops.demo.test_report import story
+
+
+def kind_of(task: str) -> str:
+    return task.split("/")[1]
 
 
 def batch(number: int, passed: float, **more: Any) -> str:
@@ -36,6 +43,18 @@ def test_a_curve_has_each_batch_once_over_all_attempts(tmp_path: Path) -> None:
         Point(16, 0.5, None, 1.0),
         Point(24, 0.75, None, 1.0),
     ]
+
+
+def test_general_rl_has_the_curve_of_its_traffic(tmp_path: Path) -> None:
+    job = story().job
+    (pool,) = spec_of(job).pools
+    assert set(map(kind_of, pool.tasks)) <= set(MIX)
+    figures = {"attempts": 8, "passed": 0.75, "groups": 1, "informative": 1.0}
+    said: dict[str, Any] = {"batch": 1, "rollouts": 64, "budget": 128}
+    said["pools"] = {pool.name: {"batch": figures, "so_far": figures}}
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "attempts" / "1.out").write_text(f"{json.dumps(said)}\n")
+    assert [one.traffic for one in curve(tmp_path)] == [0.75]
 
 
 def test_an_empty_home_waits_for_customers(tmp_path: Path) -> None:
