@@ -145,6 +145,17 @@ class Mastered(Frozen):
     pass_rate: Share
 
 
+class BadTries(Frozen):
+    """What the cycle before wrote for one pattern by one mode, where half of it or more failed."""
+
+    pattern: Name
+    mode: Mode
+    tries: Annotated[int, Field(ge=1)]
+    rejected: Annotated[int, Field(ge=1)]
+    reasons: tuple[Reason, ...]
+    """`check: reason`, the most frequent first."""
+
+
 class Directive(Frozen):
     """What to write tasks for, as data; daemon/controller/directive.py puts it in words."""
 
@@ -154,6 +165,8 @@ class Directive(Frozen):
     """Patterns that resolve or improve by themselves."""
     known: tuple[str, ...] = ()
     """Signatures of tasks that the buffer has: not again."""
+    bad_tries: tuple[BadTries, ...] = ()
+    """What to do otherwise than the cycle before."""
 
 
 class DirectiveWritten(Decision):

@@ -15,6 +15,7 @@ from daemon import transcript
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.directive import Failures
+from daemon.controller.lessons import bad_tries
 from daemon.controller.sampling import (
     Candidate,
     sampled_failures,
@@ -41,6 +42,8 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         seen = evidence.seen_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
         written = learning.tasks_of(connection, alias, base)
+        before = _cycle_before(connection, cycle, alias, base)
+        rejected = [] if before is None else learning.rejections_of(connection, before)
         analysis = _analysis(app, connection, cycle, seen, written)
     failures = [one for one in seen if one.pattern is not None]
     made = directives.directive(
@@ -53,6 +56,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
             for gold in (one.task.gold_actions for one in written)
             if gold is not None
         ),
+        bad_tries([one for one in written if one.cycle == before], rejected),
         app.settings.proposer.tasks,
     )
     return DirectiveWritten(
@@ -64,6 +68,16 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         analyzer=analysis.model if analysis else None,
         trouble=analysis.trouble if analysis else "",
     )
+
+
+def _cycle_before(connection: "Connection", cycle: str, alias: str, base: str) -> str | None:
+    """The last cycle of this agent on this base that wrote tasks, before this one."""
+    found = [
+        one.cycle
+        for one in learning.cycles(connection, alias)
+        if one.base == base and one.cycle != cycle and one.accepted + one.rejected
+    ]
+    return found[0] if found else None
 
 
 def _by_pattern(failures: Sequence[SeenRollout], seed: str) -> list[Failures]:

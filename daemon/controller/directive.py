@@ -15,7 +15,7 @@ from typing import Final
 from consumers.evidence import TaskRate
 from consumers.priority import Status, quotas
 from consumers.reads import PatternLine
-from events.learning import Directive, Mastered, PatternFinding, Quota
+from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota
 
 MASTERED: Final = 0.85
 """Smoothed pass rate from which on a kind of task is one that the agent can do."""
@@ -53,6 +53,7 @@ def directive(
     findings: Sequence[PatternFinding],
     rates: Iterable[TaskRate],
     known: Iterable[str],
+    bad_tries: Iterable[BadTries],
     most: int,
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone."""
@@ -74,6 +75,7 @@ def directive(
             )
         ),
         known=tuple(sorted(set(known))[:KNOWN]),
+        bad_tries=tuple(one for one in bad_tries if one.pattern in given),
     )
 
 
@@ -155,4 +157,9 @@ def text(directive: Directive) -> str:
         lines.append(f"These improve by themselves: {', '.join(directive.improving)}.")
     if directive.known:
         lines.append(f"{len(directive.known)} tasks are there already; do not write them again.")
+    for bad in directive.bad_tries:
+        lines.append(
+            f"Of {bad.tries} earlier tasks for {bad.pattern} by {bad.mode}, {bad.rejected} were "
+            f"rejected: {'; '.join(bad.reasons)}"
+        )
     return "\n".join(lines)

@@ -159,17 +159,27 @@ def _written(
     number: int,
 ) -> _Written:
     """The candidate of one try. A last try is never in other words: there may be no more."""
+    share = _share(wanted, quota.pattern)
     chance = Random(f"propose {wanted.cycle} {quota.pattern} {place} {number}")
     source = chance.choice(sources)
     phrasing, seed = chance.randrange(_PHRASINGS), chance.randrange(FIRST_SEED, LAST_SEED + 1)
     mode: Mode = "inherit"
     task = None
-    if number < TRIES - 1 and not _explores(place, wanted.explore):
+    if number < TRIES - 1 and not _explores(place, share):
         task = environment.rephrase(source.task, phrasing)
     if task is None:
         mode, task = "explore", environment.like(source.task, seed)
     # A task that nothing can be like is a benchmark's, and its own check says so.
     return _Written(Candidate(task or source.task, mode, source.task), source, place, number)
+
+
+def _share(wanted: Wanted, pattern: str) -> float:
+    """Share of the places that explore from the start: a mode that mostly failed in the cycle
+    before is not begun with, unless both did."""
+    bad = {one.mode for one in wanted.directive.bad_tries if one.pattern == pattern}
+    if bad == {"inherit"}:
+        return 1.0
+    return 0.0 if bad == {"explore"} else wanted.explore
 
 
 def _explores(place: int, share: float) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
 from events.gate import Check, GatePlan, GateReport
-from events.learning import Directive, Mastered, PatternFinding, Quota, Verified
+from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
 from events.lifecycle import NEXT
 from events.log import Headers
 from events.messages import Action, Frozen, Message, ToolCall
@@ -19,7 +19,8 @@ from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PARTS: dict[str, type[Frozen]] = {
-    "Task": Task, "Directive": Directive, "Quota": Quota, "Mastered": Mastered,
+    "Task": Task, "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
+    "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,

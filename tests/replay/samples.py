@@ -9,6 +9,7 @@ from typing import Any, Final
 from events.gate import Check, GatePlan, GateReport
 from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
 from events.learning import (
+    BadTries,
     CycleEnded,
     CycleStarted,
     Directive,
@@ -102,6 +103,12 @@ _DIRECTIVE: Final = Directive(
     mastered=(Mastered(task="shop/3", pass_rate=0.875),),
     improving=("tool_loop|find_order",),
     known=("cancel_order(order)",),
+    bad_tries=(
+        BadTries(
+            pattern="missing_write_action|cancel_order", mode="inherit", tries=9, rejected=5,
+            reasons=("novelty: it asks for the same",),
+        ),
+    ),
 )  # fmt: skip
 _FINDING: Final = PatternFinding(
     pattern="missing_write_action|cancel_order", category="missing_write_action",

@@ -23,7 +23,15 @@ from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.codec import encode
 from events.envelope import Envelope, derived_id
-from events.learning import CycleStarted, Decision, DirectiveWritten, TaskProposed
+from events.learning import (
+    BadTries,
+    CycleEnded,
+    CycleStarted,
+    Decision,
+    DirectiveWritten,
+    TaskProposed,
+    TaskRejected,
+)
 from events.log import now_ms
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 from tests.envs.model_server import Json, ModelServer, said
@@ -166,6 +174,34 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     assert (attempted_once.attempts, attempted_once.passes) == (1, 0)
     assert {(one.attempts, one.passes) for one in rates.values()} == {(0, 0)}
     assert own == sorted(one.id for one in tasks(("cancel", "fallback", "question"), 12))
+
+
+def test_why_tasks_were_rejected_is_told_to_the_next_cycle_of_the_same_agent(app: App) -> None:
+    pattern = "missing_write_action|exchange_item"
+
+    def clerk(cycle: str) -> list[BadTries]:
+        return list(direct(app, cycle, "clerk", "base", 0).directive.bad_tries)
+
+    def begins(cycle: str, number: int) -> tuple[str, Decision]:
+        return f"{cycle} began", CycleStarted(
+            cycle=cycle, alias="clerk", base="base", number=number, environment="shop",
+            trigger="operator", reason="a test", position={},
+        )  # fmt: skip
+
+    rejected = TaskRejected(
+        cycle="clerk-1", alias="clerk", base="base", pattern=pattern, mode="inherit",
+        check="novelty", reason="it is there already",
+    )  # fmt: skip
+    append(app, [begins("clerk-1", 1), ("one", rejected), ("two", rejected)])
+    assert clerk("clerk-1") == [], "a cycle is not told of itself: a redo directs the same"
+    (told,) = clerk("clerk-2")
+    assert (told.pattern, told.mode, told.tries, told.rejected) == (pattern, "inherit", 2, 2)
+    assert told.reasons == ("novelty: it is there already",)
+    assert not any(one.reasons == told.reasons for one in directed(app).directive.bad_tries)
+    other = rejected.model_copy(update={"cycle": "clerk-2", "mode": "explore"})
+    ended = CycleEnded(cycle="clerk-1", outcome="rejected", reason="a test")
+    append(app, [("ended", ended), begins("clerk-2", 2), ("three", other)])
+    assert [one.mode for one in clerk("clerk-3")] == ["explore"], "of the last cycle alone"
 
 
 def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> None:

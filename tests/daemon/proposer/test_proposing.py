@@ -9,7 +9,7 @@ from daemon.proposer.proposing import TRIES, Proposal, Source, Wanted, propose
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
-from events.learning import Directive, Quota, TaskProposed, TaskRejected
+from events.learning import BadTries, Directive, Mode, Quota, TaskProposed, TaskRejected
 from tests.envs.mini import Mini
 
 SHOP = Shop()
@@ -88,6 +88,29 @@ def test_what_the_buffer_has_is_not_written_again() -> None:
     assert {(one.mode, one.check) for one in rejected} == {("inherit", "novelty")}
     assert len(rejected) >= 12 * (TRIES - 1) * 0.9
     assert all(one.instruction.startswith("Reason for call: ") for one in rejected)
+
+
+def test_a_mode_that_failed_in_the_cycle_before_is_not_begun_with() -> None:
+    sources = {PATTERN: [source("compound")], OTHER: [source("question")]}
+
+    def begun(*bad: Mode) -> dict[str, set[Mode | None]]:
+        """Pattern -> the modes of its written tasks."""
+        given = wanted(sources, 12, explore=0.5)
+        tries = [
+            BadTries(pattern=PATTERN, mode=mode, tries=4, rejected=3, reasons=()) for mode in bad
+        ]
+        directive = given.directive.model_copy(update={"bad_tries": tuple(tries)})
+        proposals = list(propose(SHOP, Wanted(**{**vars_of(given), "directive": directive})))
+        return {
+            pattern: {one.data.mode for one in proposals if one.data.pattern == pattern}
+            for pattern in sources
+        }
+
+    both: set[Mode | None] = {"inherit", "explore"}
+    assert begun() == begun("inherit", "explore") == {PATTERN: both, OTHER: both}
+    assert begun("inherit") == {PATTERN: {"explore"}, OTHER: both}
+    assert begun("explore")[OTHER] == both
+    assert "inherit" in begun("explore")[PATTERN]
 
 
 def vars_of(given: Wanted) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""What a bad round of writing tasks teaches the next one.
+
+    bad_tries(written, rejected)      of the cycle before: pure
+
+A mode that failed for a pattern in half of its tries or more is named in the next directive with
+its reasons; the Proposer then begins with the other mode. One cycle later it has its turn again.
+Source: ALGORITHMS 1.8 (half of the tries), and AReaL-SEA's reflection on rejected data.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from consumers.learning import BufferedTask, RejectionRow
+from events.learning import BadTries, Mode
+
+BAD: Final = 0.5
+"""Share of the tries of a mode that failed."""
+REASONS: Final = 3
+"""That are told, of each pattern and mode."""
+
+
+def bad_tries(
+    written: Sequence[BufferedTask], rejected: Sequence[RejectionRow]
+) -> tuple[BadTries, ...]:
+    """Of the tasks that one cycle wrote and those that it wrote in vain, by pattern and mode."""
+    failed: Counter[tuple[str, Mode]] = Counter((one.pattern, one.mode) for one in rejected)
+    tries = failed + Counter((one.pattern, one.mode) for one in written if one.mode is not None)
+    return tuple(
+        BadTries(
+            pattern=pattern,
+            mode=mode,
+            tries=tries[pattern, mode],
+            rejected=count,
+            reasons=_reasons(
+                [one for one in rejected if (one.pattern, one.mode) == (pattern, mode)]
+            ),
+        )
+        for (pattern, mode), count in sorted(failed.items())
+        if count >= BAD * tries[pattern, mode]
+    )
+
+
+def _reasons(rejected: Sequence[RejectionRow]) -> tuple[str, ...]:
+    """The most frequent ones. A check that failed in many words is told in the first of them."""
+    checks = Counter(one.check for one in rejected)
+    ranked = sorted(checks, key=lambda check: (-checks[check], check))
+    said = {check: min(o.reason for o in rejected if o.check == check) for check in ranked}
+    return tuple(f"{check}: {said[check]}"[:1000] for check in ranked[:REASONS])
