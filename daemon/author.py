@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING
 
 from consumers import reads, serving
 from consumers.learning import CycleRow
+from consumers.serving import AdapterRow
 from daemon.controller.directing import direct
 from daemon.leader import NotNow, Proposal, agent_of
 from daemon.proposer import sources
 from daemon.proposer.buffer import Buffered, Mixing, pools
+from daemon.proposer.examined import CannotSample
+from daemon.proposer.probing import Engine, Probed, Prober
 from daemon.proposer.proposing import Wanted, propose
 from daemon.request import capability_of, spec_of
+from envs.endpoint import Sampling
 from envs.registry import open_environment
 from events.envelope import derived_id
 from events.jobs import TaskPool
@@ -36,8 +40,9 @@ if TYPE_CHECKING:
 class FromTheLog:
     """Writes what the log asks for."""
 
-    def __init__(self, app: "App") -> None:
-        self._app = app
+    def __init__(self, app: "App", engines: Sequence[Engine] = ()) -> None:
+        """`engines`: those that may be asked about written tasks; without one nobody is."""
+        self._app, self._engines = app, engines
 
     def direct(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
@@ -63,8 +68,11 @@ class FromTheLog:
                 for line in reads.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
-            parent = self._incumbent(connection, cycle)
-        said: dict[str, Decision] = {one.id: one.data for one in propose(environment, wanted)}
+            incumbent = self._incumbent(connection, cycle)
+        try:
+            said: dict[str, Decision] = {one.id: one.data for one in propose(environment, wanted)}
+        except CannotSample as error:
+            raise NotNow(f"the tasks of {cycle.alias} wait: {error}") from error
         new = [data for data in said.values() if isinstance(data, TaskProposed)]
         if not new:
             return Proposal(said, _none_passed(list(said.values())))
@@ -80,6 +88,7 @@ class FromTheLog:
             return Proposal(
                 said, "every written task of a pattern with a priority is passed by now"
             )
+        parent = None if incumbent is None else Path(incumbent.path)
         job = self._job(environment, cycle, found, parent)
         return Proposal({**said, derived_id("job requested", cycle.cycle): job})
 
@@ -95,7 +104,27 @@ class FromTheLog:
             sources=sources.sources(connection, environment, cycle.directive),
             known=sources.known(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
+            sampler=self._sampler(connection, environment, cycle),
         )
+
+    def _sampler(
+        self, connection: "Connection", environment: "Environment", cycle: CycleRow
+    ) -> Prober | None:
+        """Who says how the policy that answers now does; it is asked at the first engine."""
+        settings = self._app.settings
+        if not settings.proposer.probe or not self._engines:
+            return None
+        engine, incumbent = self._engines[0], self._incumbent(connection, cycle)
+        sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
+        probed = Probed(
+            cycle=cycle.cycle,
+            alias=cycle.alias,
+            base=cycle.base,
+            policy=cycle.base if incumbent is None else incumbent.adapter,
+            engine=engine,
+            sampling=sampling,
+        )
+        return Prober(self._app, environment, probed)
 
     def _traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
@@ -103,12 +132,12 @@ class FromTheLog:
         assert cycle.round is not None, "a cycle is diagnosed first"
         return sources.traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 
-    def _incumbent(self, connection: "Connection", cycle: CycleRow) -> Path | None:
-        """The folder of the adapter that answers now: training goes on from it."""
+    def _incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
+        """The adapter that answers now: training goes on from it. None: the base does."""
         route = serving.route_row(connection, cycle.alias)
         name = None if route is None else route.standing.incumbent
         row = None if name is None else serving.adapter_row(connection, name)
-        return None if row is None or row.base != cycle.base else Path(row.path)
+        return None if row is None or row.base != cycle.base else row
 
     def _job(
         self,

@@ -449,6 +449,9 @@ class Proposer(Section):
     """... and at most; the others are of the agent's traffic."""
     replay: float = Field(default=0.05, ge=0, lt=1)
     """Share of written tasks that are passed by now."""
+    probe: bool = True
+    """Whether the policy that answers now plays each written task eight times, at an engine that
+    the scheduler knows: what it always or never passes teaches little."""
 
 
 class Settings(BaseSettings):

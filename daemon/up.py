@@ -95,7 +95,7 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
     if settings.kafka_bootstrap_servers:
         found.append(Program("ship", ("daemon", "ship", *flags)))
     found += [
-        Program("schedule", ("daemon", "schedule", *flags)),
+        Program("schedule", ("daemon", "schedule", *flags, *upstream)),
         Program("work", ("daemon", "work", *flags, *upstream)),
     ]
     return found

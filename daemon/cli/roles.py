@@ -83,17 +83,22 @@ def schedule(
     once: Annotated[
         bool, typer.Option("--once", help="One look at every agent, then end.")
     ] = False,
+    upstream: EngineUrls = None,
 ) -> None:
     """Lead: begin cycles when they are due, and take them on, until stopped."""
     from daemon.author import FromTheLog
+    from daemon.gateway import key_of
     from daemon.leader import Leader
     from daemon.leadership import Leadership
+    from daemon.proposer.probing import Engine
 
     with until_stopped(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:
             return
         leadership = Leadership(app)
-        leader = Leader(app, FromTheLog(app), leadership)
+        urls = upstream or [one.url for one in app.settings.upstreams]
+        engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
+        leader = Leader(app, FromTheLog(app, engines), leadership)
         try:
             if once:
                 cli.out.document(asdict(leader.tick()))

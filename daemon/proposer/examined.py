@@ -74,6 +74,10 @@ class CheckFailed(KintsugiError):
     """A written task fails a check; the text says why."""
 
 
+class CannotSample(KintsugiError):
+    """Nobody can say how the current policy does on a task: this is not the task's fault."""
+
+
 class Examined:
     """A candidate and what its checks found out about it, each thing once."""
 

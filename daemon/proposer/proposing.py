@@ -78,7 +78,8 @@ class Proposal:
 def propose(
     environment: Environment, wanted: Wanted, progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[Proposal]:
-    """Tasks for the quotas, one after the other; `progress` is told of each place that is full."""
+    """Tasks for the quotas, one after the other; `progress` is told of each place that is full.
+    Raises CannotSample."""
     known = list(wanted.known)
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())

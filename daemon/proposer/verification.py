@@ -1,4 +1,5 @@
-"""Ten checks that a written task passes before it may be trained on, cheapest first.
+"""Ten checks that a written task passes before it may be trained on, the cheapest first, and last
+the one that plays rollouts.
 
     V1   schema          the definition is whole, and its id gives it again
     V2   gold            the gold actions repeat without an error, and change what they say
@@ -7,9 +8,9 @@
     V5   outputs         what must be said is what a tool answers, or what the policy dictates
     V6   policy          a perfect agent breaks no rule, and finds the user before it writes
     V7   solvable        the scripted oracle wins the whole episode
-    V8   informative     the current policy neither always wins nor, as a rule, always loses
     V9   novelty         it is not a task of the buffer in nearly the same words
     V10  contamination   it is none that anything is evaluated with
+    V8   informative     the current policy neither always wins nor, as a rule, always loses
 
 The first that fails ends it. Each is a function of the examined task alone, apart from V8, which is
 applied where somebody samples the current policy and claimed nowhere else. What an environment's
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.proposer.examined import CheckFailed, Examined, Known
+from daemon.proposer.examined import CannotSample, CheckFailed, Examined, Known
 from daemon.proposer.reachable import computed, leaves, said, words
 from envs.environment import UnknownTask, is_seed
 from envs.grading import grade
@@ -50,7 +51,7 @@ class Verdict:
 
 
 def verify(examined: Examined) -> Verdict:
-    """All checks in order, up to the first that fails."""
+    """All checks in order, up to the first that fails. Raises CannotSample."""
     passed: list[Verified] = []
     for check, function in CHECKS.items():
         if check == "informative" and examined.sampler is None:
@@ -59,6 +60,8 @@ def verify(examined: Examined) -> Verdict:
             note = function(examined)
         except CheckFailed as failure:
             return Verdict(tuple(passed), check, str(failure)[:1000])
+        except CannotSample:
+            raise
         except Exception as error:  # an environment's own code, which may raise anything
             raised = f"the environment raised {type(error).__name__}: {error}"
             return Verdict(tuple(passed), check, raised[:1000])
@@ -231,9 +234,9 @@ CHECKS: Final[Mapping[Check, Callable[[Examined], str]]] = {
     "outputs": outputs,
     "policy": policy,
     "solvable": solvable,
-    "informative": informative,
     "novelty": novelty,
     "contamination": contamination,
+    "informative": informative,
 }
 """In order; each returns a note on what it saw, or raises CheckFailed."""
 

@@ -1,0 +1,130 @@
+"""The current policy on a written task, before it is taken (check V8).
+
+    prober = Prober(app, environment, probed)
+    prober(task)        how many of 8 rollouts pass
+
+They are played at an engine that serves, all of one task at a time, and recorded under their own
+purpose: no pattern and no live guard counts them, and the buffer knows the task's rate from them.
+
+Guarantee: an id follows from cycle, policy, task and trial, so what a leader that was killed had
+played is read from the tables and not played again. Not covered: engines that are not asked over
+HTTP.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from daemon.proposer.examined import CannotSample
+from daemon.proposer.verification import SAMPLES
+from envs.endpoint import Endpoint, EndpointRefused, EndpointUnavailable, Sampling
+from envs.environment import Environment
+from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, scripted_user
+from envs.players import ModelAgent
+from envs.task import TaskDefinition
+from events.envelope import derived_id
+from producers.simulation import Provenance, append_rollouts, rollout_ended
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_ATTEMPTS: Final = 3
+"""At one answer; the next look of the scheduler tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where a policy is asked."""
+
+    url: str
+    """Ends in /v1."""
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Who is asked, where, and for which cycle."""
+
+    cycle: str
+    alias: str
+    base: str
+    policy: str
+    """Its name at the engine."""
+    engine: Engine
+    sampling: Sampling
+
+
+class Prober:
+    """Plays written tasks with the policy that answers now."""
+
+    def __init__(self, app: "App", environment: Environment, probed: Probed) -> None:
+        self._app, self._environment, self._probed = app, environment, probed
+
+    def __call__(self, task: TaskDefinition) -> int:
+        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailed, LogError."""
+        from consumers import reads
+
+        names = [self._rollout(task, trial) for trial in range(SAMPLES)]
+        with self._app.reading() as connection:
+            known = reads.verdicts(connection, names)
+        missing = [trial for trial, name in enumerate(names) if name not in known]
+        played = asyncio.run(self._play(task, missing)) if missing else []
+        verdicts = [*(one.success for one in known.values()), *(one.success for one in played)]
+        return sum(verdict is True for verdict in verdicts)
+
+    async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
+        """Recorded as soon as each is over."""
+        probed = self._probed
+        found: list[Attempt] = []
+        try:
+            async with AsyncExitStack() as stack:
+                endpoint = await stack.enter_async_context(
+                    Endpoint(
+                        probed.engine.url,
+                        probed.policy,
+                        api_key=probed.engine.api_key,
+                        concurrency=SAMPLES,
+                        attempts=_ATTEMPTS,
+                    )
+                )
+                plan = [(task, trial) for trial in trials]
+                playing = play_all(self._setup(endpoint), plan, concurrency=len(plan))
+                async for attempts in await stack.enter_async_context(aclosing(playing)):
+                    self._record(attempts)
+                    found += attempts
+        except (EndpointRefused, EndpointUnavailable) as error:
+            raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
+        if spoilt := [one for one in found if one.termination in UNJUDGED]:
+            raise CannotSample(
+                f"{probed.policy} at {probed.engine.url} did not get through task {task.id}: "
+                f"{spoilt[0].reason}"
+            )
+        return found
+
+    def _setup(self, endpoint: Endpoint) -> Setup:
+        environment, sampling = self._environment, self._probed.sampling
+        return Setup(
+            environment,
+            agent=lambda task, seed: ModelAgent(
+                endpoint, partial(environment.offered, task), seed, sampling
+            ),
+            user=scripted_user(environment),
+        )
+
+    def _record(self, attempts: Sequence[Attempt]) -> None:
+        """Those that somebody could judge."""
+        probed = self._probed
+        provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
+        rollouts = [
+            rollout_ended(one, self._environment, provenance, self._rollout(one.task, one.trial))
+            for one in attempts
+            if one.termination not in UNJUDGED
+        ]
+        append_rollouts(self._app.spool, self._app.blobs, rollouts)
+
+    def _rollout(self, task: TaskDefinition, trial: int) -> str:
+        probed = self._probed
+        return derived_id("probe", probed.cycle, probed.policy, task.id, str(trial))

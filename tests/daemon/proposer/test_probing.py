@@ -1,0 +1,106 @@
+"""The policy that answers now plays a written task at a real engine before it is taken."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers import reads
+from daemon.app import App
+from daemon.engine.chat import Chat
+from daemon.engine.policy import Policy
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.proposer.examined import CannotSample
+from daemon.proposer.probing import Engine, Probed, Prober
+from daemon.proposer.proposing import propose
+from daemon.proposer.verification import SAMPLES
+from daemon.settings import Settings
+from envs.endpoint import Sampling
+from events.codec import decode
+from events.learning import TaskProposed
+from events.rollouts import RolloutEnded
+from tests.daemon.engine.conftest import Live, listening
+from tests.daemon.proposer.test_proposing import PATTERN, SHOP, source, wanted
+
+EASY, HARD = SHOP.generate("cancel", 2**28), SHOP.generate("two_writes", 2**28 + 1)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Live]:
+    with listening(Policy.load(CHECKPOINT, "reference"), Chat(CHECKPOINT), slots=24) as live:
+        yield live
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with App(Settings(home=tmp_path / "home")) as opened:
+        opened.settle()
+        yield opened
+
+
+def prober(app: App, url: str, **changes: Any) -> Prober:
+    given: dict[str, Any] = {
+        "cycle": "cycle-1", "alias": "agent", "base": "reference", "policy": "reference",
+        "engine": Engine(f"{url}/v1"), "sampling": Sampling(1.0, 64),
+    }  # fmt: skip
+    return Prober(app, SHOP, Probed(**(given | changes)))
+
+
+def recorded(app: App) -> list[RolloutEnded]:
+    events = [
+        decode(record).data
+        for partition in range(len(app.spool.end("rollouts")))
+        for record in app.spool.read("rollouts", partition, 0)
+    ]
+    return [data for data in events if isinstance(data, RolloutEnded)]
+
+
+def test_a_task_is_played_eight_times_and_never_again(app: App, engine: Live) -> None:
+    found = {task.id: prober(app, engine.url)(task) for task in (EASY, HARD)}
+    assert found[EASY.id] == SAMPLES, "the reference policy can do this"
+    assert found[HARD.id] < SAMPLES, "and this it cannot"
+    played = recorded(app)
+    assert len(played) == len({one.rollout for one in played}) == 2 * SAMPLES
+    assert {(one.purpose, one.policy, one.simulator) for one in played} == {
+        ("probe", "reference", "scripted")
+    }
+    app.settle()
+    # Whoever goes on reads what was played: here nobody could play it.
+    again = {task.id: prober(app, "http://127.0.0.1:9")(task) for task in (EASY, HARD)}
+    assert again == found
+    assert len(recorded(app)) == len(played)
+
+
+def test_what_was_probed_counts_for_no_pattern(app: App, engine: Live) -> None:
+    assert prober(app, engine.url)(HARD) < SAMPLES
+    app.diagnose("diagnose")
+    with app.reading() as connection:
+        assert reads.pattern_lines(connection) == []
+        assert reads.dead_letters(connection) == []
+
+
+def test_a_written_task_says_how_the_policy_did(app: App, engine: Live) -> None:
+    given = wanted({PATTERN: [source("two_writes")]}, 2, sampler=prober(app, engine.url))
+    accepted = [one.data for one in propose(SHOP, given) if isinstance(one.data, TaskProposed)]
+    assert accepted
+    for one in accepted:
+        last = one.verified[-1]
+        assert (last.check, len(one.verified)) == ("informative", 10)
+        assert last.note.endswith(f" of {SAMPLES}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": Engine("http://127.0.0.1:9/v1")}, "127.0.0.1:9"),
+        ({"policy": "nobody"}, "nobody"),
+    ],
+)
+def test_an_engine_that_cannot_be_asked_rejects_no_task(
+    app: App, engine: Live, changes: dict[str, Any], said: str
+) -> None:
+    given = wanted({PATTERN: [source("cancel")]}, 1, sampler=prober(app, engine.url, **changes))
+    with pytest.raises(CannotSample, match=said):
+        list(propose(SHOP, given))
+    assert recorded(app) == []
