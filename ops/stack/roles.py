@@ -7,8 +7,8 @@ end_jobs(place)
 import time
 from typing import TYPE_CHECKING, Final
 
-from daemon.jobs.local import jobs_of, trials_of
-from daemon.jobs.runner import JobRunner, Running
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import Running
 from ops.demo.children import CROWD, Programs
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def end_jobs(settings: "Settings") -> int:
     """Stop the jobs and trials that run in a home, which outlive the role `work`; how many there
     were. The next `work` goes on with them where they were."""
     ended = 0
-    for runner, name in ((jobs_of(settings), "jobs"), (trials_of(settings), "trials")):
-        for folder in sorted((settings.home / name).glob("*/attempts")):
-            ended += _ended(runner, folder.parent.name)
+    for root in (settings.home / "jobs", settings.home / "trials"):
+        for folder in sorted(root.glob("*/attempts")):
+            ended += _ended(LocalRunner(root), folder.parent.name)
     return ended
 
 
-def _ended(runner: JobRunner, job: str) -> bool:
+def _ended(runner: LocalRunner, job: str) -> bool:
     """Whether it ran."""
     ran = False
     while isinstance(runner.state(job), Running):
