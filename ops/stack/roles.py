@@ -33,7 +33,7 @@ def end_jobs(settings: "Settings") -> int:
     ended = 0
     for root in (settings.home / "jobs", settings.home / "trials"):
         for folder in sorted(root.glob("*/attempts")):
-            ended += _ended(LocalRunner(root), folder.parent.name)
+            ended += _ended(LocalRunner(root, command=()), folder.parent.name)
     return ended
 
 
