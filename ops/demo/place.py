@@ -51,6 +51,8 @@ class Size:
     most_tasks: int
     held_out: int
     """Tasks of each kind at the end."""
+    min_failures: int = 8
+    """Customers who were served badly, before the first cycle."""
     seed: int = 0
     """Whose customers and held-out tasks these are: no two seeds share one."""
 
@@ -64,8 +66,13 @@ SIZES: Final[Mapping[str, Size]] = {
         min_rollouts=96, tasks=12, rollouts=128, trials=2, pilot_tasks=4, least_tasks=8,
         most_tasks=8, held_out=6,
     ),
+    "least": Size(
+        min_rollouts=32, tasks=4, rollouts=128, trials=2, pilot_tasks=2, least_tasks=4,
+        most_tasks=4, held_out=2, min_failures=1,
+    ),
 }  # fmt: skip
-"""`small` shows that everything runs, and nothing else: it learns too little for its gate."""
+"""`small` and `least` show that everything runs, and nothing else: they learn too little for their
+gate."""
 
 
 @dataclass(frozen=True, slots=True)

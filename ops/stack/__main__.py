@@ -49,7 +49,7 @@ def main() -> int:
     # Whoever stops it, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
-    size = replace(SIZES["small" if given.small else "whole"], seed=given.seed)
+    size = replace(SIZES["least" if given.small else "whole"], seed=given.seed)
     try:
         place = make(given.home, size, fresh=given.fresh, services=SERVICES)
         return run(place, console, keep=given.keep)
