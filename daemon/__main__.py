@@ -93,12 +93,14 @@ def exit_code(error: Exception) -> int:
 
     if isinstance(error, DatabaseError | FoldVersionChanged | PositionMissing):
         return UNAVAILABLE
+    from daemon.jobs.runner import RunnerUnavailable
     from daemon.serving.fleet import NoReplica
     from daemon.serving.replica import ReplicaLost
     from daemon.serving.staging import ReplicaAway
     from envs.endpoint import EndpointRefused, EndpointUnavailable
 
-    if isinstance(error, EndpointUnavailable | NoReplica | ReplicaAway | ReplicaLost):
+    away = EndpointUnavailable | NoReplica | ReplicaAway | ReplicaLost | RunnerUnavailable
+    if isinstance(error, away):
         return UNAVAILABLE
     return USAGE if isinstance(error, EndpointRefused) else FAILED
 

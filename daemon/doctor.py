@@ -56,6 +56,8 @@ def examine(app: App) -> list[Check]:
     ]
     if app.on_kafka:
         checks += [("crc32c", _crc32c), ("kafka", _kafka)]
+    if app.settings.jobs.runner == "ray":
+        checks.append(("jobs", _jobs))
     return [_checked(name, check, app) for name, check in checks]
 
 
@@ -169,6 +171,15 @@ def _fold(app: App) -> Finding:
     if halted:
         return False, "; ".join(halted)
     return True, f"{behind:,} events behind"
+
+
+def _jobs(app: App) -> Finding:
+    from daemon.jobs.chosen import jobs_of
+
+    runner = jobs_of(app.settings)
+    runner.check()
+    runner.close()
+    return True, f"{app.settings.jobs.ray.address} answers"
 
 
 def _crc32c(_: App) -> Finding:

@@ -341,9 +341,27 @@ class Scheduler(Section):
         return cron
 
 
-class Jobs(Section):
-    """Training runs and trials of candidates, as processes of this machine."""
+class Ray(Section):
+    """A Ray cluster that runs jobs."""
 
+    address: str = "http://127.0.0.1:8265"
+    """Of its dashboard."""
+    token: SecretStr | None = None
+    """Where the cluster asks for one."""
+    python: str = "python"
+    """That has kintsugi[train], on the cluster's machines."""
+    cpus: float = Field(default=1.0, gt=0)
+    """That a job reserves there."""
+    gpus: float = Field(default=0.0, ge=0)
+    """Likewise."""
+
+
+class Jobs(Section):
+    """Training runs and trials of candidates."""
+
+    runner: Literal["local", "ray"] = "local"
+    """Processes of this machine, or jobs of a Ray cluster that has the home's file system."""
+    ray: Ray = Ray()
     slots: int = Field(default=1, ge=1)
     """That may run at once, of each."""
     attempts: int = Field(default=3, ge=1)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from consumers import database, gateways
 from consumers.standing import called_off_jobs
 from daemon.cycles import Cycles
-from daemon.jobs.local import jobs_of, trials_of
+from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.training import advance
 from daemon.serving.bases import move
 from daemon.serving.canaries import Guards
@@ -87,6 +87,10 @@ class Worker:
         )  # fmt: skip
         worked.troubles = done.troubles
         return worked
+
+    def check(self) -> None:
+        """Whether whoever runs jobs can be used. Raises RunnerUnavailable."""
+        self._jobs.check()
 
     def close(self) -> None:
         """Let go of jobs and trials; they go on."""

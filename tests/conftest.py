@@ -21,7 +21,9 @@ from sqlalchemy import Engine
 from consumers.database import open_database
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
+from ops.isolated import NotInstalled
 from ops.postgres.server import Postgres, PostgresMissing
+from ops.ray.head import Head
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas with a deprecated function while it is imported, and our tests
@@ -96,6 +98,20 @@ def postgres_url(postgres: Postgres) -> str:
     return postgres.create_database()
 
 
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Head]:
+    """The session's Ray cluster, which hands out two CPUs and one GPU that is none."""
+    # Directly below the temporary folder, for the path of a socket.
+    with tempfile.TemporaryDirectory(prefix="kintsugi-ray-") as folder:
+        head = Head(Path(folder), cpus=2, gpus=1)
+        try:
+            head.start()
+        except NotInstalled as error:
+            missing(str(error))
+        yield head
+        head.stop()
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An empty migrated projection database, once per kind."""
@@ -137,11 +153,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _share_out(items: list[pytest.Item]) -> None:
     """Between the processes of pytest-xdist: a file stays together, what asks the vLLM of one
-    folder too, and what takes longest comes first."""
+    folder too, and all that asks Ray; what takes longest comes first."""
     for item in items:
         together = item.path.parent if _is("vllm", item) else item.path
-        item.add_marker(pytest.mark.xdist_group(str(together)))
-    items.sort(key=lambda item: not (_is("vllm", item) or _is("faults", item)))
+        group = "ray" if _is("ray", item) else str(together)
+        item.add_marker(pytest.mark.xdist_group(group))
+    slow = ("vllm", "ray", "faults")
+    items.sort(key=lambda item: not any(_is(mark, item) for mark in slow))
 
 
 def _is(mark: str, item: pytest.Item) -> bool:

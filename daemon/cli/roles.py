@@ -156,6 +156,7 @@ def work(
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
             worker = Worker(app, fleet)
+            worker.check()
             done = worker.work()
             worker.close()
         for trouble in done.troubles:

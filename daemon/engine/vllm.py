@@ -122,6 +122,23 @@ class Vllm:
         """What an OpenAI client takes as its base URL."""
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def command(self) -> list[str]:
+        """What is run."""
+        command = [self._python, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(self.checkpoint.resolve()), "--served-model-name", self.name]
+        return [*command, f"--port={self.port}", *FLAGS, *self._flags]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """In which variables."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _OF_OURS and not name.startswith("TORCHELASTIC_")
+        }
+        return {**kept, **_SETTINGS, **self._settings}
+
     def start(self, waiting: Callable[[], None] = lambda: None) -> Self:
         """Return when it answers; `waiting` is called again and again, and may raise.
 
@@ -130,12 +147,12 @@ class Vllm:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", _GUARD, "sh", str(STOP_SECONDS), *self._command()],
+                ["sh", "-c", _GUARD, "sh", str(STOP_SECONDS), *self.command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=self.log.parent,
-                env=self._environment(),
+                env=self.environment,
                 start_new_session=True,
             )
         try:
@@ -175,19 +192,6 @@ class Vllm:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _command(self) -> list[str]:
-        command = [self._python, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(self.checkpoint.resolve()), "--served-model-name", self.name]
-        return [*command, f"--port={self.port}", *FLAGS, *self._flags]
-
-    def _environment(self) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in _OF_OURS and not name.startswith("TORCHELASTIC_")
-        }
-        return {**kept, **_SETTINGS, **self._settings}
 
     def _wait_ready(self, waiting: Callable[[], None]) -> None:
         deadline = time.monotonic() + READY_SECONDS

@@ -6,7 +6,7 @@
 
     HOME/jobs/ID/job.json          the spec
     HOME/jobs/ID/out/              the learner's: journal, adapter (daemon/solver/job.py)
-    HOME/jobs/ID/attempts/N.*      what each attempt said, and how it ended
+    HOME/jobs/ID/attempts/N.*      what each attempt said, and how it ended (attempts.py)
 
 All three may be asked again and again, by several processes at once and after any of them was
 killed: a job runs once. `verdict` says what an ended attempt means: nothing more to do, or once
@@ -39,6 +39,10 @@ _KILLED: Final = 137
 
 class JobNotStarted(KintsugiError):
     """Nothing runs, and the next look tries again."""
+
+
+class RunnerUnavailable(KintsugiError):
+    """Nobody can tell how jobs are doing; they go on, and the next look asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ State = Absent | Running | Ended
 
 class JobRunner(Protocol):
     """Somebody who runs jobs."""
+
+    def check(self) -> None:
+        """Whether it can be used. Raises RunnerUnavailable, as all but `folder` and `close` may."""
 
     def start(self, job: Job) -> bool:
         """Begin it, or its next attempt; False while there is no room for it. Does nothing to one

@@ -25,6 +25,7 @@ from daemon.jobs.runner import (
     JobRunner,
     Over,
     Result,
+    RunnerUnavailable,
     Running,
     verdict,
 )
@@ -50,9 +51,14 @@ def advance(app: "App", runner: JobRunner, cancelled: Mapping[str, str] | None =
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
     called_off = cancelled or {}
-    return [
-        told for job in jobs for told in _Look(app, runner, job, called_off.get(job.job)).advance()
-    ]
+    told: list[str] = []
+    for job in jobs:
+        try:
+            told += _Look(app, runner, job, called_off.get(job.job)).advance()
+        except RunnerUnavailable as error:
+            # Of the other jobs it would say the same.
+            return [*told, str(error)]
+    return told
 
 
 class _Look:

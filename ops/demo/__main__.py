@@ -15,46 +15,22 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
-from rich.live import Live
 
 from daemon.app import App
 from events.errors import KintsugiError
 from ops.demo import report, view
-from ops.demo.children import Children
-from ops.demo.crowd import PACE, PER_MINUTE, write
+from ops.demo.children import PROGRAMS, Children
+from ops.demo.crowd import write
 from ops.demo.ending import measured, tell
-from ops.demo.place import SIZES, Place, make
-from ops.demo.watch import Seen, look
+from ops.demo.following import Clock, follow
+from ops.demo.place import SIZES, make
+from ops.demo.watch import look
 
-CALM: Final = 40.0
-"""Customers a minute while a job or a trial runs: with so few cores they take the time from each
-other."""
-
-_LOOK_SECONDS: Final = 0.5
-_SERVES, _STILL = 0, 6
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
-
-
-class Clock:
-    """Seconds that the demo ran in a home, all its runs together."""
-
-    def __init__(self, place: Place) -> None:
-        self._file = place.home / "seconds"
-        before = float(self._file.read_text()) if self._file.exists() else 0.0
-        self._began = time.monotonic() - before
-
-    def seconds(self) -> float:
-        """Until now, and remembered."""
-        found = time.monotonic() - self._began
-        write(self._file, f"{found:.1f}")
-        return found
 
 
 def main() -> int:
@@ -70,7 +46,9 @@ def main() -> int:
             # Made and migrated before anybody else opens it.
             app.settle()
             clock = Clock(place)
-            follow(app, place, console, clock)
+            if not look(app).over:
+                with Children(place, PROGRAMS) as children:
+                    follow(app, place, console, clock, children)
             story = measured(app, place, console, compared=given.general)
             document = report.made(story, clock.seconds())
     except KintsugiError as error:
@@ -89,38 +67,6 @@ def main() -> int:
     if not story.rebuild_equal:
         return FAILED
     return PROMOTED if story.cycle.outcome == "promoted" else OTHERWISE
-
-
-def follow(app: App, place: Place, console: Console, clock: Clock) -> None:
-    """Start everything and watch until the first cycle has ended. Raises WillNotRun."""
-    if look(app).over:
-        return
-    with Children(place) as children:
-        if console.is_terminal:
-            with Live(console=console, refresh_per_second=4) as live:
-                for seen in _watched(app, place, children):
-                    live.update(view.picture(seen, clock.seconds()))
-            return
-        told = set[str]()
-        for seen in _watched(app, place, children):
-            seconds = clock.seconds()
-            for name, words in view.steps(seen):
-                if name not in told:
-                    told.add(name)
-                    console.print(f"{seconds:5.0f} s  {words}", soft_wrap=True)
-
-
-def _watched(app: App, place: Place, children: Children) -> Iterator[Seen]:
-    """Look again and again, and keep everything running. Raises WillNotRun."""
-    while True:
-        seen = look(app)
-        busy = view.stop(seen) in (_SERVES, _STILL)
-        write(place.home / PACE, str(PER_MINUTE if busy else CALM))
-        yield seen
-        if seen.over:
-            return
-        children.look_after()
-        time.sleep(_LOOK_SECONDS)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """What the demo starts: programs that are brought back when they are killed, and end with it.
 
-    with Children(place) as children:
+    with Children(place, PROGRAMS) as children:
         while ...: children.look_after()
 
 `kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
@@ -10,7 +10,7 @@ ends with this process, whatever becomes of that (daemon/attached.py).
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -18,10 +18,11 @@ from typing import Final, Self
 from events.errors import KintsugiError
 from ops.demo.place import ROOT, Place
 
-PROGRAMS: Final[dict[str, Sequence[str]]] = {
-    "up": ("daemon", "up"),
-    "crowd": ("ops.demo.crowd", "{home}"),
-}
+Programs = Mapping[str, Sequence[str]]
+"""Name -> arguments of `python -m`, in the order in which they start."""
+
+CROWD: Final = ("ops.demo.crowd", "{home}")
+PROGRAMS: Final[Programs] = {"up": ("daemon", "up"), "crowd": CROWD}
 _PAUSE_SECONDS: Final = 1.0
 _MOST_IN_A_ROW: Final = 15
 _STEADY_SECONDS: Final = 20.0
@@ -44,12 +45,13 @@ class _Child:
 class Children:
     """The programs of a place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, programs: Programs) -> None:
         self._place = place
+        self._programs = programs
         self._children: dict[str, _Child] = {}
 
     def __enter__(self) -> Self:
-        for name in PROGRAMS:
+        for name in self._programs:
             self._children[name] = _Child(self._started(name), time.monotonic())
         return self
 
@@ -59,9 +61,9 @@ class Children:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The customers first: they would wait for a gateway that does not come back."""
-        for name in reversed(PROGRAMS):
-            process = self._children[name].process
+        """The last one first: customers would wait for a gateway that does not come back."""
+        for child in reversed(self._children.values()):
+            process = child.process
             process.terminate()
             try:
                 process.wait(_STOP_SECONDS)
@@ -90,7 +92,7 @@ class Children:
         return ended
 
     def _started(self, name: str) -> "subprocess.Popen[bytes]":
-        arguments = [one.format(home=self._place.home) for one in PROGRAMS[name]]
+        arguments = [one.format(home=self._place.home) for one in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
             # A group of its own: an interrupt at the terminal is this process's to pass on.
             return subprocess.Popen(

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -131,13 +131,17 @@ def write(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-async def serve(place: Place, at_once: int) -> None:
-    """Let customers come until this is cancelled."""
-    shop, settings = Shop(), load()
+Hears = Callable[[httpx2.Response], Awaitable[None]]
+"""Somebody who is told of each answer."""
+
+
+async def serve(place: Place, port: int, at_once: int, *hears: Hears) -> None:
+    """Let customers come to the gateway at this port until this is cancelled."""
+    shop = Shop()
     queue = Queue(shop, place.home, place.size.seed)
     client = httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{settings.gateway.port}/v1", trust_env=False, timeout=60,
-        headers={"authorization": f"Bearer {place.key}"},
+        base_url=f"http://127.0.0.1:{port}/v1", trust_env=False, timeout=60,
+        headers={"authorization": f"Bearer {place.key}"}, event_hooks={"response": list(hears)},
     )  # fmt: skip
     async with client, asyncio.TaskGroup() as group:
         for _ in range(at_once):
@@ -176,7 +180,7 @@ def main() -> int:
         assert own is not None, "it runs in one"
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
         try:
-            await serve(place, given.at_once)
+            await serve(place, load().gateway.port, given.at_once)
         except asyncio.CancelledError:
             return
 

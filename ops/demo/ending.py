@@ -78,12 +78,13 @@ def measured(app: App, place: Place, console: Console, *, compared: bool) -> Sto
             after=Trained(seen.curve, found[1]),
             general=Trained(list(curve(general.folder_of(place))), found[2]) if compared else None,
             explained=explain(connection, adapter.adapter),
-            rebuild_equal=_rebuilt(place),
+            rebuild_equal=rebuilt(place),
         )
 
 
-def _rebuilt(place: Place) -> bool:
-    """Whether the log, folded again from the start, gives the very same tables."""
+def rebuilt(place: Place) -> bool:
+    """Whether the log, folded again from the start, gives the very same tables. Raises
+    NotRebuilt."""
     done = subprocess.run(
         [sys.executable, "-m", "daemon", "rebuild", "--json"],
         cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,

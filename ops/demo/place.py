@@ -2,9 +2,9 @@
 
     place = make(Path(".local/demo"), SIZES["whole"])
 
-The configuration follows from the frozen kintsugi.toml and mix.json beside this module, and from
-ports that are free and a key that is minted when the home is made. A home that is there stays as it
-is, so that what was killed goes on.
+The configuration follows from the frozen kintsugi.toml and mix.json beside this module, from what
+it runs on (embedded.toml; ops/stack has another), and from ports that are free and a key that is
+minted when the home is made. A home that is there stays as it is, so that what was killed goes on.
 """
 
 import json
@@ -27,6 +27,7 @@ _HERE: Final = Path(__file__).parent
 ROOT: Final = _HERE.parents[1]
 MIX: Final[Mapping[str, float]] = json.loads((_HERE / "mix.json").read_text())
 """Kind of task -> its share of what customers ask for."""
+EMBEDDED: Final = _HERE / "embedded.toml"
 
 
 class PlaceTaken(KintsugiError):
@@ -50,6 +51,8 @@ class Size:
     most_tasks: int
     held_out: int
     """Tasks of each kind at the end."""
+    min_failures: int = 8
+    """Customers who were served badly, before the first cycle."""
     seed: int = 0
     """Whose customers and held-out tasks these are: no two seeds share one."""
 
@@ -63,8 +66,13 @@ SIZES: Final[Mapping[str, Size]] = {
         min_rollouts=96, tasks=12, rollouts=128, trials=2, pilot_tasks=4, least_tasks=8,
         most_tasks=8, held_out=6,
     ),
+    "least": Size(
+        min_rollouts=32, tasks=4, rollouts=128, trials=2, pilot_tasks=2, least_tasks=4,
+        most_tasks=4, held_out=2, min_failures=1,
+    ),
 }  # fmt: skip
-"""`small` shows that everything runs, and nothing else: it learns too little for its gate."""
+"""`small` and `least` show that everything runs, and nothing else: they learn too little for their
+gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +112,9 @@ class Place:
         return load()
 
 
-def make(home: Path, size: Size, *, fresh: bool = False) -> Place:
-    """The home at this folder; made where there is none, and anew with `fresh`. Raises
-    PlaceTaken."""
+def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDDED) -> Place:
+    """The home at this folder; made where there is none, and anew with `fresh`. `services` is the
+    part of its configuration that says what it runs on. Raises PlaceTaken."""
     place = Place(home.absolute())
     if fresh:
         _clear(place)
@@ -120,10 +128,11 @@ def make(home: Path, size: Size, *, fresh: bool = False) -> Place:
     secret.touch(mode=0o600)
     secret.write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(size)))
-    gateway, engine = _free_ports(2)
-    text = Template((_HERE / "kintsugi.toml").read_text()).substitute(
+    gateway, engine, kafka, postgres = _free_ports(4)
+    # Keys outside any table come first in TOML, and only services have them.
+    text = Template(services.read_text() + (_HERE / "kintsugi.toml").read_text()).substitute(
         asdict(size), checkpoint=CHECKPOINT, traffic=_inline(MIX), gateway_port=gateway,
-        engine_port=engine, key=hashed(key),
+        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hashed(key),
     )  # fmt: skip
     # Last and at once: a home with a configuration is whole.
     unfinished = home / "tmp-kintsugi.toml"

@@ -54,10 +54,10 @@ def binaries() -> Path:
 class Postgres:
     """One server and its folder. Not for use from several threads."""
 
-    def __init__(self, folder: Path, *, fsync: bool = True) -> None:
+    def __init__(self, folder: Path, *, port: int | None = None, fsync: bool = True) -> None:
         self.folder = folder.resolve()
         self.data = self.folder / "data"
-        self.port = _free_port()
+        self.port = port or _free_port()
         self._fsync = fsync
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -125,6 +125,13 @@ class Postgres:
         with self._connect() as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self._url(name)
+
+    def database(self, name: str) -> str:
+        """The SQLAlchemy URL of a database, which is made where it is not there."""
+        with self._connect() as connection:
+            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            there = known.fetchone() is not None
+        return self._url(name) if there else self.create_database(name)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -3,14 +3,21 @@
     with Vllm(checkpoint, "small", folder) as server:
         server.url                       http://127.0.0.1:PORT/v1
 
-daemon/engine/vllm.py starts and ends it. Its log is FOLDER/vllm.log.
+daemon/engine/vllm.py starts and ends it. Its log is FOLDER/vllm.log. As a program it is vLLM and
+nothing else, for a container or a service manager that has one process to look after:
+
+    python -m ops.vllm.server CHECKPOINT [--name NAME] [--host HOST] [--port PORT] [FLAG...]
 """
 
+import argparse
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from daemon.engine import vllm
+from ops.isolated import NotInstalled
 from ops.vllm.environment import environment, place
 
 FLAGS: Final = (
@@ -61,3 +68,26 @@ class Vllm(vllm.Vllm):
         """
         environment()
         return super().start(waiting)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Become vLLM, in the place of this process; returns only where it is not installed."""
+    parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--name", help="what clients call it (default: the name of its folder)")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    given, flags = parser.parse_known_args(arguments)
+    name = given.name or given.checkpoint.resolve().name
+    flags = [f"--host={given.host}", *flags]
+    server = Vllm(given.checkpoint, name, Path(), port=given.port, flags=flags, mended=True)
+    try:
+        environment()
+        os.execve(server.command[0], server.command, server.environment)
+    except (NotInstalled, OSError) as error:
+        print(error, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -50,12 +50,12 @@ def ended(runner: JobRunner, name: str = "j") -> Ended:
 
 def speaking(runner: JobRunner, folder: Path, name: str = "j") -> Running:
     """A running attempt that has said its first word."""
-    out = folder / "jobs" / name / "attempts"
+    attempts = folder / "jobs" / name / "attempts"
 
     def look() -> Running | None:
         found = runner.state(name)
         assert isinstance(found, Running)
-        said = (out / f"{found.attempt}.out").read_bytes()
-        return found if b"heartbeat" in said else None
+        out = attempts / f"{found.attempt}.out"
+        return found if out.exists() and b"heartbeat" in out.read_bytes() else None
 
     return until(look)

@@ -1,7 +1,8 @@
 """A program that behaves as a learner may, in a moment and without torch.
 
 Its spec's `seed` says how: see `WAYS`. It speaks and is spoken to as `python -m daemon.solver` is,
-so that every end a process can have is seen; the learner itself runs in test_learner.py.
+so that every end a process can have is seen; the learner itself runs in the contract's last test
+(tests/contract/test_job_runner.py) and in test_faults.py.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 WAYS: Final = ("trains", "waits", "deaf", "memory", "raises", "usage", "plays and dies", "diverges")
-COMMAND: Final = (sys.executable, __file__)
+PYTHON: Final = sys.executable
+COMMAND: Final = (PYTHON, __file__)
 
 
 def say(**document: Any) -> None:

@@ -12,7 +12,8 @@ import pytest
 from consumers import serving
 from consumers.serving import AdapterRow
 from daemon.app import App
-from daemon.jobs.local import LocalRunner, trials_of
+from daemon.jobs.chosen import trials_of
+from daemon.jobs.local import LocalRunner
 from daemon.serving.adoption import adopt
 from daemon.serving.decisions import Decisions
 from daemon.serving.examination import CannotExamine, Examination

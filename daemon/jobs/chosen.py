@@ -1,0 +1,36 @@
+"""Who runs the jobs of a home, by the setting `jobs.runner`."""
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import JobRunner
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
+LEARNER: Final = "daemon.solver"
+TRIAL: Final = "daemon.serving.trial"
+
+
+def jobs_of(settings: "Settings") -> JobRunner:
+    """Who trains, in a home."""
+    return _runner(settings, "jobs", LEARNER)
+
+
+def trials_of(settings: "Settings") -> JobRunner:
+    """Who plays candidates beside incumbents, in a home."""
+    return _runner(settings, "trials", TRIAL)
+
+
+def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:
+    root, slots = settings.home / folder, settings.jobs.slots
+    if settings.jobs.runner == "local":
+        return LocalRunner(root, slots=slots, command=(sys.executable, "-m", module))
+    from daemon.jobs.ray import Needs, RayRunner, cluster_of
+
+    ray = settings.jobs.ray
+    return RayRunner(
+        root, cluster_of(ray), slots=slots, command=(ray.python, "-m", module),
+        needs=Needs(ray.cpus, ray.gpus),
+    )  # fmt: skip

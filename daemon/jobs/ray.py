@@ -1,0 +1,311 @@
+"""Training runs as jobs of a Ray cluster: a pool of GPUs that others use too.
+
+Spoken to over HTTP by the Ray Jobs REST API, as engines are by theirs (docs/adr/0031): the daemon
+does not import Ray, and every request has a deadline. An attempt is a job of the cluster's own,
+whose name follows from home, job and number; the cluster refuses a second one of that name, so an
+attempt that two workers submit, or that one submits twice, runs once.
+
+The cluster says whether an attempt runs; what it says and leaves is in the job's folder, as for
+processes of this machine (attempts.py). So the home lies on a file system that the cluster's
+machines have under the same path, and kintsugi is installed on them (`kintsugi[train]`).
+
+An attempt that waits for its CPUs and GPUs has not begun: its minutes and its silence are counted
+from when it has. One that the cluster has forgotten, because it was started anew, is over; one that
+left no trace is submitted again. Not covered: the setting is changed while a job is open.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import httpx2
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from daemon.jobs.attempts import SHELL, JobFolder
+from daemon.jobs.local import GRACE_SECONDS
+from daemon.jobs.runner import Absent, Job, JobNotStarted, RunnerUnavailable, State
+from events.canonical import sha256
+from events.messages import Frozen
+
+if TYPE_CHECKING:
+    from daemon.settings import Ray
+
+_SHELL: Final = f'exec >"$1.out" 2>"$1.err"; {SHELL}'
+_STOP_WAIT: Final = "RAY_JOB_STOP_WAIT_TIME_S"
+"""Variable by which Ray knows how long to wait between SIGTERM and SIGKILL."""
+_HOME: Final = "kintsugi"
+"""Key under which a job of the cluster says whose it is."""
+_ASK_SECONDS: Final = 10.0
+_SUBMIT_SECONDS: Final = 60.0
+"""The first one of a cluster starts processes there."""
+_HOME_DIGITS: Final = 12
+_NOT_FOUND: Final = 404
+
+
+class Submitted(Frozen):
+    """A job of the cluster, as far as it is of interest."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    submission_id: str | None = None
+    """None for one that was not submitted by this way."""
+    status: Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
+    message: str | None = None
+    metadata: dict[str, str] | None = None
+    driver_exit_code: int | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.status in ("PENDING", "RUNNING")
+
+
+_LISTED: Final = TypeAdapter(list[Submitted])
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a job reserves on one machine of the cluster."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class RayRunner:
+    """Jobs below one folder, on a cluster."""
+
+    def __init__(
+        self,
+        root: Path,
+        cluster: "Cluster",
+        *,
+        command: Sequence[str],
+        needs: Needs = Needs(),
+        slots: int = 1,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """`command`: as the cluster's machines know it; it is given the spec's path and `--out
+        DIR`."""
+        self._root = root.absolute()
+        self._cluster = cluster
+        self._command = tuple(command)
+        self._needs = needs
+        self._slots = slots
+        self._grace = grace
+
+    def folder(self, job: str) -> Path:
+        """The folder of a job."""
+        return self._root / job
+
+    def check(self) -> None:
+        """Ask the cluster who it is. Raises RunnerUnavailable."""
+        self._cluster.version()
+
+    def start(self, job: Job) -> bool:
+        """Submit the next attempt; False while so many of this home are open. Raises JobNotStarted,
+        RunnerUnavailable."""
+        folder = JobFolder(self.folder(job.id))
+        try:
+            return self._start(job, folder)
+        except OSError as error:
+            where = error.filename or folder.path
+            raise JobNotStarted(
+                f"job {job.id} was not started, for {where}: {error.strerror}; it is tried again"
+            ) from error
+
+    def state(self, job: str) -> State:
+        """How a job is doing. Raises RunnerUnavailable."""
+        folder = JobFolder(self.folder(job))
+        attempts = folder.attempts()
+        while attempts:
+            last = attempts[-1]
+            found = self._cluster.job(self._name(job, len(attempts)))
+            if found is not None and found.status == "PENDING" and not _told(last).exists():
+                # What waits has not begun, and nothing is counted.
+                os.utime(last.with_suffix(".before"))
+                return folder.running(attempts)
+            if found is not None and found.status == "RUNNING":
+                return folder.running(attempts)
+            if found is not None or _began(last):
+                return folder.ended(attempts, *_said(found))
+            # It was to be submitted, by somebody who was killed, or the cluster forgot it.
+            attempts = attempts[:-1]
+        return Absent()
+
+    def cancel(self, job: str, reason: str) -> None:
+        """SIGTERM, and SIGKILL after the grace, by the cluster. Raises RunnerUnavailable."""
+        attempts = JobFolder(self.folder(job)).attempts()
+        if not attempts:
+            return
+        name = self._name(job, len(attempts))
+        found = self._cluster.job(name)
+        if found is None or not found.open:
+            return
+        told = _told(attempts[-1])
+        if not told.exists():
+            told.write_text(reason)
+        self._cluster.stop(name)
+
+    def close(self) -> None:
+        """End the connections; jobs go on."""
+        self._cluster.close()
+
+    def _start(self, job: Job, folder: JobFolder) -> bool:
+        folder.prepare(job)
+        attempts = folder.attempts()
+        number = len(attempts) + 1
+        if attempts:
+            last = self._cluster.job(self._name(job.id, len(attempts)))
+            if last is not None and last.open:
+                return True
+            if last is None and not _began(attempts[-1]):
+                number = len(attempts)
+        if self._open() >= self._slots:
+            return False
+        self._submit(job.id, number, folder.begin(number), folder.arguments)
+        return True
+
+    def _name(self, job: str, number: int) -> str:
+        """Of an attempt, on the cluster. Two homes may have jobs of one id."""
+        return f"kintsugi-{self._home}-{job}-{number}"
+
+    @property
+    def _home(self) -> str:
+        return sha256(str(self._root))[:_HOME_DIGITS]
+
+    def _open(self) -> int:
+        """How many attempts of this home wait or run."""
+        ours = {_HOME: self._home}.items()
+        return sum(
+            one.open and ours <= (one.metadata or {}).items() for one in self._cluster.jobs()
+        )
+
+    def _submit(self, job: str, number: int, name: Path, arguments: Sequence[str]) -> None:
+        """Raises JobNotStarted, RunnerUnavailable."""
+        words = ["sh", "-c", _SHELL, "sh", str(name), *self._command, *arguments]
+        attempt = self._name(job, number)
+        refused = self._cluster.submit(
+            {
+                "entrypoint": f"exec {shlex.join(words)}",
+                "submission_id": attempt,
+                "metadata": {_HOME: self._home, "job": job},
+                "entrypoint_num_cpus": self._needs.cpus,
+                "entrypoint_num_gpus": self._needs.gpus,
+                "runtime_env": {"env_vars": {_STOP_WAIT: str(round(self._grace))}},
+            }
+        )
+        if refused is not None and self._cluster.job(attempt) is None:
+            raise JobNotStarted(
+                f"job {job} was not started, for the Ray cluster refused it: {refused}; it is "
+                "tried again"
+            )
+
+
+class Cluster:
+    """The Ray Jobs REST API of one cluster. Every method raises RunnerUnavailable."""
+
+    def __init__(
+        self, address: str, token: str | None = None, *, patience: float = _ASK_SECONDS
+    ) -> None:
+        """`address`: of its dashboard."""
+        self._address = address.rstrip("/")
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._client = httpx2.Client(headers=headers, timeout=patience, trust_env=False)
+
+    def version(self) -> str:
+        """Of Ray."""
+        with self._unavailable():
+            return str(self._json("GET", "/api/version")["ray_version"])
+
+    def job(self, name: str) -> Submitted | None:
+        """One that was submitted; None where there is none of that name."""
+        with self._unavailable():
+            answer = self._answer("GET", f"/api/jobs/{name}")
+            if answer.status_code == _NOT_FOUND:
+                return None
+            return Submitted.model_validate(_document(answer))
+
+    def jobs(self) -> list[Submitted]:
+        """Every one that it remembers."""
+        with self._unavailable():
+            return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
+
+    def submit(self, wanted: dict[str, Any]) -> str | None:
+        """Begin one; why not, where it is refused. What was refused may be there all the same,
+        submitted before."""
+        with self._unavailable():
+            answer = self._answer("POST", "/api/jobs/", json=wanted, timeout=_SUBMIT_SECONDS)
+            return None if answer.is_success else _last_line(answer.text)
+
+    def stop(self, name: str) -> None:
+        """Ask one to end; the cluster makes it, later."""
+        with self._unavailable():
+            answer = self._answer("POST", f"/api/jobs/{name}/stop")
+            if answer.status_code != _NOT_FOUND:
+                _document(answer)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def _json(self, method: str, path: str) -> Any:
+        return _document(self._answer(method, path))
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        return self._client.request(method, f"{self._address}{path}", **options)
+
+    @contextmanager
+    def _unavailable(self) -> Iterator[None]:
+        remedy = "start it (ray start --head), set jobs.ray.address, or set jobs.runner to local"
+        try:
+            yield
+        except httpx2.TransportError as error:
+            why = str(error) or type(error).__name__
+            raise RunnerUnavailable(
+                f"the Ray cluster at {self._address} does not answer ({why}); {remedy}"
+            ) from error
+        except (httpx2.HTTPStatusError, httpx2.InvalidURL) as error:
+            raise RunnerUnavailable(
+                f"the Ray cluster at {self._address} does not work: {error}; {remedy}"
+            ) from error
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            raise RunnerUnavailable(
+                f"what answers at {self._address} is no Ray cluster; {remedy}"
+            ) from error
+
+
+def cluster_of(ray: "Ray") -> Cluster:
+    """The one that the settings name."""
+    return Cluster(ray.address, None if ray.token is None else ray.token.get_secret_value())
+
+
+def _document(answer: httpx2.Response) -> Any:
+    answer.raise_for_status()
+    return answer.json()
+
+
+def _began(attempt: Path) -> bool:
+    """Whether an attempt left a trace."""
+    return attempt.with_suffix(".out").exists()
+
+
+def _told(attempt: Path) -> Path:
+    """That it was told to stop, and why."""
+    return attempt.with_suffix(".stop")
+
+
+def _said(found: Submitted | None) -> tuple[int | None, str]:
+    """Exit code and complaint of what ended, where it did not say them itself."""
+    if found is None:
+        return None, ""
+    return found.driver_exit_code, "" if found.status == "STOPPED" else _last_line(found.message)
+
+
+def _last_line(text: str | None) -> str:
+    """What a traceback says in the end."""
+    lines = [line.strip() for line in (text or "").splitlines()]
+    return next((line for line in reversed(lines) if line.strip(".")), "")

@@ -1,0 +1,69 @@
+"""To follow a home until its first cycle has ended, in a picture or in lines.
+
+follow(app, place, console, Clock(place), children)
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+
+from daemon.app import App
+from ops.demo import view
+from ops.demo.children import Children
+from ops.demo.crowd import PACE, PER_MINUTE, write
+from ops.demo.place import Place
+from ops.demo.watch import Seen, look
+
+CALM: Final = 40.0
+"""Customers a minute while a job or a trial runs: with so few cores they take the time from each
+other."""
+
+_LOOK_SECONDS: Final = 0.5
+_SERVES, _STILL = 0, 6
+
+
+class Clock:
+    """Seconds that the demo ran in a home, all its runs together."""
+
+    def __init__(self, place: Place) -> None:
+        self._file = place.home / "seconds"
+        before = float(self._file.read_text()) if self._file.exists() else 0.0
+        self._began = time.monotonic() - before
+
+    def seconds(self) -> float:
+        """Until now, and remembered."""
+        found = time.monotonic() - self._began
+        write(self._file, f"{found:.1f}")
+        return found
+
+
+def follow(app: App, place: Place, console: Console, clock: Clock, children: Children) -> None:
+    """Watch until the first cycle has ended, and keep everything running. Raises WillNotRun."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=4) as live:
+            for seen in _watched(app, place, children):
+                live.update(view.picture(seen, clock.seconds()))
+        return
+    told = set[str]()
+    for seen in _watched(app, place, children):
+        seconds = clock.seconds()
+        for name, words in view.steps(seen):
+            if name not in told:
+                told.add(name)
+                console.print(f"{seconds:5.0f} s  {words}", soft_wrap=True)
+
+
+def _watched(app: App, place: Place, children: Children) -> Iterator[Seen]:
+    """Look again and again. Raises WillNotRun."""
+    while True:
+        seen = look(app)
+        busy = view.stop(seen) in (_SERVES, _STILL)
+        write(place.home / PACE, str(PER_MINUTE if busy else CALM))
+        yield seen
+        if seen.over:
+            return
+        children.look_after()
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,231 @@
+"""What must be so after a whole loop, read from the log's own records and not from the tables.
+
+    for said in wrong(stage): ...      sentences; none where everything holds
+
+For a home on which nothing runs any more. The cycle that counts is the first; one that began after
+it and is still open has its job and its round at most once as well.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from consumers import serving
+from consumers.digest import digest
+from events.codec import Event, decode
+from events.learning import (
+    CycleEnded,
+    CycleStarted,
+    DirectiveWritten,
+    JobEnded,
+    JobRequested,
+    PatternsDiagnosed,
+)
+from events.rollouts import RolloutEnded
+from events.serving import AdapterProduced, AdapterStaged, GateDecided, RouteChanged
+from events.sqlite import SqliteLog
+from events.streams import LEARNING, STREAMS
+from ops.demo.place import ALIAS, ROOT
+from ops.faults.gateway_audit import Book
+from ops.faults.gateway_audit import read as read_calls
+from ops.faults.loop_scene import Heard, Scene
+from ops.faults.scene import compared
+
+_BASE: Final = "reference"
+_PORTION: Final = 500
+_SHOWN: Final = 5
+
+
+@dataclass(slots=True)
+class Decided:
+    """The stream `learning`, counted."""
+
+    cycles: Counter[str] = field(default_factory=Counter)
+    rounds: Counter[str] = field(default_factory=Counter)
+    directives: Counter[str] = field(default_factory=Counter)
+    jobs: Counter[str] = field(default_factory=Counter)
+    jobs_of: Counter[str] = field(default_factory=Counter)
+    """Jobs requested, by cycle."""
+    jobs_over: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    produced: Counter[str] = field(default_factory=Counter)
+    """By adapter."""
+    staged: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    """Adapters that the gate let through."""
+    routed: set[str] = field(default_factory=set)
+    last_route: dict[str | None, float] = field(default_factory=lambda: {None: 1.0})
+    problems: list[str] = field(default_factory=list)
+
+    def enter(self, event: Event) -> None:
+        """The next one."""
+        match event.data:
+            case CycleStarted(cycle=cycle):
+                self.cycles[cycle] += 1
+            case PatternsDiagnosed(cycle=str(cycle)):
+                self.rounds[cycle] += 1
+            case DirectiveWritten(cycle=cycle):
+                self.directives[cycle] += 1
+            case JobRequested(job=job, cycle=cycle):
+                self.jobs[job] += 1
+                self.jobs_of[str(cycle)] += 1
+            case JobEnded(job=job):
+                self.jobs_over[job] += 1
+            case CycleEnded(cycle=cycle, outcome=outcome):
+                self.ends[cycle] += 1
+                self.outcomes[cycle] = outcome
+            case AdapterProduced(adapter=name):
+                self.produced[name] += 1
+            case AdapterStaged(adapter=name):
+                self.staged.add(name)
+            case GateDecided(adapter=name, report=report) if report.decision == "PROMOTE":
+                self.passed.add(name)
+            case RouteChanged() as changed:
+                self._turn(changed)
+
+    def _turn(self, changed: RouteChanged) -> None:
+        """A route may only name who was staged and passed the gate before."""
+        self.last_route = {part.adapter: part.share for part in changed.shares}
+        for name in filter(None, self.last_route):
+            self.routed.add(name)
+            if name not in self.staged:
+                self.problems.append(f"the route turned to {name}, which was not staged")
+            if name not in self.passed:
+                self.problems.append(f"the route turned to {name}, which passed no gate")
+
+
+def decided(stage: Scene) -> Decided:
+    """All of the stream `learning`, as the folds read it."""
+    found = Decided()
+    log = stage.app.log
+    at = log.start(LEARNING.name)[0]
+    accepted: Counter[str] = Counter()
+    while records := log.read(LEARNING.name, 0, at):
+        at = records[-1].offset + 1
+        for record in records:
+            # What a shipper sent again has a number that was there.
+            if record.sequence == accepted[record.source]:
+                accepted[record.source] += 1
+                found.enter(decode(record))
+    return found
+
+
+def wrong(stage: Scene) -> Iterator[str]:
+    """Whatever does not hold."""
+    stage.app.settle()
+    heard, book, facts = stage.customers.heard, read_calls(stage.place.home), decided(stage)
+    yield from book.problems
+    yield from _of_log(stage)
+    yield from _of_calls(book, heard)
+    yield from _of_rollouts(stage)
+    yield from _of_cycle(stage, facts)
+    yield from _of_serving(stage, facts, heard)
+    yield from _of_tables(stage)
+
+
+def outcome(stage: Scene) -> str:
+    """How the first cycle came out, by the log."""
+    return next(iter(decided(stage).outcomes.values()), "open")
+
+
+def _of_log(stage: Scene) -> Iterator[str]:
+    if stage.app.on_kafka:
+        found = compared(stage.app.spool, stage.app.log)
+        if not found.equal:
+            yield f"Kafka is not what the home's log is: {found.first_difference}"
+
+
+def _of_calls(book: Book, heard: Heard) -> Iterator[str]:
+    """Every acknowledged call is there, begun and ended, and everything once."""
+    if book.unreadable:
+        yield f"{book.unreadable} events cannot be decoded"
+    yield from _twice(book.ids, "events with the id")
+    yield from _twice(Counter(heard.acknowledged), "answers to the call")
+    for call in heard.acknowledged:
+        counts = len(book.started.get(call, ())), len(book.ended.get(call, ()))
+        if counts != (1, 1):
+            yield f"the acknowledged call {call} has {counts[0]} starts and {counts[1]} ends"
+
+
+def _of_rollouts(stage: Scene) -> Iterator[str]:
+    """No rollout is there twice, and no call belongs to two."""
+    rollouts, calls = Counter[str](), Counter[str]()
+    for event in _events(stage.app.spool, "rollouts"):
+        if isinstance(event.data, RolloutEnded):
+            rollouts[event.data.rollout] += 1
+            calls.update([*event.data.calls, *event.data.forks])
+    yield from _twice(rollouts, "rollouts")
+    yield from _twice(calls, "rollouts with the call")
+
+
+def _of_cycle(stage: Scene, facts: Decided) -> Iterator[str]:
+    """One of everything that a cycle has once."""
+    counted: Mapping[str, Counter[str]] = {
+        "starts of the cycle": facts.cycles, "rounds of the cycle": facts.rounds,
+        "directives of the cycle": facts.directives, "requests of the job": facts.jobs,
+        "jobs of the cycle": facts.jobs_of, "ends of the job": facts.jobs_over,
+        "ends of the cycle": facts.ends, "events of the adapter": facts.produced,
+    }  # fmt: skip
+    for what, counts in counted.items():
+        yield from _twice(counts, what)
+    first = next(iter(facts.cycles), None)
+    if first not in facts.outcomes:
+        yield f"the cycle {first} has no end"
+    home = stage.place.home / "jobs"
+    folders = {one.name for one in home.iterdir() if one.name != "slots"} if home.exists() else {}
+    if set(folders) != set(facts.jobs):
+        yield f"the directories of jobs are {sorted(folders)}, the log asked for {facts.jobs}"
+    if not facts.jobs_of[str(first)]:
+        yield f"the cycle {first} had no job"
+
+
+def _of_serving(stage: Scene, facts: Decided, heard: Heard) -> Iterator[str]:
+    """Nobody answers whom the log does not name, and the route is the log's last."""
+    yield from facts.problems
+    with stage.app.reading() as connection:
+        row = serving.route_row(connection, ALIAS)
+    live = {None: 1.0} if row is None else dict(_shares(row.standing.shares))
+    if live != facts.last_route:
+        yield f"the tables route {live}, the log said {facts.last_route} last"
+    if strangers := set(heard.by) - facts.routed - {_BASE}:
+        yield f"{sorted(strangers)} answered, and no route names them"
+    store = stage.settings.adapters
+    kept = {one.name for one in store.iterdir() if one.is_dir()} if store.exists() else set[str]()
+    if strangers := kept - set(facts.produced):
+        yield f"the folders {sorted(strangers)} of adapters are there, and no event names them"
+
+
+def _of_tables(stage: Scene) -> Iterator[str]:
+    """A rebuild gives the same rows, and the same hash as the live tables."""
+    with stage.app.reading() as connection:
+        live = digest(connection)
+    done = subprocess.run(
+        [sys.executable, "-m", "daemon", "rebuild", "--json"],
+        cwd=ROOT, env=stage.place.variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+    if found.get("equal") is not True:
+        yield f"the rebuild is not equal: {done.stdout}{done.stderr}"[:600]
+    elif found["hash"] != live:
+        yield f"the live hash is {live}, the rebuild's {found['hash']}"
+
+
+def _shares(parts: Iterable[Any]) -> Iterator[tuple[str | None, float]]:
+    return ((part.adapter, part.share) for part in parts)
+
+
+def _events(log: SqliteLog, stream: str) -> Iterator[Event]:
+    for partition in range(STREAMS[stream].partitions):
+        for offset in range(0, log.end(stream)[partition], _PORTION):
+            for record in log.read(stream, partition, offset, _PORTION, 1 << 40):
+                yield decode(record, content=False)
+
+
+def _twice(counts: Counter[str], what: str) -> Iterator[str]:
+    for name, count in [(name, count) for name, count in counts.items() if count > 1][:_SHOWN]:
+        yield f"{count} {what} {name}"

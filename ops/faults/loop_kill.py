@@ -1,0 +1,206 @@
+"""`kill -9` of random processes every few seconds during whole loops, from customers to the route.
+
+    python -m ops.faults.loop_kill --count 20 [--log sqlite|kafka] [--seed N] [--folder F]
+
+Each loop has a home of its own (loop_scene.py) with gateway, engine, consume, schedule, work, and
+on Kafka ship as processes. One of them or the job that runs is killed every few seconds, now and
+then two at once, and started again. Every third loop runs under `kintsugi up`, which brings its
+roles back, and is killed as well, alone and together with all of them. Passes when the cycle ends
+and everything that loop_audit.py asks holds. The first loop that does not ends the run.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from consumers.database import open_database
+from migrations.upgrade import upgrade
+from ops.faults.folding import postgres
+from ops.faults.loop_audit import outcome, wrong
+from ops.faults.loop_scene import Backing, Scene, scene
+from ops.faults.serving_scene import until
+from ops.kafka.broker import Broker
+from ops.postgres.server import Postgres
+
+LogKind = Literal["sqlite", "kafka"]
+LOGS: Final[tuple[LogKind, ...]] = ("sqlite", "kafka")
+
+LOOP_SECONDS: Final = 900.0
+"""After which a cycle that has not ended counts as one that never will."""
+SETTLE_SECONDS: Final = 120.0
+PAUSES: Final = (0.3, 1.5)
+"""Between two strikes, as shares of the time in which everything starts: on a busy machine nothing
+would ever come up between strikes that keep to the clock. So some are killed while they start."""
+AWAY_SECONDS: Final = 1.0
+"""At most, until what was killed is started again."""
+TWO: Final = 0.2
+"""Chance that a strike takes two."""
+UP_EVERY: Final = 3
+
+_LOOK_SECONDS: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The broker and the database of the loops on Kafka."""
+
+    broker: Broker
+    database: Postgres
+
+    def fresh(self) -> Backing:
+        """An empty broker at the same address, and an empty database."""
+        self.broker.wipe()
+        self.broker.start()
+        url = self.database.create_database()
+        engine = open_database(url)
+        upgrade(engine)
+        engine.dispose()
+        return Backing(self.broker.bootstrap, url)
+
+
+def run(count: int, folder: Path, seed: int = 0, logs: Sequence[LogKind] = LOGS) -> dict[str, Any]:
+    """`count` loops on each kind of log."""
+    found: dict[str, Any] = {kind: _on(kind, count, folder / kind, seed) for kind in logs}
+    passed = all(one["passed"] for one in found.values())
+    return {"fault": "kill -9 during whole loops", "seeds": [seed], **found, "passed": passed}
+
+
+def _on(kind: LogKind, count: int, folder: Path, seed: int) -> dict[str, Any]:
+    loops = list[dict[str, Any]]()
+    with _servers(kind, folder) as servers:
+        for number in range(seed, seed + count):
+            backing = Backing() if servers is None else servers.fresh()
+            loops.append(one_loop(folder / str(number), number, backing))
+            print(json.dumps({"log": kind, **loops[-1]}), file=sys.stderr, flush=True)
+            if loops[-1]["wrong"]:
+                break
+    return _summed(loops)
+
+
+def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
+    """One loop under fire; `wrong` is empty when everything holds."""
+    chance, kills, began = random.Random(seed), Counter[str](), time.monotonic()
+    whole = seed % UP_EVERY == UP_EVERY - 1
+    folder.mkdir(parents=True, exist_ok=True)
+    with scene(folder, seed, backing, whole=whole) as stage:
+        figures: dict[str, Any] = {"seed": seed, "up": whole}
+        try:
+            stage.wait_until_ready()
+            starting = time.monotonic() - began
+            figures["starting_seconds"] = round(starting, 1)
+            _fire(stage, chance, kills, starting, began + LOOP_SECONDS)
+            figures["settled_seconds"] = round(_settle(stage), 1)
+            problems = list(_stopped(stage))
+        except TimeoutError as error:
+            problems = [str(error)]
+        problems += wrong(stage)
+        heard = stage.customers.heard
+        figures |= {
+            "seconds": round(time.monotonic() - began, 1),
+            "outcome": outcome(stage),
+            "kills": dict(sorted(kills.items())),
+            "ended": dict(stage.processes.ended),
+            "acknowledged": len(heard.acknowledged),
+            "answers": dict(heard.by),
+            "wrong": problems,
+        }
+        if problems:
+            figures["said"] = {name: stage.log_end(name) for name in stage.processes.names}
+    return figures
+
+
+def _fire(
+    stage: Scene, chance: random.Random, kills: Counter[str], starting: float, until_when: float
+) -> None:
+    """Strike until the cycle is over. Raises TimeoutError."""
+    while not stage.is_over():
+        if time.monotonic() > until_when:
+            raise TimeoutError(f"the cycle has not ended within {LOOP_SECONDS:g} s")
+        struck = time.monotonic() + starting * chance.uniform(*PAUSES)
+        while time.monotonic() < struck and not stage.is_over():
+            stage.processes.revive()
+            time.sleep(_LOOK_SECONDS)
+        names = chance.sample(stage.processes.targets, 2 if chance.random() < TWO else 1)
+        kills.update(stage.processes.strike(*names))
+        time.sleep(chance.uniform(0, AWAY_SECONDS))
+    stage.processes.revive()
+
+
+def _settle(stage: Scene) -> float:
+    """Until the engine holds what the log says; seconds. Raises TimeoutError."""
+
+    def settled() -> bool:
+        stage.processes.revive()
+        return stage.is_settled()
+
+    what = f"the engine holds what the log says (it holds {stage.held()}, not {stage.wanted()})"
+    return until(settled, what, SETTLE_SECONDS)
+
+
+def _stopped(stage: Scene) -> Iterator[str]:
+    """The customers first, then everything, in order."""
+    stage.customers.leave()
+    for name, code in stage.processes.stop().items():
+        if code != 0:
+            yield f"{name} was told to stop, and ended with {code}"
+
+
+@contextmanager
+def _servers(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
+    """What the loops on Kafka need beside themselves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind == "sqlite":
+        yield None
+        return
+    with postgres() as database, Broker(folder / "broker") as broker:
+        yield Servers(broker, database)
+
+
+def _summed(loops: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    kills, outcomes, ended = Counter[str](), Counter[str](), Counter[str]()
+    for one in loops:
+        kills.update(one["kills"])
+        ended.update(one["ended"])
+        outcomes[one["outcome"]] += 1
+    problems = [f"seed {one['seed']}: {said}" for one in loops for said in one["wrong"]]
+    return {
+        "loops": len(loops),
+        "kills": dict(sorted(kills.items())),
+        "outcomes": dict(outcomes),
+        "ended_by_themselves": dict(ended),
+        "acknowledged": sum(one["acknowledged"] for one in loops),
+        "longest_seconds": max(one["seconds"] for one in loops),
+        "wrong": problems,
+        "passed": not problems and bool(kills),
+    }
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=20, help="loops on each kind of log")
+    parser.add_argument("--log", choices=LOGS, help="only on this kind")
+    parser.add_argument("--seed", type=int, default=0, help="of the first loop")
+    parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
+    given = parser.parse_args()
+    logs = LOGS if given.log is None else (given.log,)
+    with tempfile.TemporaryDirectory(prefix="kintsugi-loop-") as temporary:
+        folder = given.folder or Path(temporary)
+        found = run(given.count, folder, given.seed, logs)
+    print(json.dumps(found))
+    return 0 if found["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

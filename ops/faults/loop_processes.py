@@ -1,0 +1,164 @@
+"""The processes of a whole loop, to be killed one by one or together.
+
+    running = Processes(place, settings, whole=False)
+    running.start()
+    running.strike("work", "job")     SIGKILL, at one instant; who was there to be killed
+    running.revive()                  whoever has ended is started again
+
+Either each role is started here, or (`whole`) `kintsugi up` starts them and brings them back. The
+job, or trial, that runs is nobody's child for long: it is found as the daemon finds it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from daemon.jobs.local import LocalRunner, jobs_of, trials_of
+from daemon.jobs.runner import Running
+from daemon.settings import Settings
+from daemon.up import Program, programs
+from ops.demo.place import ROOT, Place
+
+UP: Final = "up"
+"""`kintsugi up` alone: its roles see that it is gone, and end."""
+EVERYTHING: Final = "everything"
+"""It and every role of it."""
+JOB: Final = "job"
+"""The training job or trial that runs, with all its processes."""
+
+_STOP_SECONDS: Final = 90.0
+_STOPS: Final = {"gateway": 0, "engine": 2}
+"""Role -> when it is stopped; all others between these."""
+
+
+class Processes:
+    """The processes of one home."""
+
+    def __init__(self, place: Place, settings: Settings, *, whole: bool) -> None:
+        self._place = place
+        self._whole = whole
+        self._runners = jobs_of(settings), trials_of(settings)
+        roles = programs(settings)
+        self._roles = tuple(one.name for one in roles)
+        started = [Program(UP, ("daemon", "up"))] if whole else roles
+        self._programs = {one.name: one for one in started}
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self.ended: Counter[str] = Counter()
+        """Programs that ended though nobody killed them, with their exit codes."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Who can be killed."""
+        return (*self._roles, JOB, *((UP, EVERYTHING) if self._whole else ()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are started here."""
+        return tuple(self._programs)
+
+    def start(self) -> None:
+        """All of them, without waiting for anything."""
+        for name in self._programs:
+            self._launch(name)
+
+    def strike(self, *names: str) -> list[str]:
+        """SIGKILL to all of these, found before the first one dies; who was there."""
+        victims = {name: list(self._victims(name)) for name in names}
+        for found in victims.values():
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    # The job's number is that of its group; so is that of each role.
+                    os.killpg(pid, signal.SIGKILL)
+        return [name for name, found in victims.items() if found]
+
+    def revive(self) -> None:
+        """Start again whoever has ended."""
+        for name, process in self._started.items():
+            code = process.poll()
+            if code is None:
+                continue
+            if code != -signal.SIGKILL:
+                self.ended[f"{name}: {code}"] += 1
+            _let_go(process)
+            self._launch(name)
+
+    def stop(self) -> dict[str, int]:
+        """Tell all to stop, the gateway first and the engine last; their exit codes."""
+        codes = {}
+        for name in sorted(self._started, key=lambda one: _STOPS.get(one, 1)):
+            process = self._started[name]
+            process.terminate()
+            codes[name] = process.wait(_STOP_SECONDS)
+            _let_go(process)
+        return codes
+
+    def kill(self) -> None:
+        """All that are left, jobs too: for the end."""
+        self.strike(JOB, *self._roles)
+        for process in self._started.values():
+            process.kill()
+            process.wait()
+            _let_go(process)
+
+    def _launch(self, name: str) -> None:
+        with (self._place.home.parent / f"{name}.log").open("ab") as output:
+            self._started[name] = subprocess.Popen(
+                [sys.executable, "-m", "daemon.attached", *self._programs[name].arguments],
+                cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
+                stderr=output, process_group=0,
+            )  # fmt: skip
+
+    def _victims(self, name: str) -> Iterator[int]:
+        if name == JOB:
+            for runner in self._runners:
+                yield from _running_jobs(runner)
+        elif name == EVERYTHING:
+            for one in (UP, *self._roles):
+                yield from self._victims(one)
+        elif self._whole and name != UP:
+            yield from _children(self._started[UP].pid, name)
+        elif name in self._started and self._started[name].poll() is None:
+            yield self._started[name].pid
+
+
+def _running_jobs(runner: LocalRunner) -> Iterator[int]:
+    """The process groups of the jobs that run."""
+    for folder in runner.folder("").glob("*/attempts"):
+        state = runner.state(folder.parent.name)
+        if isinstance(state, Running):
+            said = folder / f"{state.attempt}.pid"
+            number = said.read_text().strip() if said.exists() else ""
+            if number:
+                yield int(number)
+
+
+def _children(parent: int, role: str) -> Iterator[int]:
+    """The processes in which a supervisor runs a role."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()
+            words = stat.with_name("cmdline").read_bytes().decode().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended while it was looked at.
+        if int(after_name[1]) == parent and role_of(words) == role:
+            yield int(stat.parent.name)
+
+
+def role_of(words: list[str]) -> str | None:
+    """The role that a command line runs (`python -m daemon.attached daemon ROLE`); None for
+    another program's."""
+    if "daemon.attached" not in words:
+        return None
+    module, role = (*words[words.index("daemon.attached") + 1 :], "", "")[:2]
+    return "engine" if module == "daemon.engine" else role
+
+
+def _let_go(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None, "it was given one"
+    process.stdin.close()

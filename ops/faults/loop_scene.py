@@ -1,0 +1,204 @@
+"""A home for one whole loop: as small as a loop can be, with customers who note what they hear.
+
+    with scene(folder, seed, backing, whole=False) as stage:
+        stage.processes.strike("work")
+        while not stage.is_over(): ...
+
+A few customers make a cycle due; its job is short, its trial too, and the gate is easy to pass for
+an even seed and hard for an odd one.
+"""
+
+import asyncio
+import json
+import threading
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from string import Template
+from typing import Final
+
+import httpx2
+
+from consumers import serving
+from daemon.app import App
+from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.settings import Settings
+from events.lifecycle import LOADED
+from ops.demo.crowd import PACE, serve, write
+from ops.demo.place import MIX, SIZES, Place
+from ops.demo.watch import first_cycle
+from ops.faults.gateway_scene import free_port
+from ops.faults.loop_processes import Processes
+from ops.faults.serving_scene import until
+from producers.gateway.keys import hashed, minted_key
+
+_AT_ONCE: Final = 4
+_PER_MINUTE: Final = 150.0
+_HERE: Final = Path(__file__).parent
+_GATES: Final[Mapping[str, str]] = {
+    "easy": "alpha = 0.49\nmin_gain = 0.0\noverall_margin = 1.0\nslice_margin = 1.0\n"
+    "format_margin = 1.0\ntoken_growth = 10.0",
+    "hard": "alpha = 0.05\nmin_gain = 0.5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """Where events and tables are, beside the home: Kafka and PostgreSQL, or nowhere else."""
+
+    kafka: str = ""
+    database: str = ""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the customers were told."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    """Calls whose whole answer was read and which, it says, are recorded."""
+    unrecorded: int = 0
+    by: Counter[str] = field(default_factory=Counter)
+    """Answers, by who gave them."""
+
+    async def note(self, answer: httpx2.Response) -> None:
+        """Whatever is answered; a call counts once its whole body was read."""
+        call = answer.headers.get("x-kintsugi-call")
+        if call is None:
+            return
+        await answer.aread()
+        if answer.is_success:
+            self.by[answer.headers["x-kintsugi-adapter"]] += 1
+        if answer.headers["x-kintsugi-recorded"] == "yes":
+            self.acknowledged.append(call)
+        else:
+            self.unrecorded += 1
+
+
+class Customers(threading.Thread):
+    """They come until they are told to stop."""
+
+    def __init__(self, place: Place, port: int) -> None:
+        super().__init__(name="customers", daemon=True)
+        self.heard = Heard()
+        self._place = place
+        self._port = port
+        self._begun = threading.Event()
+        self._told: Callable[[], object] = self._begun.set
+
+    def run(self) -> None:
+        """Until they are told to stop."""
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        own, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert own is not None, "it runs in one"
+        self._told = lambda: loop.call_soon_threadsafe(own.cancel)
+        self._begun.set()
+        await serve(self._place, self._port, _AT_ONCE, self.heard.note)
+
+    def leave(self) -> None:
+        """All at once, in the middle of a word."""
+        self._begun.wait()
+        if self.is_alive():
+            self._told()
+        self.join()
+
+
+@dataclass
+class Scene:
+    """Everything started."""
+
+    place: Place
+    settings: Settings
+    app: App
+    processes: Processes
+    customers: Customers
+
+    def is_over(self) -> bool:
+        """Whether the cycle has ended, by the tables."""
+        with self.app.reading() as connection:
+            cycle = first_cycle(connection)
+        return cycle is not None and cycle.outcome is not None
+
+    def wait_until_ready(self) -> None:
+        """Until the gateway can be used. Raises TimeoutError."""
+        url = f"http://127.0.0.1:{self.settings.gateway.port}/readyz"
+
+        def answers() -> bool:
+            try:
+                return httpx2.get(url, timeout=10, trust_env=False).is_success
+            except httpx2.TransportError:
+                return False
+
+        until(answers, "the gateway is ready")
+
+    def held(self) -> set[str] | None:
+        """The adapters that the engine names; None while it does not answer."""
+        url = f"http://127.0.0.1:{self.settings.engine.port}/v1/models"
+        try:
+            cards = httpx2.get(url, timeout=30, trust_env=False).json()["data"]
+        except httpx2.TransportError:
+            return None
+        return {card["id"] for card in cards if card.get("parent")}
+
+    def wanted(self) -> tuple[set[str], set[str]]:
+        """By the tables: the adapters that answer somebody, and those an engine may hold."""
+        self.app.settle()
+        with self.app.reading() as connection:
+            table = serving.route_table(connection)
+        named = {name for one in table.routes for name in one.standing.adapters if name is not None}
+        return named, {row.adapter for row in table.adapters if row.state in LOADED}
+
+    def is_settled(self) -> bool:
+        """Whether the engine holds what the tables want, and nothing that they do not name."""
+        held = self.held()
+        routed, allowed = self.wanted()
+        return held is not None and routed <= held <= allowed
+
+    def log_end(self, name: str) -> str:
+        """What a program said last."""
+        path = self.place.home.parent / f"{name}.log"
+        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+
+
+@contextmanager
+def scene(folder: Path, seed: int, backing: Backing, *, whole: bool) -> Iterator[Scene]:
+    """Everything started, and gone in the end. `seed`: whose customers come."""
+    with ExitStack() as stack:
+        place = _made(folder / "home", seed, backing)
+        settings = _settings(place)
+        app = stack.enter_context(App(settings))
+        app.settle()
+        processes = Processes(place, settings, whole=whole)
+        customers = Customers(place, settings.gateway.port)
+        stack.callback(processes.kill)
+        processes.start()
+        customers.start()
+        stack.callback(customers.leave)
+        yield Scene(place, settings, app, processes, customers)
+
+
+def _made(home: Path, seed: int, backing: Backing) -> Place:
+    """A home with a configuration of its own."""
+    place, key = Place(home.absolute()), minted_key()
+    home.mkdir(parents=True)
+    (home / "customers.key").write_text(key)
+    (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
+    write(home / PACE, str(_PER_MINUTE))
+    traffic = "{ " + ", ".join(f"{kind} = {share}" for kind, share in MIX.items()) + " }"
+    text = Template((_HERE / "loop.toml").read_text()).substitute(
+        kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT, traffic=traffic,
+        gateway_port=free_port(), engine_port=free_port(), key=hashed(key),
+        gate=_GATES["hard" if seed % 2 else "easy"],
+    )  # fmt: skip
+    place.config.write_text(text)
+    return place
+
+
+def _settings(place: Place) -> Settings:
+    """What its processes run by, whatever the environment of this one says."""
+    return Settings(home=place.home, **tomllib.loads(place.config.read_text()))

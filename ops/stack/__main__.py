@@ -1,0 +1,145 @@
+"""The whole loop on a real stack of this machine: Kafka, PostgreSQL, vLLM, a process per role.
+
+    python -m ops.stack [--home FOLDER] [--fresh] [--seed N] [--small] [--keep]
+
+Starts one broker, one PostgreSQL, one vLLM (CPU build) over the reference policy, and then
+`kintsugi consume`, `ship`, `gateway`, `schedule` and `work`, all by the one kintsugi.toml of the
+folder. The demo's customers talk to the gateway until the first cycle has ended. Then it is proven
+who answers, and the log is folded once more into fresh tables, which have to be equal. In the end
+everything is stopped, the last first, also after an interrupt or a failure; what was stopped goes
+on with the same command. Needs what `make components learner` installs.
+Exit code 0 when an adapter was promoted, 3 when the cycle came out otherwise, 1 when it failed.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from consumers.explaining import explain
+from daemon.app import App
+from daemon.cli.explain import tree
+from daemon.settings import Settings
+from events.errors import KintsugiError
+from ops.demo import view
+from ops.demo.children import Children
+from ops.demo.ending import rebuilt, short
+from ops.demo.following import Clock, follow
+from ops.demo.place import SIZES, Place, make
+from ops.demo.watch import look
+from ops.stack.proof import Answered, proof
+from ops.stack.roles import ROLES, end_jobs
+from ops.stack.services import Addresses, Services
+
+SERVICES: Final = Path(__file__).with_name("services.toml")
+PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
+_LOOK_SECONDS: Final = 0.5
+
+
+def main() -> int:
+    """The command line."""
+    given = _parser().parse_args()
+    # Whoever stops it, what it started is stopped with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
+    size = replace(SIZES["least" if given.small else "whole"], seed=given.seed)
+    try:
+        place = make(given.home, size, fresh=given.fresh, services=SERVICES)
+        return run(place, console, keep=given.keep)
+    except KintsugiError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def run(place: Place, console: Console, *, keep: bool) -> int:
+    """Start everything, follow the first cycle to its end, tell what came of it, and stop."""
+    at = Addresses.of(place)
+    console.print(f"starting Kafka ({at.kafka}), PostgreSQL, vLLM ({at.engine})", markup=False)
+    with Services(place), _homed(place) as app:
+        clock = Clock(place)
+        with Children(place, ROLES) as children:
+            follow(app, place, console, clock, children)
+            tell(app, console, proof(app, place))
+            equal = rebuilt(place)
+            words = "equal, row for row" if equal else "NOT EQUAL"
+            console.print(f"\nThe tables, folded again from Kafka: {words}.")
+            if keep:
+                _keep(app, place, console, children)
+        cycle = look(app).cycle
+    assert cycle is not None, "it was followed to its end"
+    if not equal:
+        return FAILED
+    return PROMOTED if cycle.outcome == "promoted" else OTHERWISE
+
+
+@contextmanager
+def _homed(place: Place) -> Iterator[App]:
+    """The place as this process sees it; jobs end when it does."""
+    settings: Settings = place.settings()
+    try:
+        with App(settings) as app:
+            app.settle()
+            yield app
+    finally:
+        end_jobs(settings)
+
+
+def tell(app: App, console: Console, answered: Answered) -> None:
+    """What happened, and who answers."""
+    seen = look(app)
+    if seen.adapter is not None:
+        with app.reading() as connection:
+            console.print("\n[bold]Why this adapter[/bold]")
+            console.print(tree(short(explain(connection, seen.adapter.adapter))))
+    console.print("\n[bold]Customers[/bold]")
+    for one in seen.live:
+        console.print(f"  {one.policy}: {one.rate:.1%} of {one.judged:,} served well", markup=False)
+    console.print("\n[bold]Who answers[/bold]")
+    for name, count in answered.calls.items():
+        console.print(f"  {name}: {count} of {sum(answered.calls.values())} new sessions")
+    for name, found in answered.proofs.items():
+        console.print(
+            f"  {name} on vLLM: {found.distance:.6f} nats from what its files come to, "
+            f"{found.from_base:.3f} from its base"
+        )
+
+
+def _keep(app: App, place: Place, console: Console, children: Children) -> None:
+    """Until somebody interrupts."""
+    console.print(
+        f"\nIt runs until you stop it (Ctrl-C). Customers' key: {place.home}/customers.key"
+    )
+    console.print(f"  http://127.0.0.1:{app.settings.gateway.port}/v1 answers, model agent")
+    console.print(f"  KINTSUGI_CONFIG={place.config} KINTSUGI_HOME={place.home} kintsugi status")
+    while True:
+        children.look_after()
+        time.sleep(_LOOK_SECONDS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.stack", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--home", type=Path, default=Path(".local/stack"), metavar="FOLDER")
+    parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument(
+        "--seed", type=int, choices=range(20), default=0, metavar="N", help="other customers"
+    )
+    parser.add_argument("--small", action="store_true", help="too little to learn from, but fast")
+    parser.add_argument("--keep", action="store_true", help="go on until an interrupt")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Who answers the customers of a place: what the gateway says, and what the engine is seen to be.
+
+    proof(app, place)       Answered: by name, how many calls; of each adapter, how near it is
+
+A name proves nothing, so the engine is asked the probes of each adapter that the route names: its
+answers must be those that were computed from the adapter's files (daemon/serving/fingerprint.py).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+import httpx2
+
+from consumers import serving
+from daemon.app import App
+from daemon.serving.fingerprint import EXACT, Proof
+from daemon.serving.fleet import open_fleet
+from events.errors import KintsugiError
+from ops.demo.place import ALIAS, Place
+
+CALLS: Final = 16
+"""Each in a session of its own, so that a share shows."""
+
+
+class NotAnswered(KintsugiError):
+    """The gateway gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Who answers, seen from both sides of the gateway."""
+
+    calls: Mapping[str, int]
+    """As `x-kintsugi-adapter` says; the base by its own name."""
+    recorded: int
+    """Of these calls, how many the gateway promised to have written down."""
+    proofs: Mapping[str, Proof]
+    """Of every adapter that the route names, on the engine."""
+
+
+def proof(app: App, place: Place) -> Answered:
+    """Ask. Raises NotAnswered, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
+    said = [_asked(app, place) for _ in range(CALLS)]
+    return Answered(
+        calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in said),
+        recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in said),
+        proofs=_proofs(app),
+    )
+
+
+def _asked(app: App, place: Place) -> httpx2.Response:
+    body = {
+        "model": ALIAS, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8,
+    }  # fmt: skip
+    headers = {
+        "authorization": f"Bearer {place.key}",
+        "x-kintsugi-session": f"proof-{uuid4().hex}",
+    }
+    url = f"http://127.0.0.1:{app.settings.gateway.port}/v1/chat/completions"
+    try:
+        answer = httpx2.post(url, json=body, headers=headers, timeout=60, trust_env=False)
+    except httpx2.HTTPError as error:
+        raise NotAnswered(f"{url}: {error or type(error).__name__}; see gateway.log") from error
+    if not answer.is_success:
+        raise NotAnswered(f"{url} answered {answer.status_code}: {answer.text[:300]}")
+    return answer
+
+
+def _proofs(app: App) -> dict[str, Proof]:
+    with app.reading() as connection:
+        table = serving.route_table(connection)
+    route = table.route(ALIAS)
+    names = set() if route is None else route.standing.adapters - {None}
+    rows = [row for row in table.adapters if row.adapter in names]
+    with open_fleet(app.settings) as fleet:
+        (engine,) = fleet.engines.values()
+        return {
+            row.adapter: engine.replica.prove(
+                row.adapter, fleet.expected(row), EXACT, fleet.rivals(row, table.adapters)
+            )
+            for row in rows
+        }

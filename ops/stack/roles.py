@@ -1,0 +1,48 @@
+"""The roles of a place, each a process of its own, and the end of what they began.
+
+with Children(place, ROLES): ...
+end_jobs(place)
+"""
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import Running
+from ops.demo.children import CROWD, Programs
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
+ROLES: Final[Programs] = {
+    "consume": ("daemon", "consume"),
+    "ship": ("daemon", "ship"),
+    "gateway": ("daemon", "gateway"),
+    "schedule": ("daemon", "schedule"),
+    "work": ("daemon", "work"),
+    "crowd": CROWD,
+}
+"""The last ends first: the gateway before the shipper that copies what it recorded."""
+
+_LOOK_SECONDS: Final = 0.2
+
+
+def end_jobs(settings: "Settings") -> int:
+    """Stop the jobs and trials that run in a home, which outlive the role `work`; how many there
+    were. The next `work` goes on with them where they were."""
+    ended = 0
+    for root in (settings.home / "jobs", settings.home / "trials"):
+        for folder in sorted(root.glob("*/attempts")):
+            ended += _ended(LocalRunner(root, command=()), folder.parent.name)
+    return ended
+
+
+def _ended(runner: LocalRunner, job: str) -> bool:
+    """Whether it ran."""
+    ran = False
+    while isinstance(runner.state(job), Running):
+        ran = True
+        # The first time it is asked to, and after its grace made to.
+        runner.cancel(job, "everything of its place was stopped")
+        time.sleep(_LOOK_SECONDS)
+    return ran

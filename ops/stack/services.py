@@ -1,0 +1,118 @@
+"""What the roles of a place run on: a broker, a database and an engine, each a real one.
+
+    with Services(place):       Kafka, PostgreSQL with the tables of this version, vLLM
+
+Each is started on the address that the place's configuration names and keeps its data in a folder
+of the place, so that a place that was stopped goes on with them. All of them end with this process,
+also after SIGKILL.
+"""
+
+import subprocess
+import sys
+import tomllib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from events.errors import KintsugiError
+from ops.demo.place import ROOT, Place, PlaceTaken
+from ops.isolated import NotInstalled
+from ops.kafka.broker import Broker, BrokerFailed
+from ops.kafka.jars import BrokerMissing
+from ops.postgres.server import Postgres, PostgresFailed, PostgresMissing
+from ops.vllm.server import Vllm
+
+BASE: Final = "reference"
+"""What vLLM calls the reference policy."""
+LENGTH: Final = 1024
+"""Tokens of a conversation: all that the reference policy takes."""
+
+
+class ServiceFailed(KintsugiError):
+    """Something that the roles need is not installed or does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the services of a place are."""
+
+    kafka: str
+    database: str
+    engine: str
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        """As its configuration says. Raises PlaceTaken."""
+        said: dict[str, Any] = tomllib.loads(place.config.read_text())
+        if "kafka_bootstrap_servers" not in said:
+            raise PlaceTaken(
+                f"{place.home} is a home without services, as make demo has; name another with "
+                "--home"
+            )
+        engine = said["upstreams"][0]["url"]
+        return cls(said["kafka_bootstrap_servers"], said["database_url"], engine)
+
+
+class Services:
+    """Kafka, PostgreSQL and vLLM of one place."""
+
+    def __init__(self, place: Place) -> None:
+        """Raises PlaceTaken."""
+        self._place = place
+        self._started = ExitStack()
+        at = Addresses.of(place)
+        # PostgreSQL refuses to run as root, and who it runs as must be able to come to its data.
+        self.broker = Broker(place.home / "kafka", port=_port(at.kafka))
+        self.postgres = Postgres(place.home / "postgres", port=_port(at.database))
+        self._database = urlsplit(at.database).path.removeprefix("/")
+        self.engine = Vllm(
+            _checkpoint(place), BASE, place.home / "vllm", port=_port(at.engine),
+            flags=(f"--max-model-len={LENGTH}",), mended=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        """Start them one after the other. Raises ServiceFailed."""
+        with ExitStack() as started:
+            try:
+                started.enter_context(self.broker)
+                started.enter_context(self.postgres)
+                self.postgres.database(self._database)
+                self._migrate()
+                started.enter_context(self.engine)
+            except (
+                BrokerMissing, BrokerFailed, PostgresMissing, PostgresFailed, NotInstalled, OSError,
+            ) as error:  # fmt: skip
+                raise ServiceFailed(f"{error}") from error
+            self._started = started.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._started.close()
+
+    def _migrate(self) -> None:
+        """Bring the tables to this version, as an operator does."""
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon", "db", "upgrade"],
+            cwd=ROOT, env=self._place.variables, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ServiceFailed(done.stderr.strip())
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address if "://" in address else f"//{address}").port
+    assert port is not None, "the place was made with one"
+    return port
+
+
+def _checkpoint(place: Place) -> Path:
+    said: dict[str, Any] = tomllib.loads(place.config.read_text())
+    return Path(said["upstreams"][0]["checkpoint"])
