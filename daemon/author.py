@@ -156,7 +156,7 @@ class FromTheLog:
         job = derived_id("job", cycle.cycle)
         spec = spec_of(
             settings.training, agent, job=job, base=cycle.base, pools=found,
-            benchmarks=settings.benchmarks, parent=parent,
+            benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,
         )  # fmt: skip
         return JobRequested(
             job=job,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from daemon.solver.presets import preset
+from envs.registry import located
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.envelope import derived_id
 from events.errors import KintsugiError
@@ -52,10 +53,12 @@ def spec_of(
     base: str,
     pools: Sequence[TaskPool],
     benchmarks: Path | None = None,
+    environments: Sequence[Path] = (),
     parent: Path | None = None,
 ) -> JobSpec:
-    """The spec of a cycle's job; `parent` is the folder of the adapter that serves, None where the
-    base does. Raises NotTrainable."""
+    """The spec of a cycle's job; `environments` are the paths of the settings, `parent` is the
+    folder of the adapter that serves, None where the base does. Raises NotTrainable,
+    UnknownEnvironment, EnvironmentBroken."""
     if agent.environment is None or agent.checkpoint is None:
         lacking = "environment" if agent.environment is None else "checkpoint"
         raise NotTrainable(
@@ -68,7 +71,7 @@ def spec_of(
         base=base,
         checkpoint=str(agent.checkpoint),
         parent=None if parent is None else str(parent),
-        environment=agent.environment,
+        environment=located(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
         pools=tuple(pools if warm is None else _shown(pools, training.references)),
         seed=seed_of(job),

@@ -70,18 +70,27 @@ class Found:
     """`built-in`, the distribution and its version, or the file."""
     load: Callable[[], type[Environment]]
     """Its class. Raises EnvironmentBroken."""
+    file: Path | None = None
+    """That defines it, where it is found by a path."""
 
 
 def open_environment(
     name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name, or the one that this file defines.
+    """The environment of this name, or the one that this file defines; of several, FILE:NAME.
 
     `benchmarks` is the operator's folder of real tasks, `paths` the files and folders of the
     settings. Raises UnknownEnvironment, EnvironmentBroken.
     """
     found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
     return found.load()(benchmarks)
+
+
+def located(name_or_path: str, paths: Sequence[Path] = ()) -> str:
+    """What opens the same one without `paths`, in another process of this machine: its name, or
+    FILE:NAME. Raises UnknownEnvironment, EnvironmentBroken."""
+    found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
+    return found.name if found.file is None else f"{found.file.absolute()}:{found.name}"
 
 
 def environments(paths: Sequence[Path] = ()) -> list[Found]:
@@ -119,13 +128,16 @@ def _named(name: str, paths: Sequence[Path]) -> Found:
 
 
 def _at(text: str) -> Found:
-    """The one environment of a file or folder."""
-    found = list(_in_path(Path(text).expanduser().absolute()))
+    """The one environment of a file or folder, or the one of this name: FILE:NAME."""
+    place, colon, name = text.rpartition(":")
+    file = Path(place if colon else text).expanduser().absolute()
+    found = [one for one in _in_path(file) if not colon or one.name == name]
+    if not found:
+        raise UnknownEnvironment(f"{file} defines no environment {name!r}; correct the name")
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
         raise UnknownEnvironment(
-            f"{text} defines several environments: {names}; add it to the setting "
-            "environments.paths and give a name"
+            f"{text} defines several environments: {names}; say which, as {text}:{found[0].name}"
         )
     return found[0]
 
@@ -180,7 +192,7 @@ def _in_path(path: Path) -> Iterator[Found]:
         )
     for file in files:
         for cls in _defined(file):
-            yield Found(cls.name, str(file), partial(_already, cls))
+            yield Found(cls.name, str(file), partial(_already, cls), file)
 
 
 def _already(cls: type[Environment]) -> type[Environment]:

@@ -41,7 +41,7 @@ from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from daemon.serving.planning import Sizes, extended, sizes_of
 from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
-from envs.registry import open_environment
+from envs.registry import located, open_environment
 from events.canonical import exact_json, sha256
 from events.envelope import derived_id
 from events.errors import KintsugiError
@@ -92,7 +92,8 @@ class Examination:
         self._app, self._runner, self._agent, self._row = app, runner, agent, row
         self._incumbent = incumbent
         self._trial, self._gate = settings.trial, settings.gate
-        self._place, self._checkpoint = agent.environment, agent.checkpoint
+        self._place = located(agent.environment, settings.environments.paths)
+        self._checkpoint = agent.checkpoint
         self._environment = open_environment(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )

@@ -8,7 +8,9 @@ import pytest
 from daemon.request import NotTrainable, capability_of, seed_of, spec_of
 from daemon.settings import Agent, Training
 from daemon.solver.presets import preset
+from envs.registry import open_environment
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
+from tests.envs.test_registry import write_environment
 
 AGENT = Agent(alias="agent", environment="shop", checkpoint=Path("/models/base"))
 
@@ -37,6 +39,17 @@ def test_a_spec_is_a_function_of_what_it_is_made_from() -> None:
     assert (made.parent, made.benchmarks) == ("/adapters/a", "/benchmarks")
     assert (made.checkpoint, made.environment, made.pools) == ("/models/base", "shop", POOLS)
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_job_finds_an_environment_that_only_the_settings_know(tmp_path: Path) -> None:
+    file = write_environment(tmp_path / "mine.py", "mine")
+    agent = AGENT.model_copy(update={"environment": "mine"})
+    made = spec_of(
+        Training(), agent, job="j", base="reference", pools=POOLS, environments=[tmp_path]
+    )
+    # As the learner does, which has no settings.
+    assert open_environment(made.environment).name == "mine"
+    assert made.environment == f"{file}:mine"
 
 
 def test_an_adapter_is_called_after_what_it_is_mostly_trained_on() -> None:

@@ -11,6 +11,7 @@ from envs.registry import (
     EnvironmentBroken,
     UnknownEnvironment,
     environments,
+    located,
     open_environment,
 )
 
@@ -99,8 +100,23 @@ def test_a_file_may_define_several_environments(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "both.py", "first", second_environment("second"))
     assert {"first", "second"} <= set(sources([file]))
     assert open_environment("second", paths=[file]).name == "second"
-    with pytest.raises(UnknownEnvironment, match="several environments: first, second"):
+    with pytest.raises(UnknownEnvironment, match=r"several environments: first, second; .*:first"):
         open_environment(str(file))
+    assert open_environment(f"{file}:second").name == "second"
+    with pytest.raises(UnknownEnvironment, match="defines no environment 'third'"):
+        open_environment(f"{file}:third")
+
+
+def test_what_another_process_opens_needs_no_settings(tmp_path: Path) -> None:
+    file = write_environment(tmp_path / "mine.py", "mine", second_environment("other"))
+    assert located("shop", [file]) == "shop"
+    for name in ("mine", "other"):
+        found = located(name, [tmp_path])
+        assert found == f"{file}:{name}"
+        assert open_environment(found).name == name
+        assert located(found) == found
+    with pytest.raises(UnknownEnvironment, match="mine"):
+        located("mine")
 
 
 def test_an_imported_environment_is_not_the_files_own(tmp_path: Path) -> None:
