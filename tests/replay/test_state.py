@@ -16,7 +16,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {5: "feb4812675de4fbf2f56e6f84c98f88829386e4c3c07fc39529dfa6d931506af"}
+STATE: Final = {6: "feb4812675de4fbf2f56e6f84c98f88829386e4c3c07fc39529dfa6d931506af"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
