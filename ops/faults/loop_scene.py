@@ -170,7 +170,7 @@ def scene(folder: Path, seed: int, backing: Backing, *, whole: bool) -> Iterator
     """Everything started, and gone in the end. `seed`: whose customers come."""
     with ExitStack() as stack:
         place = _made(folder / "home", seed, backing)
-        settings = _settings(place)
+        settings = settings_of(place)
         app = stack.enter_context(App(settings))
         app.settle()
         processes = Processes(place, settings, whole=whole)
@@ -199,6 +199,6 @@ def _made(home: Path, seed: int, backing: Backing) -> Place:
     return place
 
 
-def _settings(place: Place) -> Settings:
+def settings_of(place: Place) -> Settings:
     """What its processes run by, whatever the environment of this one says."""
     return Settings(home=place.home, **tomllib.loads(place.config.read_text()))
