@@ -28,7 +28,7 @@ from daemon.engine.reference.evaluate import CHECKPOINT
 from daemon.settings import Settings
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write
-from ops.demo.place import MIX, SIZES, Place
+from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
@@ -189,9 +189,8 @@ def _made(home: Path, seed: int, backing: Backing) -> Place:
     (home / "customers.key").write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
     write(home / PACE, str(_PER_MINUTE))
-    traffic = "{ " + ", ".join(f"{kind} = {share}" for kind, share in MIX.items()) + " }"
     text = Template((_HERE / "loop.toml").read_text()).substitute(
-        kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT, traffic=traffic,
+        kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT,
         gateway_port=free_port(), engine_port=free_port(), key=hashed(key),
         gate=_GATES["hard" if seed % 2 else "easy"],
     )  # fmt: skip
