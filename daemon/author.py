@@ -23,9 +23,9 @@ from daemon.proposer.buffer import Buffered, Mixing, pools
 from daemon.proposer.examined import CannotSample
 from daemon.proposer.probing import Engine, Probed, Prober
 from daemon.proposer.proposing import Wanted, propose
-from daemon.request import capability_of, spec_of
+from daemon.request import NotTrainable, capability_of, spec_of
 from envs.endpoint import Sampling
-from envs.registry import open_environment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_environment
 from events.envelope import derived_id
 from events.jobs import TaskPool
 from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
@@ -50,15 +50,18 @@ class FromTheLog:
         return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
 
     def propose(self, cycle: CycleRow) -> Proposal:
-        """The tasks of a cycle that has a directive, and its job. Raises UnknownEnvironment,
-        NotTrainable."""
+        """The tasks of a cycle that has a directive, and its job. What these settings cannot make
+        is a reason, and the cycle ends with it: the next one reads them anew. Raises NotNow."""
         assert cycle.directive is not None, "a cycle is directed first"
         if not cycle.directive.quotas:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         settings = self._app.settings
-        environment = open_environment(
-            cycle.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
-        )
+        try:
+            environment = open_environment(
+                cycle.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            )
+        except (EnvironmentBroken, UnknownEnvironment) as error:
+            return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._wanted(connection, environment, cycle)
             written = sources.buffered(connection, cycle.alias, cycle.base)
@@ -89,7 +92,10 @@ class FromTheLog:
                 said, "every written task of a pattern with a priority is passed by now"
             )
         parent = None if incumbent is None else Path(incumbent.path)
-        job = self._job(environment, cycle, found, parent)
+        try:
+            job = self._job(environment, cycle, found, parent)
+        except NotTrainable as error:
+            return Proposal(said, str(error))
         return Proposal({**said, derived_id("job requested", cycle.cycle): job})
 
     def _wanted(

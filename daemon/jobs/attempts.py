@@ -14,6 +14,7 @@ those of the files, so they are told by one clock.
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +66,16 @@ class JobFolder:
         name.with_suffix(".before").write_text(str(_size(self.path / OUT / JOURNAL)))
         return name
 
+    def stop(self, attempt: Path, reason: str) -> bool:
+        """Note that an attempt is told to stop; False where it was told before."""
+        note = told(attempt)
+        if note.exists():
+            return False
+        # A full disk may take the file and not the words: it is stopped all the same.
+        with suppress(OSError):
+            note.write_text(reason)
+        return True
+
     def running(self, attempts: Sequence[Path]) -> Running:
         """While the last of them runs."""
         said = max(changed(attempts[-1].with_suffix(end)) for end in (".before", ".out"))
@@ -82,7 +93,7 @@ class JobFolder:
             seconds=_seconds(attempts, running=False),
             result=result_of(_last_lines(last.with_suffix(".out"))),
             code=code if own is None else own,
-            stopped=_text(last.with_suffix(".stop")),
+            stopped=_text(told(last)),
             complaint=(_complaint(last.with_suffix(".err")) or complaint)[:_MOST_COMPLAINT],
             full=shutil.disk_usage(self.path).free < _ROOM,
         )
@@ -95,11 +106,16 @@ class JobFolder:
         """How many of the last attempts left the journal as it was."""
         length, count = _size(self.path / OUT / JOURNAL), 0
         for name in reversed(attempts):
-            before = number_in(name.with_suffix(".before")) or 0
-            if before != length:
+            # One that was not written, for want of room, began nothing.
+            if number_in(name.with_suffix(".before")) not in (None, length):
                 break
             count += 1
         return count
+
+
+def told(attempt: Path) -> Path:
+    """The file that says that it was told to stop, and why."""
+    return attempt.with_suffix(".stop")
 
 
 def changed(path: Path) -> float:

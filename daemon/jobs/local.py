@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from daemon.jobs.attempts import SHELL, JobFolder, changed, number_in
+from daemon.jobs.attempts import SHELL, JobFolder, changed, number_in, told
 from daemon.jobs.runner import Absent, Job, JobNotStarted, State
 
 GRACE_SECONDS: Final = 15.0
@@ -78,20 +78,19 @@ class LocalRunner:
 
     def cancel(self, job: str, reason: str) -> None:
         """SIGTERM; when asked again after the grace, SIGKILL, to the whole group."""
-        folder = self.folder(job)
-        attempts = JobFolder(folder).attempts()
-        if not attempts or not _is_alive(folder):
+        folder = JobFolder(self.folder(job))
+        attempts = folder.attempts()
+        if not attempts or not _is_alive(folder.path):
             return
-        group, told = number_in(attempts[-1].with_suffix(".pid")), attempts[-1].with_suffix(".stop")
+        group = number_in(attempts[-1].with_suffix(".pid"))
         if group is None:
             return  # It is being started: the next time it has one.
-        if told.exists():
-            if time.time() - changed(told) < self._grace:
-                return
-            number = signal.SIGKILL
-        else:
-            told.write_text(reason)
+        if folder.stop(attempts[-1], reason):
             number = signal.SIGTERM
+        elif time.time() - changed(told(attempts[-1])) < self._grace:
+            return
+        else:
+            number = signal.SIGKILL
         try:
             os.killpg(group, number)
         except ProcessLookupError:

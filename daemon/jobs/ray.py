@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import httpx2
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from daemon.jobs.attempts import SHELL, JobFolder
+from daemon.jobs.attempts import SHELL, JobFolder, told
 from daemon.jobs.local import GRACE_SECONDS
 from daemon.jobs.runner import Absent, Job, JobNotStarted, RunnerUnavailable, State
 from events.canonical import sha256
@@ -124,7 +124,7 @@ class RayRunner:
         while attempts:
             last = attempts[-1]
             found = self._cluster.job(self._name(job, len(attempts)))
-            if found is not None and found.status == "PENDING" and not _told(last).exists():
+            if found is not None and found.status == "PENDING" and not told(last).exists():
                 # What waits has not begun, and nothing is counted.
                 os.utime(last.with_suffix(".before"))
                 return folder.running(attempts)
@@ -138,16 +138,15 @@ class RayRunner:
 
     def cancel(self, job: str, reason: str) -> None:
         """SIGTERM, and SIGKILL after the grace, by the cluster. Raises RunnerUnavailable."""
-        attempts = JobFolder(self.folder(job)).attempts()
+        folder = JobFolder(self.folder(job))
+        attempts = folder.attempts()
         if not attempts:
             return
         name = self._name(job, len(attempts))
         found = self._cluster.job(name)
         if found is None or not found.open:
             return
-        told = _told(attempts[-1])
-        if not told.exists():
-            told.write_text(reason)
+        folder.stop(attempts[-1], reason)
         self._cluster.stop(name)
 
     def close(self) -> None:
@@ -291,11 +290,6 @@ def _document(answer: httpx2.Response) -> Any:
 def _began(attempt: Path) -> bool:
     """Whether an attempt left a trace."""
     return attempt.with_suffix(".out").exists()
-
-
-def _told(attempt: Path) -> Path:
-    """That it was told to stop, and why."""
-    return attempt.with_suffix(".stop")
 
 
 def _said(found: Submitted | None) -> tuple[int | None, str]:

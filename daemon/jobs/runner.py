@@ -11,7 +11,8 @@
 All three may be asked again and again, by several processes at once and after any of them was
 killed: a job runs once. `verdict` says what an ended attempt means: nothing more to do, or once
 more. A `competence_gap` and a failure that the learner names are final, for it would do the same
-again; what was cut short is tried again, until so many attempts in a row brought no rollout.
+again; what was cut short, or met a full disk, is tried again, until so many attempts in a row
+brought no rollout.
 """
 
 from collections.abc import Iterable
@@ -150,7 +151,7 @@ class Again:
 def verdict(ended: Ended, attempts: int) -> Over | Again:
     """What an ended attempt means, where so many in a row may bring nothing."""
     result = ended.result
-    if result is not None and not _cut_short(result):
+    if result is not None and not _cut_short(result, ended.full):
         return Over(result.outcome, result.reason or "")
     reason = _trouble(ended)
     if ended.code == WRONG_USAGE:
@@ -160,15 +161,17 @@ def verdict(ended: Ended, attempts: int) -> Over | Again:
     return Again(reason)
 
 
-def _cut_short(result: Result) -> bool:
-    return result.outcome == "failed" and (result.reason or "").startswith(STOPPED)
+def _cut_short(result: Result, full: bool) -> bool:
+    # Of a full disk too the learner says that it failed, and may go on once there is room.
+    return result.outcome == "failed" and (full or (result.reason or "").startswith(STOPPED))
 
 
 def _trouble(ended: Ended) -> str:
     """Why an attempt ended before it was done, in words."""
     if ended.stopped is not None:
-        return ended.stopped
-    said = f": {ended.complaint}" if ended.complaint else ""
+        return ended.stopped or "it was told to stop"
+    complaint = ended.complaint or (ended.result and ended.result.reason)
+    said = f": {complaint}" if complaint else ""
     if ended.full:
         return f"the disk of the job is full{said}"
     if ended.result is not None:

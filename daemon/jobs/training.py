@@ -129,7 +129,7 @@ class _Look:
         the same."""
         try:
             count = recorded(self._app, self._job, self._runner.folder(self._job.job))
-        except (BadJournal, EnvironmentBroken, UnknownEnvironment, UnknownTask) as error:
+        except (BadJournal, EnvironmentBroken, OSError, UnknownEnvironment, UnknownTask) as error:
             yield f"rollouts of job {self._job.job} were not recorded: {error}"
         else:
             if count:

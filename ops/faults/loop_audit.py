@@ -1,6 +1,6 @@
 """What must be so after a whole loop, read from the log's own records and not from the tables.
 
-    for said in wrong(stage): ...      sentences; none where everything holds
+    for said in wrong(app, place, heard): ...      sentences; none where everything holds
 
 For a home on which nothing runs any more. The cycle that counts is the first; one that began after
 it and is still open has its job and its round at most once as well.
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from consumers import serving
 from consumers.digest import digest
+from daemon.app import App
 from events.codec import Event, decode
 from events.learning import (
     CycleEnded,
@@ -29,10 +30,10 @@ from events.rollouts import RolloutEnded
 from events.serving import AdapterProduced, AdapterStaged, GateDecided, RouteChanged
 from events.sqlite import SqliteLog
 from events.streams import LEARNING, STREAMS
-from ops.demo.place import ALIAS, ROOT
+from ops.demo.place import ALIAS, ROOT, Place
 from ops.faults.gateway_audit import Book
 from ops.faults.gateway_audit import read as read_calls
-from ops.faults.loop_scene import Heard, Scene
+from ops.faults.loop_scene import Heard
 from ops.faults.scene import compared
 
 _BASE: Final = "reference"
@@ -99,10 +100,10 @@ class Decided:
                 self.problems.append(f"the route turned to {name}, which passed no gate")
 
 
-def decided(stage: Scene) -> Decided:
+def decided(app: App) -> Decided:
     """All of the stream `learning`, as the folds read it."""
     found = Decided()
-    log = stage.app.log
+    log = app.log
     at = log.start(LEARNING.name)[0]
     accepted: Counter[str] = Counter()
     while records := log.read(LEARNING.name, 0, at):
@@ -115,27 +116,27 @@ def decided(stage: Scene) -> Decided:
     return found
 
 
-def wrong(stage: Scene) -> Iterator[str]:
-    """Whatever does not hold."""
-    stage.app.settle()
-    heard, book, facts = stage.customers.heard, read_calls(stage.place.home), decided(stage)
+def wrong(app: App, place: Place, heard: Heard) -> Iterator[str]:
+    """Whatever does not hold. `heard`: what customers were told."""
+    app.settle()
+    book, facts = read_calls(place.home), decided(app)
     yield from book.problems
-    yield from _of_log(stage)
+    yield from _of_log(app)
     yield from _of_calls(book, heard)
-    yield from _of_rollouts(stage)
-    yield from _of_cycle(stage, facts)
-    yield from _of_serving(stage, facts, heard)
-    yield from _of_tables(stage)
+    yield from _of_rollouts(app)
+    yield from _of_cycle(place, facts)
+    yield from _of_serving(app, facts, heard)
+    yield from _of_tables(app, place)
 
 
-def outcome(stage: Scene) -> str:
+def outcome(app: App) -> str:
     """How the first cycle came out, by the log."""
-    return next(iter(decided(stage).outcomes.values()), "open")
+    return next(iter(decided(app).outcomes.values()), "open")
 
 
-def _of_log(stage: Scene) -> Iterator[str]:
-    if stage.app.on_kafka:
-        found = compared(stage.app.spool, stage.app.log)
+def _of_log(app: App) -> Iterator[str]:
+    if app.on_kafka:
+        found = compared(app.spool, app.log)
         if not found.equal:
             yield f"Kafka is not what the home's log is: {found.first_difference}"
 
@@ -152,10 +153,10 @@ def _of_calls(book: Book, heard: Heard) -> Iterator[str]:
             yield f"the acknowledged call {call} has {counts[0]} starts and {counts[1]} ends"
 
 
-def _of_rollouts(stage: Scene) -> Iterator[str]:
+def _of_rollouts(app: App) -> Iterator[str]:
     """No rollout is there twice, and no call belongs to two."""
     rollouts, calls = Counter[str](), Counter[str]()
-    for event in _events(stage.app.spool, "rollouts"):
+    for event in _events(app.spool, "rollouts"):
         if isinstance(event.data, RolloutEnded):
             rollouts[event.data.rollout] += 1
             calls.update([*event.data.calls, *event.data.forks])
@@ -163,7 +164,7 @@ def _of_rollouts(stage: Scene) -> Iterator[str]:
     yield from _twice(calls, "rollouts with the call")
 
 
-def _of_cycle(stage: Scene, facts: Decided) -> Iterator[str]:
+def _of_cycle(place: Place, facts: Decided) -> Iterator[str]:
     """One of everything that a cycle has once."""
     counted: Mapping[str, Counter[str]] = {
         "starts of the cycle": facts.cycles, "rounds of the cycle": facts.rounds,
@@ -176,7 +177,7 @@ def _of_cycle(stage: Scene, facts: Decided) -> Iterator[str]:
     first = next(iter(facts.cycles), None)
     if first not in facts.outcomes:
         yield f"the cycle {first} has no end"
-    home = stage.place.home / "jobs"
+    home = place.home / "jobs"
     folders = {one.name for one in home.iterdir() if one.name != "slots"} if home.exists() else {}
     if set(folders) != set(facts.jobs):
         yield f"the directories of jobs are {sorted(folders)}, the log asked for {facts.jobs}"
@@ -184,29 +185,29 @@ def _of_cycle(stage: Scene, facts: Decided) -> Iterator[str]:
         yield f"the cycle {first} had no job"
 
 
-def _of_serving(stage: Scene, facts: Decided, heard: Heard) -> Iterator[str]:
+def _of_serving(app: App, facts: Decided, heard: Heard) -> Iterator[str]:
     """Nobody answers whom the log does not name, and the route is the log's last."""
     yield from facts.problems
-    with stage.app.reading() as connection:
+    with app.reading() as connection:
         row = serving.route_row(connection, ALIAS)
     live = {None: 1.0} if row is None else dict(_shares(row.standing.shares))
     if live != facts.last_route:
         yield f"the tables route {live}, the log said {facts.last_route} last"
     if strangers := set(heard.by) - facts.routed - {_BASE}:
         yield f"{sorted(strangers)} answered, and no route names them"
-    store = stage.settings.adapters
+    store = app.settings.adapters
     kept = {one.name for one in store.iterdir() if one.is_dir()} if store.exists() else set[str]()
     if strangers := kept - set(facts.produced):
         yield f"the folders {sorted(strangers)} of adapters are there, and no event names them"
 
 
-def _of_tables(stage: Scene) -> Iterator[str]:
+def _of_tables(app: App, place: Place) -> Iterator[str]:
     """A rebuild gives the same rows, and the same hash as the live tables."""
-    with stage.app.reading() as connection:
+    with app.reading() as connection:
         live = digest(connection)
     done = subprocess.run(
         [sys.executable, "-m", "daemon", "rebuild", "--json"],
-        cwd=ROOT, env=stage.place.variables, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
     if found.get("equal") is not True:

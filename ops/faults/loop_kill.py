@@ -102,11 +102,11 @@ def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
             problems = list(_stopped(stage))
         except TimeoutError as error:
             problems = [str(error)]
-        problems += wrong(stage)
         heard = stage.customers.heard
+        problems += wrong(stage.app, stage.place, heard)
         figures |= {
             "seconds": round(time.monotonic() - began, 1),
-            "outcome": outcome(stage),
+            "outcome": outcome(stage.app),
             "kills": dict(sorted(kills.items())),
             "ended": dict(stage.processes.ended),
             "acknowledged": len(heard.acknowledged),

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from daemon.jobs.local import LocalRunner, jobs_of, trials_of
-from daemon.jobs.runner import Running
+from daemon.jobs.chosen import jobs_of, trials_of
+from daemon.jobs.runner import JobRunner, Running
 from daemon.settings import Settings
 from daemon.up import Program, programs
 from ops.demo.place import ROOT, Place
@@ -127,7 +127,7 @@ class Processes:
             yield self._started[name].pid
 
 
-def _running_jobs(runner: LocalRunner) -> Iterator[int]:
+def _running_jobs(runner: JobRunner) -> Iterator[int]:
     """The process groups of the jobs that run."""
     for folder in runner.folder("").glob("*/attempts"):
         state = runner.state(folder.parent.name)

@@ -28,7 +28,7 @@ from daemon.engine.reference.evaluate import CHECKPOINT
 from daemon.settings import Settings
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write
-from ops.demo.place import MIX, SIZES, Place
+from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
@@ -170,7 +170,7 @@ def scene(folder: Path, seed: int, backing: Backing, *, whole: bool) -> Iterator
     """Everything started, and gone in the end. `seed`: whose customers come."""
     with ExitStack() as stack:
         place = _made(folder / "home", seed, backing)
-        settings = _settings(place)
+        settings = settings_of(place)
         app = stack.enter_context(App(settings))
         app.settle()
         processes = Processes(place, settings, whole=whole)
@@ -189,9 +189,8 @@ def _made(home: Path, seed: int, backing: Backing) -> Place:
     (home / "customers.key").write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
     write(home / PACE, str(_PER_MINUTE))
-    traffic = "{ " + ", ".join(f"{kind} = {share}" for kind, share in MIX.items()) + " }"
     text = Template((_HERE / "loop.toml").read_text()).substitute(
-        kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT, traffic=traffic,
+        kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT,
         gateway_port=free_port(), engine_port=free_port(), key=hashed(key),
         gate=_GATES["hard" if seed % 2 else "easy"],
     )  # fmt: skip
@@ -199,6 +198,6 @@ def _made(home: Path, seed: int, backing: Backing) -> Place:
     return place
 
 
-def _settings(place: Place) -> Settings:
+def settings_of(place: Place) -> Settings:
     """What its processes run by, whatever the environment of this one says."""
     return Settings(home=place.home, **tomllib.loads(place.config.read_text()))

@@ -1,0 +1,115 @@
+"""Cycles from which nothing can be learnt end with the reason: tables, environments and folds are
+real."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from consumers import learning
+from consumers.learning import CycleRow
+from consumers.scheduling import CYCLE_START
+from daemon.app import App
+from daemon.author import FromTheLog
+from daemon.leader import Leader
+from daemon.leadership import Leadership
+from daemon.serving.decisions import Act, Decisions
+from daemon.settings import Agent, Log, Proposer, Scheduler, Settings
+from envs.task import TaskDefinition
+from events.rollouts import Task
+from tests.consumers.folding import at, ended
+from tests.daemon.conftest import Kintsugi
+from tests.daemon.controller.test_directing import record, tasks
+from tests.daemon.solver import letters
+
+QUIET: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, min_failures=1)
+CHECKPOINT: Final = Path("/models/base")
+
+
+@contextmanager
+def home(folder: Path, given: Sequence[TaskDefinition] = (), **agent: Any) -> Iterator[App]:
+    """A home whose agent did these tasks, and forgot the last call of some kinds."""
+    named = Agent(**{"alias": "agent", "environment": "shop", "checkpoint": CHECKPOINT, **agent})
+    settings = Settings(
+        home=folder, log=Log(durability="process"), scheduler=QUIET, agents=(named,),
+        proposer=Proposer(tasks=4),
+    )  # fmt: skip
+    with App(settings) as app:
+        record(app, "agent", "base", given)
+        yield app
+
+
+def asked(app: App) -> tuple[CycleRow | None, list[str]]:
+    """The cycle that a person asks for, and what the leader could not do."""
+    app.settle()
+    Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
+    led = Leader(app, FromTheLog(app), Leadership(app)).tick()
+    with app.reading() as connection:
+        return next(iter(learning.cycles(connection)), None), led.troubles
+
+
+def ended_because(app: App) -> str:
+    """Of a cycle that found nothing, and asked for no job."""
+    cycle, troubles = asked(app)
+    assert troubles == []
+    assert cycle is not None
+    assert (cycle.outcome, cycle.job) == ("nothing_learnable", None)
+    with app.reading() as connection:
+        assert learning.jobs(connection) == []
+    return cycle.ended_because or ""
+
+
+def test_where_everything_passes_no_pattern_asks_for_a_task(tmp_path: Path) -> None:
+    with home(tmp_path, tasks(("question",), 4)) as app:
+        assert ended_because(app) == "no failure pattern of the round has a priority above 0"
+
+
+def test_where_the_environment_knows_no_failed_task_there_is_none_to_follow(
+    tmp_path: Path,
+) -> None:
+    with home(tmp_path, tasks(("cancel",), 4), environment=letters.ENVIRONMENT) as app:
+        reason = ended_because(app)
+    assert reason.startswith("no task passed its checks (1 were rejected): ")
+    assert "follow" in reason
+
+
+def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:
+    with home(tmp_path, environment=letters.ENVIRONMENT) as app:
+        app.append(
+            [
+                ended(str(n), at(n), task=Task(id=f"letters/mute/{n}", environment="letters"))
+                for n in range(4)
+            ]
+        )
+        reason = ended_because(app)
+    assert reason.startswith(
+        "no task passed its checks (6 were rejected): policy: the perfect agent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ({"checkpoint": None}, "agent agent has no checkpoint, so nothing can be trained for it"),
+        ({"environment": "nowhere"}, "nowhere"),
+        ({"environment": "/nowhere/at/all.py"}, "/nowhere/at/all.py"),
+    ],
+)
+def test_what_the_settings_cannot_make_is_said_and_ends_the_cycle(
+    tmp_path: Path, agent: dict[str, Any], words: str
+) -> None:
+    with home(tmp_path, tasks(("cancel",), 4), **agent) as app:
+        assert words in ended_because(app)
+        assert asked(app)[0] is not None, "the next cycle begins"
+
+
+def test_without_an_environment_no_cycle_begins_and_the_status_says_why(
+    tmp_path: Path, kintsugi: Kintsugi
+) -> None:
+    with home(tmp_path, tasks(("cancel",), 4), environment=None) as app:
+        assert asked(app) == (None, [])
+    told = kintsugi("status", "--json", "--home", tmp_path)
+    (missing,) = told.json["next_cycle"]["missing"]
+    assert "agent has no executable environment" in missing
