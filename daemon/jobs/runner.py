@@ -11,8 +11,8 @@
 All three may be asked again and again, by several processes at once and after any of them was
 killed: a job runs once. `verdict` says what an ended attempt means: nothing more to do, or once
 more. A `competence_gap` and a failure that the learner names are final, for it would do the same
-again; what was cut short, or met a full disk, is tried again, until so many attempts in a row
-brought no rollout.
+again; what was cut short, or says that it can go on, is tried again, until so many attempts in a
+row brought no rollout.
 """
 
 from collections.abc import Iterable
@@ -29,8 +29,9 @@ SPEC: Final = "job.json"
 OUT: Final = "out"
 JOURNAL: Final = "rollouts.jsonl"
 """Of the learner, in `OUT`: it grows with every batch."""
-STOPPED: Final = "stopped after "
-"""How the learner's reason begins when a signal ended it: the same command goes on."""
+GO_ON: Final = "run the same command to go on"
+"""How the learner's reason ends where it does not end the job: a signal, a full disk, an engine
+that is away."""
 
 WRONG_USAGE: Final = 2
 """Exit code of the learner for a spec that it cannot read."""
@@ -162,8 +163,7 @@ def verdict(ended: Ended, attempts: int) -> Over | Again:
 
 
 def _cut_short(result: Result, full: bool) -> bool:
-    # Of a full disk too the learner says that it failed, and may go on once there is room.
-    return result.outcome == "failed" and (full or (result.reason or "").startswith(STOPPED))
+    return result.outcome == "failed" and (full or (result.reason or "").endswith(GO_ON))
 
 
 def _trouble(ended: Ended) -> str:

@@ -45,7 +45,7 @@ from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learn
 from daemon.solver.choice import Choice
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import save
-from daemon.solver.metrics import Guard, StepMetrics
+from daemon.solver.metrics import Guard, StepMetrics, TrainingAborted
 from daemon.solver.own_vllm import OwnVllm
 from daemon.solver.parallel import Anew, Update
 from daemon.solver.progress import (
@@ -326,7 +326,9 @@ class Job:
         return [made[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
+        """Raises TrainingAborted, UnstableUpdate."""
         self.activity.phase = "update"
+        self._check_numbers(batch)
         self._learner.steps = self.steps
         parallel.tell(Update(tuple(batch)))
         metrics = self._learner.step(batch)
@@ -338,6 +340,15 @@ class Job:
         self._set_steps(self._learner.steps)
         self._guard = self._guard.after(metrics)
         return metrics
+
+    def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
+        """A policy that left the numbers answers whatever comes, and would for the whole budget.
+        Weights may be finite, and what they answer not. Raises TrainingAborted."""
+        if self.steps and batch and not any(one.finite for one in batch):
+            raise TrainingAborted(
+                f"after step {self.steps} no answer of the policy has log-probabilities that are "
+                "numbers: training diverged; lower optimizer.lr"
+            )
 
     def _progress(
         self, batch: Sequence[Trajectory], metrics: StepMetrics, rollout: float, update: float

@@ -79,6 +79,11 @@ class Trajectory:
         return bool(self.turns) and self.turns[-1].truncated
 
     @property
+    def finite(self) -> bool:
+        """Whether every log-probability is a number."""
+        return all(math.isfinite(one) for turn in self.turns for one in turn.logprobs)
+
+    @property
     def tokens(self) -> int:
         """How many the model wrote."""
         return sum(len(turn.completion_ids) for turn in self.turns)

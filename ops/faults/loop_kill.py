@@ -27,7 +27,6 @@ from migrations.upgrade import upgrade
 from ops.faults.folding import postgres
 from ops.faults.loop_audit import outcome, wrong
 from ops.faults.loop_scene import Backing, Scene, scene
-from ops.faults.serving_scene import until
 from ops.kafka.broker import Broker
 from ops.postgres.server import Postgres
 
@@ -36,7 +35,7 @@ LOGS: Final[tuple[LogKind, ...]] = ("sqlite", "kafka")
 
 LOOP_SECONDS: Final = 900.0
 """After which a cycle that has not ended counts as one that never will."""
-SETTLE_SECONDS: Final = 120.0
+SETTLE_SECONDS: Final = 300.0
 PAUSES: Final = (0.3, 1.5)
 """Between two strikes, as shares of the time in which everything starts: on a busy machine nothing
 would ever come up between strikes that keep to the clock. So some are killed while they start."""
@@ -94,14 +93,15 @@ def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
     with scene(folder, seed, backing, whole=whole) as stage:
         figures: dict[str, Any] = {"seed": seed, "up": whole}
         try:
-            stage.wait_until_ready()
+            stage.wait_for_an_answer(LOOP_SECONDS)
             starting = time.monotonic() - began
             figures["starting_seconds"] = round(starting, 1)
             _fire(stage, chance, kills, starting, began + LOOP_SECONDS)
             figures["settled_seconds"] = round(_settle(stage), 1)
-            problems = list(_stopped(stage))
+            problems = []
         except TimeoutError as error:
             problems = [str(error)]
+        problems += _stopped(stage)
         heard = stage.customers.heard
         problems += wrong(stage.app, stage.place, heard)
         figures |= {
@@ -137,13 +137,17 @@ def _fire(
 
 def _settle(stage: Scene) -> float:
     """Until the engine holds what the log says; seconds. Raises TimeoutError."""
-
-    def settled() -> bool:
+    began = time.monotonic()
+    while not stage.is_settled():
+        if time.monotonic() > began + SETTLE_SECONDS:
+            routed, allowed = stage.wanted()
+            raise TimeoutError(
+                f"the engine holds {stage.held()}, the routes name {routed}, and no more than "
+                f"{allowed} may be there, after {SETTLE_SECONDS:g} s"
+            )
         stage.processes.revive()
-        return stage.is_settled()
-
-    what = f"the engine holds what the log says (it holds {stage.held()}, not {stage.wanted()})"
-    return until(settled, what, SETTLE_SECONDS)
+        time.sleep(_LOOK_SECONDS)
+    return time.monotonic() - began
 
 
 def _stopped(stage: Scene) -> Iterator[str]:

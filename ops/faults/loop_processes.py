@@ -75,6 +75,10 @@ class Processes:
                 with suppress(ProcessLookupError):
                     # The job's number is that of its group; so is that of each role.
                     os.killpg(pid, signal.SIGKILL)
+        struck = {pid for found in victims.values() for pid in found}
+        for process in self._started.values():
+            if process.pid in struck:
+                process.wait()
         return [name for name, found in victims.items() if found]
 
     def revive(self) -> None:

@@ -11,6 +11,7 @@ an even seed and hard for an odd one.
 import asyncio
 import json
 import threading
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ import httpx2
 
 from consumers import serving
 from daemon.app import App
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference import CHECKPOINT
 from daemon.settings import Settings
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write
@@ -32,11 +33,11 @@ from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
-from ops.faults.serving_scene import until
 from producers.gateway.keys import hashed, minted_key
 
 _AT_ONCE: Final = 4
 _PER_MINUTE: Final = 150.0
+_LOOK_SECONDS: Final = 0.1
 _HERE: Final = Path(__file__).parent
 _GATES: Final[Mapping[str, str]] = {
     "easy": "alpha = 0.49\nmin_gain = 0.0\noverall_margin = 1.0\nslice_margin = 1.0\n"
@@ -124,17 +125,13 @@ class Scene:
             cycle = first_cycle(connection)
         return cycle is not None and cycle.outcome is not None
 
-    def wait_until_ready(self) -> None:
-        """Until the gateway can be used. Raises TimeoutError."""
-        url = f"http://127.0.0.1:{self.settings.gateway.port}/readyz"
-
-        def answers() -> bool:
-            try:
-                return httpx2.get(url, timeout=10, trust_env=False).is_success
-            except httpx2.TransportError:
-                return False
-
-        until(answers, "the gateway is ready")
+    def wait_for_an_answer(self, seconds: float) -> None:
+        """Until a customer was answered. Raises TimeoutError."""
+        until_when = time.monotonic() + seconds
+        while not self.customers.heard.acknowledged:
+            if time.monotonic() > until_when:
+                raise TimeoutError(f"nobody was answered within {seconds:g} s")
+            time.sleep(_LOOK_SECONDS)
 
     def held(self) -> set[str] | None:
         """The adapters that the engine names; None while it does not answer."""

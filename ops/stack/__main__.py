@@ -32,7 +32,7 @@ from ops.demo import view
 from ops.demo.children import Children
 from ops.demo.ending import rebuilt, short
 from ops.demo.following import Clock, follow
-from ops.demo.place import SIZES, Place, make
+from ops.demo.place import ALIAS, SIZES, Place, make
 from ops.demo.watch import look
 from ops.stack.proof import Answered, proof
 from ops.stack.roles import ROLES, end_jobs
@@ -110,17 +110,19 @@ def tell(app: App, console: Console, answered: Answered) -> None:
     for name, found in answered.proofs.items():
         console.print(
             f"  {name} on vLLM: {found.distance:.6f} nats from what its files come to, "
-            f"{found.from_base:.3f} from its base"
+            f"{found.from_base:.3f} from its base",
+            soft_wrap=True,
         )
 
 
 def _keep(app: App, place: Place, console: Console, children: Children) -> None:
     """Until somebody interrupts."""
-    console.print(
-        f"\nIt runs until you stop it (Ctrl-C). Customers' key: {place.home}/customers.key"
-    )
-    console.print(f"  http://127.0.0.1:{app.settings.gateway.port}/v1 answers, model agent")
-    console.print(f"  KINTSUGI_CONFIG={place.config} KINTSUGI_HOME={place.home} kintsugi status")
+    for line in (
+        f"\nIt runs until you stop it (Ctrl-C). Customers' key: {place.home}/customers.key",
+        f"  http://127.0.0.1:{app.settings.gateway.port}/v1 answers, model {ALIAS}",
+        f"  KINTSUGI_CONFIG={place.config} KINTSUGI_HOME={place.home} .venv/bin/kintsugi status",
+    ):
+        console.print(line, soft_wrap=True)
     while True:
         children.look_after()
         time.sleep(_LOOK_SECONDS)

@@ -70,8 +70,19 @@ class Vllm(vllm.Vllm):
         return super().start(waiting)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Become vLLM, in the place of this process; returns only where it is not installed."""
+    server = asked(sys.argv[1:])
+    try:
+        environment()
+        os.execve(server.command[0], server.command, server.environment)
+    except (NotInstalled, OSError) as error:
+        print(error, file=sys.stderr)
+    return 1
+
+
+def asked(arguments: Sequence[str]) -> Vllm:
+    """The server of a command line."""
     parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--name", help="what clients call it (default: the name of its folder)")
@@ -79,14 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000)
     given, flags = parser.parse_known_args(arguments)
     name = given.name or given.checkpoint.resolve().name
+    # vLLM takes the last of two.
     flags = [f"--host={given.host}", *flags]
-    server = Vllm(given.checkpoint, name, Path(), port=given.port, flags=flags, mended=True)
-    try:
-        environment()
-        os.execve(server.command[0], server.command, server.environment)
-    except (NotInstalled, OSError) as error:
-        print(error, file=sys.stderr)
-    return 1
+    return Vllm(given.checkpoint, name, Path(), port=given.port, flags=flags, mended=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import transformers
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
+from daemon.engine.reference import CHECKPOINT as CHECKPOINT
 from daemon.engine.reference.demonstrations import HELD_OUT
 from daemon.engine.reference.recipe import RECIPE, WEAK
 from daemon.solver.rollouts import Attempt, InProcess
@@ -29,8 +30,6 @@ from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from envs.statistics import Interval, mean
 from events.messages import Frozen
-
-CHECKPOINT: Final = Path(__file__).parent / "checkpoint"
 
 SLOTS: Final = 128
 LENGTH: Final = 512

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.jobs.runner import Again, Ended, JobNotStarted, Over, Running, verdict
+from daemon.jobs.runner import Again, Ended, JobNotStarted, Over, Result, Running, verdict
 from tests.daemon.jobs.looks import ended, job, runner, speaking, until
 
 STARTS_AND_DIES = """
@@ -78,6 +78,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("in the way")
     with pytest.raises(JobNotStarted, match="job j was not started"):
         runner(tmp_path).start(job("waits"))
+
+
+def test_what_the_learner_can_go_on_from_is_tried_again() -> None:
+    """Also where there is room again when somebody looks."""
+    reason = "out/rollouts.jsonl did not take 9 bytes; see to the disk, then run the same command "
+    refused = Result(outcome="failed", reason=f"{reason}to go on")
+    assert verdict(Ended(1, 0, 1.0, refused, code=1), 1) == Again(f"{reason}to go on")
+    found = verdict(Ended(2, 1, 1.0, refused, code=1, full=True), 1)
+    assert isinstance(found, Over)
+    assert found.reason.startswith("the disk of the job is full: out/rollouts.jsonl did not take")
 
 
 def test_a_full_disk_is_said() -> None:

@@ -74,16 +74,18 @@ def test_what_the_roles_read_names_the_other_containers() -> None:
 def test_vllm_is_started_as_the_settings_say_and_sees_the_adapters() -> None:
     settings, vllm = load(), SERVICES["vllm"]
     (upstream,) = settings.upstreams
+    asked = server.asked(vllm["command"])
     told = argparse.ArgumentParser()
-    for flag in ("--max-loras", "--max-cpu-loras", "--max-lora-rank"):
+    for flag in ("--max-loras", "--max-cpu-loras", "--max-lora-rank", "--port"):
         told.add_argument(flag, type=int)
-    found, _ = told.parse_known_args(server.FLAGS)
-    assert vars(found) == {
+    told.add_argument("--host")
+    found, _ = told.parse_known_args(asked.command)
+    said = {
         name: getattr(upstream, name) for name in ("max_loras", "max_cpu_loras", "max_lora_rank")
     }
-    checkpoint, *flags = vllm["command"]
-    assert COPIED / checkpoint == upstream.checkpoint
-    assert "--host=0.0.0.0" in flags
+    assert vars(found) == {**said, "port": 8000, "host": "0.0.0.0"}
+    assert COPIED / asked.checkpoint == upstream.checkpoint
+    assert asked.environment["PYTHONPATH"].endswith("ops/vllm/mend")
     home = {one["volumes"][0] for one in OURS.values()}
     assert home == {f"home:{settings.home}"}
     assert vllm["volumes"] == [f"home:{settings.home}:ro"]
