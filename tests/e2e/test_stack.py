@@ -101,7 +101,8 @@ def _logs(home: Path) -> str:
     """The end of what every process said."""
     return "".join(
         f"\n--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
-        for path in sorted(home.glob("**/*.log"))
+        for path in sorted((*home.glob("*.log"), home / "vllm" / "vllm.log"))
+        if path.exists()
     )
 
 
