@@ -163,12 +163,14 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
             timeout_graceful_shutdown=_CUT_SECONDS,
         )
         grace = settings.grace_seconds - _CUT_SECONDS
-        # uvicorn stops on these, then raises them again for whoever listened before.
+        server = _Server(config, made, grace)
+        # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
+        # again in the end, for whoever listened before.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, server.handle_exit)
         url = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
         print(f"kintsugi gateway at {url}", file=sys.stderr, flush=True)
-        uvloop.run(_Server(config, made, grace).serve(sockets=[bound]))
+        uvloop.run(server.serve(sockets=[bound]))
 
 
 class _Server(uvicorn.Server):

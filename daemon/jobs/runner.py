@@ -37,6 +37,8 @@ WRONG_USAGE: Final = 2
 """Exit code of the learner for a spec that it cannot read."""
 _KILLED: Final = 137
 """Exit code of a process that signal 9 ended, as a shell tells it."""
+_ABORTED: Final = 134
+"""Likewise of signal 6, by which a library ends that was refused memory."""
 
 
 class JobNotStarted(KintsugiError):
@@ -178,6 +180,8 @@ def _trouble(ended: Ended) -> str:
         return ended.result.reason or "it was stopped"
     if ended.code == _KILLED:
         return "it was killed (signal 9): memory ran out, or somebody killed it"
+    if ended.code == _ABORTED:
+        return f"it was aborted (signal 6): memory was refused, or a library gave up{said}"
     if ended.code is None:
         return "it ended with whatever ran it: the machine, the container or its session was killed"
     if ended.code > 128:

@@ -6,6 +6,7 @@ A name proves nothing, so the engine is asked the probes of each adapter that th
 answers must be those that were computed from the adapter's files (daemon/serving/fingerprint.py).
 """
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from ops.demo.place import ALIAS, Place
 
 CALLS: Final = 16
 """Each in a session of its own, so that a share shows."""
+_PATIENCE_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 0.2
 
 
 class NotAnswered(KintsugiError):
@@ -43,12 +46,29 @@ class Answered:
 
 def proof(app: App, place: Place) -> Answered:
     """Ask. Raises NotAnswered, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
+    _await_gateway(app)
     said = [_asked(app, place) for _ in range(CALLS)]
     return Answered(
         calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in said),
         recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in said),
         proofs=_proofs(app),
     )
+
+
+def _await_gateway(app: App) -> None:
+    """Until it is ready: where the cycle was over before, it has only just been started."""
+    url = f"http://127.0.0.1:{app.settings.gateway.port}/readyz"
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            if httpx2.get(url, timeout=5, trust_env=False).is_success:
+                return
+            why = "it is not ready"
+        except httpx2.HTTPError as error:
+            why = f"{error or type(error).__name__}"
+        if time.monotonic() >= until:
+            raise NotAnswered(f"{url}: {why} after {_PATIENCE_SECONDS:g} s; see gateway.log")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _asked(app: App, place: Place) -> httpx2.Response:

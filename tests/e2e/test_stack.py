@@ -101,7 +101,8 @@ def _logs(home: Path) -> str:
     """The end of what every process said."""
     return "".join(
         f"\n--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
-        for path in sorted(home.glob("**/*.log"))
+        for path in sorted((*home.glob("*.log"), home / "vllm" / "vllm.log"))
+        if path.exists()
     )
 
 
@@ -109,7 +110,7 @@ def _nothing_runs(home: Path) -> None:
     """Neither a service, a role nor a job of this place."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            said = [(process / name).read_bytes().decode() for name in ("cmdline", "environ")]
+            said = [(process / name).read_text(errors="replace") for name in ("cmdline", "environ")]
         except OSError:
             continue  # It ended meanwhile.
         assert str(home) not in "".join(said), said[0].replace("\0", " ")

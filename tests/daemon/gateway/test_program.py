@@ -143,6 +143,37 @@ def test_told_to_stop_it_finishes_what_it_began(start: Start, tmp_path: Path) ->
     assert (len(ended), problems) == (1, [])
 
 
+TOLD_EARLY = """
+import signal, sys
+import uvloop
+from daemon.__main__ import main
+
+run = uvloop.run
+
+def told(serving):
+    signal.raise_signal(signal.SIGTERM)
+    run(serving)
+
+uvloop.run = told
+sys.exit(main(sys.argv[1:]))
+"""
+"""The program, told to stop in the moment before it begins to answer."""
+
+
+@pytest.mark.processes
+def test_told_to_stop_before_it_answers_it_ends(live: Live, tmp_path: Path) -> None:
+    arguments = ("gateway", "--port", "0", "--upstream", f"{live.url}/v1")
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD_EARLY, *arguments],
+        env=environment(KINTSUGI_HOME=str(tmp_path / "home")),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "kintsugi gateway at" in done.stderr) == (0, True), done.stderr
+
+
 @pytest.mark.processes
 def test_beyond_this_machine_it_needs_a_key(tmp_path: Path) -> None:
     arguments = ("gateway", "--host", "0.0.0.0", "--upstream", "http://127.0.0.1:1/v1")

@@ -1,0 +1,26 @@
+"""One short loop under `kill -9`, audited from the log (ops/faults/loop_kill.py runs many)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ops.faults import loop_kill
+from ops.faults.loop_processes import role_of
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
+
+
+def test_a_loop_whose_processes_are_killed_comes_to_its_end_and_is_what_the_log_says(
+    tmp_path: Path,
+) -> None:
+    found = loop_kill.run(1, tmp_path, logs=("sqlite",))
+    assert found["passed"], json.dumps(found, indent=1)
+    (outcome,) = found["sqlite"]["outcomes"]
+    assert outcome != "open"
+
+
+def test_a_role_is_known_by_its_command_line() -> None:
+    assert role_of(["python", "-m", "daemon.attached", "daemon", "work", "--home", "x"]) == "work"
+    assert role_of(["python", "-m", "daemon.attached", "daemon.engine", "--port", "1"]) == "engine"
+    assert role_of(["python", "-m", "daemon.solver", "job.json"]) is None
