@@ -61,9 +61,10 @@ def serve(given: Namespace) -> int:
             http.should_exit = True
 
         server.thread.on_failure = stop
-        # uvicorn stops on these, then raises them again for whoever listened before.
+        # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
+        # again in the end, for whoever listened before.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: stop())
         address = f"http://{given.host}:{bound.getsockname()[1]}/v1"
         _say(f"{server.adapters.base.name} at {address}, {server.thread.length} tokens fit")
         asyncio.run(http.serve(sockets=[bound]))

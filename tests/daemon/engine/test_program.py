@@ -33,6 +33,24 @@ sys.exit(main(sys.argv[1:]))
 )
 """The same program, whose engine loses its memory at a signal."""
 
+TOLD_EARLY = (
+    "-c",
+    """
+import asyncio, signal, sys
+from daemon.engine.__main__ import main
+
+run = asyncio.run
+
+def told(serving):
+    signal.raise_signal(signal.SIGTERM)
+    run(serving)
+
+asyncio.run = told
+sys.exit(main(sys.argv[1:]))
+""",
+)
+"""The same program, told to stop in the moment before it begins to answer."""
+
 Start = Callable[..., tuple[subprocess.Popen[str], str]]
 ASKED = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "stream": True}
 
@@ -79,6 +97,12 @@ def test_it_serves_until_it_is_told_to_stop_and_finishes_what_runs(
     assert process.wait(30) == 0
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{url}/models")
+
+
+@pytest.mark.processes
+def test_told_to_stop_before_it_answers_it_ends(start: Start) -> None:
+    process, _ = start(program=TOLD_EARLY)
+    assert process.wait(30) == 0
 
 
 @pytest.mark.processes
