@@ -105,20 +105,21 @@ def test_what_the_cluster_has_forgotten_is_over_or_was_never_begun(
     ray: Head, cluster: Cluster, tmp_path: Path
 ) -> None:
     here = on(cluster, tmp_path)
-    here.start(job("raises"))
-    told = ended(here)
-    (known,) = [one for one in cluster.jobs() if (one.submission_id or "").endswith("-j-1")][-1:]
-    httpx2.delete(f"{ray.address}/api/jobs/{known.submission_id}").raise_for_status()
-    assert cluster.job(known.submission_id or "") is None
-    assert here.state("j") == told, "the files tell as much"
-    (tmp_path / "jobs" / "j" / "attempts" / "1.code").unlink()
-    found = verdict(ended(here), 3)
+    here.start(job("raises", "lost"))
+    told = ended(here, "lost")
+    names = [one.submission_id or "" for one in cluster.jobs()]
+    (name,) = [one for one in names if one.endswith("-lost-1")]
+    httpx2.delete(f"{ray.address}/api/jobs/{name}").raise_for_status()
+    assert cluster.job(name) is None
+    assert here.state("lost") == told, "the files tell as much"
+    (tmp_path / "jobs" / "lost" / "attempts" / "1.code").unlink()
+    found = verdict(ended(here, "lost"), 3)
     assert isinstance(found, Again)
     assert "it ended with whatever ran it" in found.reason
-    (tmp_path / "jobs" / "j" / "attempts" / "2.before").write_text("0")
-    assert ended(here).attempts == 1, "somebody was killed before the second was submitted"
-    assert here.start(job("raises"))
-    until(lambda: True if ended(here).attempts == 2 else None)
+    (tmp_path / "jobs" / "lost" / "attempts" / "2.before").write_text("0")
+    assert ended(here, "lost").attempts == 1, "somebody was killed before the second was submitted"
+    assert here.start(job("raises", "lost"))
+    until(lambda: True if ended(here, "lost").attempts == 2 else None)
 
 
 @pytest.mark.ray
