@@ -9,7 +9,7 @@ was killed before it appended them, or another one, writes the same events under
 for an analyzer's words).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +40,15 @@ if TYPE_CHECKING:
 class FromTheLog:
     """Writes what the log asks for."""
 
-    def __init__(self, app: "App", engines: Sequence[Engine] = ()) -> None:
-        """`engines`: those that may be asked about written tasks; without one nobody is."""
-        self._app, self._engines = app, engines
+    def __init__(
+        self,
+        app: "App",
+        engines: Sequence[Engine] = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`engines`: those that may be asked about written tasks; without one nobody is.
+        `stopping`: whether the process was told to stop."""
+        self._app, self._engines, self._stopping = app, engines, stopping
 
     def direct(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
@@ -130,7 +136,7 @@ class FromTheLog:
             engine=engine,
             sampling=sampling,
         )
-        return Prober(self._app, environment, probed)
+        return Prober(self._app, environment, probed, self._stopping)
 
     def _traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow

@@ -98,7 +98,7 @@ def schedule(
         leadership = Leadership(app)
         urls = upstream or [one.url for one in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
-        leader = Leader(app, FromTheLog(app, engines), leadership)
+        leader = Leader(app, FromTheLog(app, engines, stop.is_set), leadership)
         try:
             if once:
                 cli.out.document(asdict(leader.tick()))

@@ -12,7 +12,7 @@ HTTP.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -60,8 +60,16 @@ class Probed:
 class Prober:
     """Plays written tasks with the policy that answers now."""
 
-    def __init__(self, app: "App", environment: Environment, probed: Probed) -> None:
+    def __init__(
+        self,
+        app: "App",
+        environment: Environment,
+        probed: Probed,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`stopping`: whether the process was told to stop; then nothing more is begun."""
         self._app, self._environment, self._probed = app, environment, probed
+        self._stopping = stopping
 
     def __call__(self, task: TaskDefinition) -> int:
         """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailed, LogError."""
@@ -71,6 +79,8 @@ class Prober:
         with self._app.reading() as connection:
             known = reads.verdicts(connection, names)
         missing = [trial for trial, name in enumerate(names) if name not in known]
+        if missing and self._stopping():
+            raise CannotSample("the scheduler was told to stop; the next one goes on")
         played = asyncio.run(self._play(task, missing)) if missing else []
         verdicts = [*(one.success for one in known.values()), *(one.success for one in played)]
         return sum(verdict is True for verdict in verdicts)

@@ -39,12 +39,16 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield opened
 
 
-def prober(app: App, url: str, **changes: Any) -> Prober:
+def probed(url: str, **changes: Any) -> Probed:
     given: dict[str, Any] = {
         "cycle": "cycle-1", "alias": "agent", "base": "reference", "policy": "reference",
         "engine": Engine(f"{url}/v1"), "sampling": Sampling(1.0, 64),
     }  # fmt: skip
-    return Prober(app, SHOP, Probed(**(given | changes)))
+    return Probed(**(given | changes))
+
+
+def prober(app: App, url: str, **changes: Any) -> Prober:
+    return Prober(app, SHOP, probed(url, **changes))
 
 
 def recorded(app: App) -> list[RolloutEnded]:
@@ -70,6 +74,16 @@ def test_a_task_is_played_eight_times_and_never_again(app: App, engine: Live) ->
     again = {task.id: prober(app, "http://127.0.0.1:9")(task) for task in (EASY, HARD)}
     assert again == found
     assert len(recorded(app)) == len(played)
+
+
+def test_who_is_told_to_stop_begins_nothing(app: App, engine: Live) -> None:
+    stopped = Prober(app, SHOP, probed(engine.url), lambda: True)
+    with pytest.raises(CannotSample, match="told to stop"):
+        stopped(EASY)
+    assert recorded(app) == []
+    prober(app, engine.url)(EASY)
+    app.settle()
+    assert stopped(EASY) == SAMPLES, "what was played is known"
 
 
 def test_what_was_probed_counts_for_no_pattern(app: App, engine: Live) -> None:
