@@ -15,7 +15,7 @@ LEARNER := $(VENV)/.learner
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST := not kafka and not postgres and not vllm and not ray and not benchmarks and not faults and not processes and not learning
 
-.PHONY: help setup components learner lint check test demo faults bench constraints clean
+.PHONY: help setup components learner lint check test long demo faults bench constraints clean
 
 help: ## This list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -44,9 +44,12 @@ lint: $(LEARNER) ## Format, rules, types, and which package may import which.
 check: lint ## Lint and the tests that need no service: five minutes.
 	$(SHARED_OUT) -q -n auto -m "$(FAST)"
 
-test: components $(LEARNER) ## Every test, against a real Kafka, PostgreSQL, vLLM and Ray.
+test: components $(LEARNER) ## All tests but the long ones, against a real Kafka, PostgreSQL, vLLM and Ray.
 	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
 	    --durations 12 $(PYTEST)
+
+long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray.
+	$(SHARED_OUT) -m long --durations 12 $(PYTEST)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.
 	@$(BIN)/python -m ops.demo $(DEMO)

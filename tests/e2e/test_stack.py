@@ -25,6 +25,7 @@ from ops.vllm.environment import environment
 from tests.conftest import missing
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.kafka, pytest.mark.postgres, pytest.mark.vllm, pytest.mark.learning,
     pytest.mark.processes, pytest.mark.timeout(900),
 ]  # fmt: skip

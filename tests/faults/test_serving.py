@@ -26,6 +26,7 @@ def test_an_engine_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -
     assert found["refused"] == 1, "it was shown other weights once"
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
 def test_a_vllm_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def on(cluster: Cluster, folder: Path, needs: Needs = GPU) -> RayRunner:
     return RayRunner(folder / "jobs", cluster, command=COMMAND, needs=needs, slots=2, grace=5.0)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.faults
 def test_a_hung_learner_is_reaped_and_its_next_attempt_trains(ray: Head, tmp_path: Path) -> None:

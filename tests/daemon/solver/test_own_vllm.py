@@ -78,6 +78,7 @@ def entries(folder: Path) -> list[bytes]:
     return (folder / "rollouts.jsonl").read_bytes().splitlines()[1:]
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.faults
 @pytest.mark.timeout(900)
