@@ -34,7 +34,7 @@ import torch
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.rollouts import Attempt, InProcess
 from envs.endpoint import Endpoint, Sampling
 from envs.evaluation import Setup, play_all, scripted_user

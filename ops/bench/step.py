@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.engine.reference.evaluate import ANSWER, CHECKPOINT
+from daemon.engine.reference.evaluate import ANSWER
 from daemon.engine.reference.recipe import WEAK
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import Job
 from daemon.solver.progress import Progress
 from events.algorithm import Algorithm, FilterConfig

@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from daemon.engine.reference import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from events.errors import KintsugiError
 from producers.gateway.keys import hashed, minted_key

@@ -25,7 +25,7 @@ import httpx2
 
 from consumers import serving
 from daemon.app import App
-from daemon.engine.reference import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import Settings
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.desired import PROBATION
 from events.streams import LEARNING
 from ops.faults.command import command

@@ -31,7 +31,7 @@ from pydantic import SecretStr
 
 from consumers import serving
 from daemon.app import App
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import Settings
 from events.codec import Event, decode
 from events.serving import RouteChanged

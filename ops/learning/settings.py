@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from daemon.engine.reference import recipe
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from envs.shop.kinds import PLAIN
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.canonical import exact_json, sha256

@@ -16,7 +16,7 @@ import pytest
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import UNFINISHED
 from daemon.serving.replica import Replica
 from daemon.settings import load

@@ -17,7 +17,7 @@ from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import expected
 from daemon.engine.identity import weights_sha256
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import Base, Provenance
 from daemon.settings import Agent, Settings, Trial
 from daemon.solver import sft

@@ -22,9 +22,9 @@ import transformers
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference import CHECKPOINT as CHECKPOINT
 from daemon.engine.reference.demonstrations import HELD_OUT
 from daemon.engine.reference.recipe import RECIPE, WEAK
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.rollouts import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN

@@ -32,7 +32,7 @@ from typing import Final
 
 import torch
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from ops.bench.pieces import Json, Pieces
 from ops.bench.serving import detection, fingerprints, flips, publishes
 from ops.bench.serving.adapters import Maker

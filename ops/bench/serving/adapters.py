@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from daemon.engine.fingerprint import expected, fingerprint
 from daemon.engine.identity import weights_sha256
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
 from daemon.serving.fingerprint import Expected
 from daemon.solver.lora import attach, save, trained_parameters

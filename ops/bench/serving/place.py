@@ -19,7 +19,7 @@ from typing import Final, Literal
 import httpx2
 
 from daemon.app import App
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.decisions import Act, acting
 from daemon.serving.fleet import Fleet, open_fleet
 from daemon.serving.publish import Publisher

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from daemon.engine.cache import Cache
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from envs.endpoint import Endpoint, Sampling
 from envs.evaluation import Setup, play, scripted_user
 from envs.players import ModelAgent

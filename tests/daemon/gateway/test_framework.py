@@ -12,7 +12,7 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from envs.grading import grade, replay
 from envs.shop.environment import Shop
 from events.messages import Message, executed_calls

@@ -10,7 +10,7 @@ from consumers import reads
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.examined import CannotSample
 from daemon.proposer.probing import Engine, Probed, Prober
 from daemon.proposer.proposing import propose

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import Replica
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm

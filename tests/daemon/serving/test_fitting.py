@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, Stored
 from daemon.serving.fitting import BadBase, fit, layers
 from events.serving import AdapterProduced

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import WEIGHTS
 from daemon.serving.fingerprint import EXACT
 from daemon.serving.replica import (

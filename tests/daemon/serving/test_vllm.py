@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.serving.fingerprint import (
     COARSEST,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import run
 from daemon.solver.own_vllm import LOG, PYTHON_VARIABLE
 from daemon.solver.progress import Outcome

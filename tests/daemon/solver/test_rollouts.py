@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.batch import Row, pad
 from daemon.solver.policy import score
 from daemon.solver.rollouts import Attempt, InProcess, Rollout

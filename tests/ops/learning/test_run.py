@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from envs.shop.environment import Shop
 from ops.learning import results
 from ops.learning.evaluation import held_out

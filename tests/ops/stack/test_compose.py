@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from daemon.cli.root import app
-from daemon.engine.reference.evaluate import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import CONFIG_VARIABLE, load
 from ops.demo.place import ROOT
 from ops.stack.roles import ROLES
