@@ -26,6 +26,7 @@ from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, scripted_user
 from envs.players import ModelAgent
 from envs.task import TaskDefinition
 from events.envelope import derived_id
+from events.errors import BlobError, LogError
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 
 if TYPE_CHECKING:
@@ -72,7 +73,16 @@ class Prober:
         self._stopping = stopping
 
     def __call__(self, task: TaskDefinition) -> int:
-        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailed, LogError."""
+        """How many of `SAMPLES` rollouts pass. Raises CannotSample, EnvironmentFailed."""
+        from consumers.database import DatabaseUnavailable
+
+        try:
+            return self._passed(task)
+        except (BlobError, DatabaseUnavailable, LogError) as error:
+            # Neither is the task's fault, and a check that raises rejects it.
+            raise CannotSample(f"what is played cannot be recorded: {error}") from error
+
+    def _passed(self, task: TaskDefinition) -> int:
         from consumers import reads
 
         names = [self._rollout(task, trial) for trial in range(SAMPLES)]

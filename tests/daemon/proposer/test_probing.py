@@ -86,6 +86,14 @@ def test_who_is_told_to_stop_begins_nothing(app: App, engine: Live) -> None:
     assert stopped(EASY) == SAMPLES, "what was played is known"
 
 
+def test_a_log_that_refuses_rejects_no_task(app: App, engine: Live) -> None:
+    app.settle()
+    app.spool.close()
+    given = wanted({PATTERN: [source("cancel")]}, 1, sampler=prober(app, engine.url))
+    with pytest.raises(CannotSample, match="cannot be recorded"):
+        list(propose(SHOP, given))
+
+
 def test_what_was_probed_counts_for_no_pattern(app: App, engine: Live) -> None:
     assert prober(app, engine.url)(HARD) < SAMPLES
     app.diagnose("diagnose")
