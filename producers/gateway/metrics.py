@@ -94,6 +94,8 @@ class Metrics:
             ("asked",),
             registry=self.registry,
         )
+        for asked in ("yes", "no"):
+            self._shadows.labels(asked)
         self._position = Gauge(
             "kintsugi_routes_position",
             "How much of the stream learning the routes in force know.",

@@ -20,7 +20,6 @@ from tests.daemon.metrics.scene import (
     Series,
     labelled,
     once_round,
-    say,
     series,
     settings_of,
 )
