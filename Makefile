@@ -59,6 +59,7 @@ faults: components ## Every fault driver at its full count (hours); resumes wher
 bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving and learner here, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
+	$(BIN)/python -m ops.bench.replay
 	$(BIN)/python -m ops.bench.environments
 	$(BIN)/python -m ops.bench.gateway
 	$(BIN)/python -m ops.bench.engine

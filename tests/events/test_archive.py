@@ -41,7 +41,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments that a few records fill."""
-    monkeypatch.setattr(segments, "RECORDS", 20)
+    monkeypatch.setattr(segments, "RECORDS", 40)
 
 
 def decision(number: int) -> Entry:
@@ -133,7 +133,7 @@ def test_another_logs_archive_is_left_alone(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_no_changed_byte_goes_unnoticed(
