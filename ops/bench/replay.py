@@ -121,8 +121,8 @@ def _alter(folder: Path) -> None:
     for one in wrong:
         described = one.path.with_suffix(".json")
         engine = database.open_database(database.sqlite_url(one.path))
-        with database.reading(engine) as connection:
-            digest = exact_digest(connection)
+        with database.reading(engine) as reading:
+            digest = exact_digest(reading)
         engine.dispose()
         described.write_text(json.dumps(json.loads(described.read_text()) | {"sha256": digest}))
 
