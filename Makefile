@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
 # In several processes, in each of which torch would take every core.
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-FAST := not kafka and not postgres and not vllm and not ray and not benchmarks and not faults and not processes and not learning
+FAST := not kafka and not postgres and not vllm and not ray and not prometheus and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test long demo faults bench constraints clean
 
@@ -32,7 +32,7 @@ $(LEARNER): $(READY)
 	@ops/install/environment "$(PYTHON)" "$(VENV)" train
 	@touch $@
 
-components: $(READY) ## PostgreSQL, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
+components: $(READY) ## PostgreSQL, Prometheus, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
 lint: $(LEARNER) ## Format, rules, types, and which package may import which.
@@ -62,6 +62,7 @@ faults: components ## Every fault driver at its full count (hours); resumes wher
 bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving and learner here, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append
 	$(BIN)/python -m ops.bench.fold
+	$(BIN)/python -m ops.bench.replay
 	$(BIN)/python -m ops.bench.environments
 	$(BIN)/python -m ops.bench.gateway
 	$(BIN)/python -m ops.bench.engine

@@ -9,7 +9,7 @@ column except the broker's offset.
 
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -36,23 +36,35 @@ class Difference:
     rebuilt: Any
 
     def __str__(self) -> str:
+        said = self.between("the live tables", "the rebuild")
+        return said.replace("the live tables has", "the live tables have")
+
+    def between(self, live: str, rebuilt: str) -> str:
+        """The sentence, with other names for the two."""
         key = ", ".join(f"{name}={value}" for name, value in self.key.items())
         if self.column is None:
-            missing = "the rebuild has" if self.live else "the live tables have"
-            return f"{self.table} ({key}): {missing} no such row"
+            return f"{self.table} ({key}): {rebuilt if self.live else live} has no such row"
         return (
-            f"{self.table} ({key}): {self.column} is {self.live!r} in the live tables and "
-            f"{self.rebuilt!r} in the rebuild"
+            f"{self.table} ({key}): {self.column} is {self.live!r} in {live} and "
+            f"{self.rebuilt!r} in {rebuilt}"
         )
 
 
 def digest(connection: Connection) -> str:
     """The hash, hex; reads every row once and holds one page of them."""
+    return _digest(connection, _hashed)
+
+
+def exact_digest(connection: Connection) -> str:
+    """As strict as a comparison: equal exactly where `first_difference` finds nothing."""
+    return _digest(connection, _comparison)
+
+
+def _digest(connection: Connection, query_of: Callable[[type[Projected]], Select[Any]]) -> str:
     running = hashlib.sha256()
     for model in PROJECTED:
-        columns = [column for column in model.table().columns if column.info.get("hashed", True)]
         running.update(model.table().name.encode())
-        with closing(_rows(connection, select(*columns).order_by(*_hash_order(model)))) as rows:
+        with closing(_rows(connection, query_of(model))) as rows:
             for row in rows:
                 running.update(json.dumps(row, ensure_ascii=False).encode())
                 running.update(b"\n")
@@ -140,6 +152,11 @@ def _comparison(model: type[Projected]) -> Select[Any]:
         if not column.primary_key and column.info.get("compared", True)
     ]
     return select(*keys, *others).order_by(*keys)
+
+
+def _hashed(model: type[Projected]) -> Select[Any]:
+    columns = [column for column in model.table().columns if column.info.get("hashed", True)]
+    return select(*columns).order_by(*_hash_order(model))
 
 
 def _hash_order(model: type[Projected]) -> list[Column[Any]]:

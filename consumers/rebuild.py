@@ -37,12 +37,17 @@ from consumers.tables import (
     Projected,
     Projection,
 )
+from events.errors import KintsugiError
 from events.log import EventLog
 
 SCHEMA: Final = "kintsugi_rebuild"
 """PostgreSQL schema of the fresh tables while they are filled."""
 
 _ROWS_AT_ONCE: Final = 1_000
+
+
+class SnapshotUnfit(KintsugiError):
+    """A snapshot from which these tables cannot be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,15 @@ def rebuild(
     engine: Engine,
     *,
     confirmed: bool = False,
+    snapshot: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:
-    """Fold again, compare and swap; with `confirmed` a difference is swapped in as well."""
+    """Fold again, compare and swap; with `confirmed` a difference is swapped in as well. What lies
+    before a `snapshot` is not folded again but taken from it."""
     started = time.monotonic()
     with _fresh_tables(engine) as fresh:
+        if snapshot is not None:
+            _begin_at(snapshot, engine, fresh)
         runner = Runner(log, fresh, on_progress=on_progress)
         with database.reading(engine) as connection:
             target = offsets(connection)
@@ -100,6 +109,29 @@ def _finish(
         difference=difference,
         changed=changed,
     )
+
+
+def _begin_at(snapshot: Engine, engine: Engine, fresh: Engine) -> None:
+    """Fill the fresh tables with a snapshot's rows and position."""
+    with (
+        database.reading(snapshot) as source,
+        database.reading(engine) as live,
+        database.writing(fresh) as target,
+    ):
+        version = _fold_version(source)
+        if version != FOLD_VERSION:
+            raise SnapshotUnfit(
+                f"snapshot {snapshot.url.database} was folded by version {version} of the folds, "
+                f"this is version {FOLD_VERSION}; make another one, or rebuild from the start"
+            )
+        reached = offsets(live)
+        if any(offset > reached.get(at, 0) for at, offset in offsets(source).items()):
+            raise SnapshotUnfit(
+                f"snapshot {snapshot.url.database} is ahead of the live tables; choose an earlier "
+                "one, or rebuild from the start"
+            )
+        for model in (*PROJECTED, *BOOKKEEPING):
+            _replace(target, source, model)
 
 
 def _fold_version(connection: Connection) -> int | None:

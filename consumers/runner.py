@@ -14,6 +14,7 @@ Not covered: effects. A fold changes tables, nothing else.
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -81,6 +82,14 @@ class Counters:
     dead_letters: int = 0
     fenced: int = 0
     retries: int = 0
+    batches: int = 0
+    """Transactions that were committed."""
+    seconds: float = 0.0
+    """That these took."""
+    looked: float = 0.0
+    """When `run` last looked for events, in seconds since 1970; 0 before."""
+    newest_ms: int = 0
+    """When the newest event that was passed had been recorded, Unix milliseconds."""
 
 
 class Runner:
@@ -125,6 +134,7 @@ class Runner:
         self._patience_seconds = math.inf
         self._check_version()
         while not stop.is_set():
+            self.counters.looked = time.time()
             try:
                 folded = sum(self.step(stream, partition) for stream, partition in ORDER)
                 if not folded:
@@ -192,6 +202,7 @@ class Runner:
             records = self._ready(records)
             if not records:
                 return 0
+        began = time.monotonic()
         try:
             with database.writing(self.engine) as connection:
                 reached = self._fold(connection, records, offset)
@@ -204,11 +215,18 @@ class Runner:
             self._offsets.pop((stream, partition), None)
             raise
         self._offsets[stream, partition] = reached.next_offset
+        self._committed(records[: reached.passed], time.monotonic() - began)
         if self._on_progress is not None:
             self._on_progress(reached.passed)
         if reached.halted is not None:
             raise reached.halted
         return reached.passed
+
+    def _committed(self, records: Sequence[Record], seconds: float) -> None:
+        counters = self.counters
+        counters.batches += 1
+        counters.seconds += seconds
+        counters.newest_ms = max([counters.newest_ms, *(one.recorded_ms for one in records)])
 
     def _ready(self, records: list[Record]) -> list[Record]:
         """The leading decisions that can be folded now: up to a round, or one round alone.

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, false, func, or_, select
+from sqlalchemy.sql import ColumnElement
 
 from consumers.learning import open_cycle
 from consumers.position import position
 from consumers.priority import Status
 from consumers.tables import Job, LearningCycle, OperatorAction, Pattern, Rollout
 from consumers.tally import LIVE_PURPOSES
-from events.position import Position
+from events.position import Position, entries
 from events.streams import ROLLOUTS
 
 CYCLE_START: Final = "cycle start"
@@ -72,6 +73,55 @@ def scheduling(connection: Connection, alias: str, base: str) -> Scheduling:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What lies behind a place in the log, where a cycle that never was would have begun."""
+
+    rollouts: int
+    """Of the agent's own traffic; so is the next."""
+    failed: int
+    """Deduplicated."""
+    priority: float
+    first_seen: str | None
+    asked: str | None
+
+
+def unread_since(
+    connection: Connection, alias: str, base: str, read: Position, decided: int
+) -> Unread:
+    """As `scheduling` counts, if the last cycle had read up to `read` and begun at the offset
+    `decided` of `learning` (-1: there was none)."""
+    counted = _counted(connection, alias, base, ~_within(read))
+    return Unread(
+        rollouts=counted["rollouts"],
+        failed=counted["failed"],
+        priority=_priority(connection, alias, base),
+        first_seen=_first_seen(connection, alias, base),
+        asked=_asked_since(connection, alias, decided),
+    )
+
+
+def rollouts_within(connection: Connection, alias: str, base: str, read: Position) -> int:
+    """Of the agent's own traffic, up to a position."""
+    return _counted(connection, alias, base, _within(read))["rollouts"]
+
+
+def _within(read: Position) -> ColumnElement[bool]:
+    table = Rollout.table().c
+    return or_(
+        false(),
+        *(
+            and_(
+                table.partition == partition,
+                table.event_source == source,
+                table.sequence <= sequence,
+            )
+            for stream, partition, source, sequence in entries(read)
+            if stream == ROLLOUTS.name
+        ),
+    )
+
+
 def job_seconds(connection: Connection) -> dict[str, float]:
     """Day (UTC) -> how long the jobs that ended on it ran."""
     table = Job.table().c
@@ -98,11 +148,20 @@ def _unread(connection: Connection, alias: str, base: str) -> dict[str, int]:
     table, done = Rollout.table().c, LearningCycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
+    unread = table.round.is_(None) | (table.round > (-1 if last is None else last))
+    return _counted(connection, alias, base, unread)
+
+
+def _counted(
+    connection: Connection, alias: str, base: str, condition: ColumnElement[bool]
+) -> dict[str, int]:
+    """Rollouts of the agent's own traffic for which a condition holds."""
+    table = Rollout.table().c
     unread = (
         table.alias == alias,
         table.base == base,
         table.purpose.in_(LIVE_PURPOSES),
-        table.round.is_(None) | (table.round > (-1 if last is None else last)),
+        condition,
     )
     failed = table.success.is_not(None) & table.category.is_not(None)
     kinds = select(table.policy, table.trace_key).where(*unread, failed).distinct().subquery()
@@ -139,12 +198,17 @@ def _fruitless(connection: Connection, alias: str, base: str) -> int:
 
 
 def _asked(connection: Connection, alias: str) -> str | None:
-    actions, done = OperatorAction.table().c, LearningCycle.table().c
+    done = LearningCycle.table().c
     started = select(func.max(done.offset)).where(done.alias == alias)
     since: int | None = connection.execute(started).scalar()
+    return _asked_since(connection, alias, -1 if since is None else since)
+
+
+def _asked_since(connection: Connection, alias: str, since: int) -> str | None:
+    actions = OperatorAction.table().c
     query = (
         select(actions.event, actions.arguments)
-        .where(actions.action == CYCLE_START, actions.offset > (-1 if since is None else since))
+        .where(actions.action == CYCLE_START, actions.offset > since)
         .order_by(actions.offset.desc())
     )
     for row in connection.execute(query):

@@ -189,20 +189,24 @@ class App:
 
             ship(self.spool, self.kafka)
 
-    def runner(self, on_progress: Progress | None = None) -> "Runner":
-        """A fold of the log into the tables."""
+    def runner(
+        self, on_progress: Progress | None = None, log: "EventLog | None" = None
+    ) -> "Runner":
+        """A fold of the log into the tables; `log` is another view of the same one."""
         from consumers.runner import Runner
 
-        return Runner(self.log, self.engine, on_progress=on_progress)
+        return Runner(self.log if log is None else log, self.engine, on_progress=on_progress)
 
-    def settle(self, on_progress: Progress | None = None) -> "Runner":
+    def settle(
+        self, on_progress: Progress | None = None, log: "EventLog | None" = None
+    ) -> "Runner":
         """Bring everything that was appended so far into the tables.
 
         Does the work of shipper and fold itself where no such process runs, and shares it where
         one does: both are fenced, so two at once do the work once.
         """
         self.ship()
-        runner = self.runner(on_progress)
+        runner = self.runner(on_progress, log)
         with explained(self.engine):
             runner.catch_up()
         return runner

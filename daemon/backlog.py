@@ -4,9 +4,9 @@ An import asks it, so that a record that waits in the spool is not appended agai
 nor fold is needed for the answer.
 """
 
-from daemon.verify import read_all
 from events.envelope import from_headers
 from events.errors import BadRecord
+from events.log import read_all
 from events.position import Position
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS

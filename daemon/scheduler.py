@@ -21,7 +21,7 @@ Source of the triggers: docs/scheduling.md (after SENTINEL, arXiv 2606.12908, se
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Final
 
 from apscheduler.triggers.cron import CronTrigger
@@ -154,6 +154,21 @@ def _tripped(
             f"{settings.min_priority:g}, or an age of {oldest:g} s"
         ),
     )
+
+
+def turning_points(facts: Facts, settings: "Scheduler", now: datetime) -> list[datetime]:
+    """When after `now` time alone may change what `decide` says of these facts, in order."""
+    since = facts.last_started or facts.first_seen
+    found = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
+    if facts.last_ended is not None:
+        cooldown = settings.cooldown_seconds * _growth(facts, settings)
+        found += [facts.last_ended, facts.last_ended + timedelta(seconds=cooldown)]
+    if since is not None:
+        found.append(since + timedelta(seconds=settings.max_age_seconds))
+    if settings.cron and since is not None and last_slot(settings.cron, since, now) is None:
+        trigger = CronTrigger.from_crontab(settings.cron, timezone="UTC")
+        found.append(trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1)))
+    return sorted(moment for moment in found if moment is not None and moment > now)
 
 
 def last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:

@@ -472,6 +472,15 @@ class Proposer(Section):
     the scheduler knows: what it always or never passes teaches little."""
 
 
+class Metrics(Section):
+    """Where the roles other than the gateway answer `GET /metrics`."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int | None = Field(default=None, ge=1, le=65532)
+    """Of `consume`; `ship`, `schedule` and `work` take the next three. Unset: nobody listens."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -509,6 +518,7 @@ class Settings(BaseSettings):
     canary: Canary = Canary()
     kafka: Kafka = Kafka()
     log: Log = Log()
+    metrics: Metrics = Metrics()
 
     @field_validator("home", mode="before")
     @classmethod

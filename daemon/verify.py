@@ -9,22 +9,20 @@
 Not covered: whether the tables are what the log makes of them; that is `kintsugi rebuild`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from events.blobs import BlobStore
 from events.codec import arrays_of, attach, decode
 from events.errors import KintsugiError
-from events.log import EventLog, Record
+from events.log import EventLog, Record, read_all
 from events.registry import UnknownType
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:
     from daemon.health import Folded
-
-READ_RECORDS = 500
 
 
 @dataclass
@@ -69,18 +67,6 @@ def verify(
                 found.problems.append(str(error))
     found.problems += _positions(log, reached)
     return found
-
-
-def read_all(
-    log: EventLog, stream: str, partition: int, offset: int, end: int
-) -> Iterator[list[Record]]:
-    """The records from `offset` to before `end`, page by page."""
-    while offset < end:
-        page = [r for r in log.read(stream, partition, offset, READ_RECORDS) if r.offset < end]
-        if not page:
-            return  # a broker's end counts records that it does not hand out
-        yield page
-        offset = page[-1].offset + 1
 
 
 def _partition(

@@ -41,7 +41,7 @@ class BlobStore:
                 self._write(path, body)
             # Also for a blob that was there: its writer may have been killed just before.
             for folder in (path.parent, self.folder, self.folder.parent):
-                _sync_folder(folder)
+                sync_folder(folder)
         except OSError as error:
             kind, remedy = _REFUSALS.get(error.errno or 0, (LogUnavailable, "check its disk"))
             raise kind(
@@ -80,11 +80,16 @@ class BlobStore:
             )
         return body
 
+    def holds(self, digest: str) -> bool:
+        """Whether it is there, whatever its bytes are."""
+        return self._path(digest).exists()
+
     def _path(self, digest: str) -> Path:
         return self.folder / digest[:2] / digest
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make durable which files a folder names."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

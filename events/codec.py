@@ -158,6 +158,11 @@ def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:
     return _unpack_arrays(section) if section else {}
 
 
+def blob_of(value: bytes) -> BlobReference | None:
+    """What a framed value names; None where it holds its body itself."""
+    return _split(value).blob
+
+
 def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any]"]]:
     """`event` with the content of its blob, and the blob's arrays."""
     if event.blob is None:

@@ -10,14 +10,17 @@ never skip silently. Not covered: deleting single records, and order across part
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from events.errors import AheadOfLog, LogTruncated, TooLarge
 from events.streams import MAX_VALUE_BYTES
 
 Headers = tuple[tuple[str, bytes], ...]
+
+READ_RECORDS: Final = 500
+"""That are read at once where all are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def check_size(entry: Entry) -> None:
+def check_size(entry: Entry | Record) -> None:
     """Refuse a value that no record may hold."""
     if len(entry.value) > MAX_VALUE_BYTES:
         raise TooLarge(
@@ -134,6 +137,18 @@ def check_bounds(stream: str, partition: int, offset: int, start: int, end: int)
             f"{stream}/{partition} ends at offset {end}, offset {offset} was asked for; this is "
             "another log or it was wiped: connect to the right one or restore it"
         )
+
+
+def read_all(
+    log: EventLog, stream: str, partition: int, offset: int, end: int, limit: int = READ_RECORDS
+) -> Iterator[list[Record]]:
+    """The records from `offset` to before `end`, page by page."""
+    while offset < end:
+        page = [r for r in log.read(stream, partition, offset, limit) if r.offset < end]
+        if not page:
+            return  # a broker's end counts records that it does not hand out
+        yield page
+        offset = page[-1].offset + 1
 
 
 def within_bytes(records: Sequence[Record], max_bytes: int) -> list[Record]:

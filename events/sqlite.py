@@ -44,7 +44,7 @@ _POLL_SECONDS: Final = 0.01
 _TRIM_RECORDS: Final = 500
 """Dropped per transaction, so that trimming holds up appends only briefly."""
 
-_Row = tuple[str, int, int, int, str, bytes, bytes]
+Row = tuple[str, int, int, int, str, bytes, bytes]
 """Of an entry: stream, partition, recorded_ms, crc, key, packed headers, value."""
 
 
@@ -105,7 +105,7 @@ class SqliteLog:
         writer = self._write()
         # All that depends on the entries alone is checked here: a bad one fails its own batch
         # before the batch can share a transaction with others.
-        rows = [_row(entry) for entry in entries]
+        rows = [columns_of(entry) for entry in entries]
         if not rows:
             nothing: Future[list[Place]] = Future()
             nothing.set_result([])
@@ -295,7 +295,8 @@ class SqliteLog:
             yield connection
 
 
-def _row(entry: Entry) -> _Row:
+def columns_of(entry: Entry | Record) -> Row:
+    """The columns of an entry; raises TooLarge, ValueError."""
     check_size(entry)
     count = STREAMS[entry.stream].partitions
     if not 0 <= entry.partition < count:
@@ -314,7 +315,7 @@ def _crc(key: str, headers: bytes, value: bytes) -> int:
 
 
 def _insert(
-    connection: sqlite3.Connection, rows: list[_Row], receipt: Receipt | None
+    connection: sqlite3.Connection, rows: list[Row], receipt: Receipt | None
 ) -> list[Place]:
     """Append in a transaction; offsets are taken where every other process has to wait."""
     following: dict[tuple[str, int], int] = {}

@@ -7,6 +7,7 @@ ever meets half a log, and of several that create the same log at once one wins.
 import os
 import sqlite3
 import struct
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal
@@ -90,6 +91,20 @@ def create(path: Path) -> None:
         raise LogError(
             f"{path} cannot be created: its folder does not exist; create it or mount its disk"
         )
+    _build(path, minted_id(), lambda _: None)
+
+
+def restored(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> None:
+    """Put the log `source` at `path`, where nothing may be, with what `fill` writes in its one
+    transaction; durable and whole when it returns, and nothing is there when it raises."""
+    if path.exists():
+        raise LogError(f"{path} is there already; restore into an empty home")
+    if not _build(path, source, fill):
+        raise LogError(f"{path} was made by another process meanwhile; restore into an empty home")
+
+
+def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
+    """Whether it is ours that stands there."""
     temporary = path.with_name(f".{path.name}.{minted_id()}")
     try:
         with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
@@ -98,9 +113,10 @@ def create(path: Path) -> None:
             connection.execute("BEGIN")
             for statement in (*_SCHEMA.split(";"), RECEIPTS):
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES (?, ?)", (minted_id(), LAYOUT))
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (source, LAYOUT))
+            fill(connection)
             connection.execute("COMMIT")
-        _link(temporary, path)
+        return _link(temporary, path)
     except sqlite3.Error as error:
         raise explained(error, path) from error
     except OSError as error:
@@ -112,16 +128,17 @@ def create(path: Path) -> None:
             remains.unlink()
 
 
-def _link(temporary: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return  # another process created the log in the meantime
+        return False  # another process created the log in the meantime
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+    return True
 
 
 def writable(

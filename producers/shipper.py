@@ -71,6 +71,8 @@ class Shipped:
     go_backs: Counter[str] = field(default_factory=Counter)
     """By the class of the error."""
     in_flight_bytes: int = 0
+    looked: float = 0.0
+    """When it last looked for records, in seconds since 1970; 0 before."""
 
 
 class Shipper:
@@ -129,6 +131,7 @@ class Shipper:
         session = _Session(self._spool, self._new_sender(), self.counters, goal)
         try:
             while not stop.is_set():
+                self.counters.looked = time.time()
                 behind = session.send()
                 session.settle()
                 if behind or session.in_flight:

@@ -49,8 +49,7 @@ def cat(
     tokens: Tokens = False,
 ) -> None:
     """Print events as JSON Lines, ordered by partition, then offset."""
-    from daemon.verify import read_all
-    from events.log import check_bounds
+    from events.log import check_bounds, read_all
 
     _check_stream(stream)
     with cli.app() as app:

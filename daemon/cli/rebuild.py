@@ -1,14 +1,17 @@
 """`kintsugi rebuild`: fold the log again from the start, compare, and swap."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from daemon.cli.command import DONE, FAILED, Cli, command
+from daemon.cli.replaying import Folder, read_log
 
 if TYPE_CHECKING:
     from consumers.rebuild import Rebuilt
     from daemon.app import App
+    from events.log import EventLog
 
 
 def register(app: typer.Typer) -> None:
@@ -21,26 +24,34 @@ def rebuild_tables(
     yes: Annotated[
         bool, typer.Option("--yes", help="Swap the fresh tables in where they differ.")
     ] = False,
+    archive: Folder = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option("--snapshot", metavar="FILE", help="Trust it for what lies before it."),
+    ] = None,
 ) -> int:
     """Fold the log again beside the live tables and compare; with --yes, swap a difference in."""
     from consumers.rebuild import rebuild
     from daemon.app import explained
     from daemon.health import events_in
+    from daemon.replaying import opened_snapshot
 
-    with cli.app() as app:
-        _fold_the_rest(cli, app)
+    with cli.app() as app, read_log(app, archive) as log, opened_snapshot(snapshot) as beginning:
+        _fold_the_rest(cli, app, log)
         with (
             explained(app.engine),
-            cli.out.progress("Rebuilding", events_in(app.readable_log)) as advance,
+            cli.out.progress("Rebuilding", events_in(log)) as advance,
         ):
-            rebuilt = rebuild(app.readable_log, app.engine, confirmed=yes, on_progress=advance)
+            rebuilt = rebuild(
+                log, app.engine, confirmed=yes, snapshot=beginning, on_progress=advance
+            )
         if rebuilt.swapped:
-            _fold_the_rest(cli, app)
+            _fold_the_rest(cli, app, log)
     _print(cli, rebuilt)
     return FAILED if rebuilt.equal is False and not rebuilt.swapped else DONE
 
 
-def _fold_the_rest(cli: Cli, app: "App") -> None:
+def _fold_the_rest(cli: Cli, app: "App", log: "EventLog") -> None:
     """Bring the live tables to the end of the log, so that all of it is compared.
 
     Tables of another fold version stay where they are: replacing them is what a rebuild is for.
@@ -49,7 +60,7 @@ def _fold_the_rest(cli: Cli, app: "App") -> None:
 
     try:
         with cli.out.progress("Folding") as advance:
-            app.settle(advance)
+            app.settle(advance, log)
     except FoldVersionChanged as error:
         cli.out.hint(str(error).partition(";")[0])
 

@@ -19,7 +19,10 @@ from daemon.cli.serving import EngineUrls
 
 if TYPE_CHECKING:
     from daemon.leader import Leader
-    from daemon.work import Worked
+    from daemon.leadership import Leadership
+    from daemon.metrics.roles import Leading
+    from daemon.settings import Settings
+    from daemon.work import Worked, Worker
 
 T = TypeVar("T")
 
@@ -43,12 +46,19 @@ def register(app: typer.Typer) -> None:
 def consume(cli: Cli) -> None:
     """Fold the log into the tables until stopped; exit 4 when the fold halts."""
     from daemon.app import FoldHalted
+    from daemon.metrics.exposition import exposed
+    from daemon.metrics.roles import folding
     from events.errors import KintsugiError
 
-    with until_stopped(cli) as stop, cli.app() as app:
+    with (
+        until_stopped(cli) as stop,
+        cli.app() as app,
+        exposed(app.settings, "consume") as registry,
+    ):
         runner = _patiently(app.runner, stop)
         if runner is None:
             return
+        registry.register(folding(runner.counters))
         log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
         try:
             runner.run(stop)
@@ -66,14 +76,17 @@ def ship(cli: Cli) -> None:
         raise ConfigurationError(
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
+    from daemon.metrics.exposition import exposed
+    from daemon.metrics.roles import shipping
     from producers.shipper import Shipper
 
-    with until_stopped(cli) as stop, cli.app() as app:
+    with until_stopped(cli) as stop, cli.app() as app, exposed(app.settings, "ship") as registry:
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
             return
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
+        registry.register(shipping(shipper.counters))
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
 
@@ -103,12 +116,32 @@ def schedule(
             if once:
                 cli.out.document(asdict(leader.tick()))
             else:
-                _tick(leader, app.settings.scheduler.tick_seconds, stop)
+                _lead(app.settings, leader, leadership, stop)
         finally:
             leadership.resign()
 
 
-def _tick(leader: "Leader", seconds: float, stop: threading.Event) -> None:
+def _lead(
+    settings: "Settings", leader: "Leader", leadership: "Leadership", stop: threading.Event
+) -> None:
+    """Look again and again, and tell how the loop is."""
+    from daemon.metrics.exposition import exposed
+    from daemon.metrics.log import log as log_figures
+    from daemon.metrics.loop import loop as loop_figures
+    from daemon.metrics.roles import Leading
+
+    with (
+        loop_figures(settings) as of_loop,
+        log_figures(settings) as of_log,
+        exposed(settings, "schedule") as registry,
+    ):
+        registry.register(of_loop)
+        registry.register(of_log)
+        rounds = Leading(registry, leadership)
+        _tick(leader, rounds, settings.scheduler.tick_seconds, stop)
+
+
+def _tick(leader: "Leader", rounds: "Leading", seconds: float, stop: threading.Event) -> None:
     """Look again and again: APScheduler wakes, and nothing else."""
     from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -122,20 +155,23 @@ def _tick(leader: "Leader", seconds: float, stop: threading.Event) -> None:
         while not stop.is_set():
             if wake.wait(_STOP_SECONDS):
                 wake.clear()
-                _look(leader)
+                _look(leader, rounds)
     finally:
         scheduler.shutdown()
 
 
-def _look(leader: "Leader") -> None:
+def _look(leader: "Leader", rounds: "Leading") -> None:
     from consumers.database import DatabaseUnavailable
     from events.errors import LogUnavailable
 
+    rounds.looks()
     try:
         led = leader.tick()
     except (LogUnavailable, DatabaseUnavailable) as error:
+        rounds.troubled(1)
         log.warning("%s", error)
         return
+    rounds.led(led)
     for said in led.told:
         log.info("%s", said)
     for trouble in led.troubles:
@@ -148,10 +184,8 @@ def work(
     upstream: EngineUrls = None,
 ) -> None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
-    from consumers.database import DatabaseUnavailable
     from daemon.serving.fleet import open_fleet
     from daemon.work import Worker
-    from events.errors import LogUnavailable
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
@@ -169,15 +203,32 @@ def work(
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
         worker = Worker(app, fleet)
+        _work(app.settings, worker, stop)
+        worker.close()
+
+
+def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None:
+    """Round after round, and tell how jobs are doing."""
+    from consumers.database import DatabaseUnavailable
+    from daemon.metrics.exposition import exposed
+    from daemon.metrics.jobs import jobs as job_figures
+    from daemon.metrics.roles import Working
+    from events.errors import LogUnavailable
+
+    with job_figures(settings) as of_jobs, exposed(settings, "work") as registry:
+        registry.register(of_jobs)
+        rounds = Working(registry)
         while not stop.is_set():
+            rounds.looks()
             try:
                 done = worker.work()
             except (LogUnavailable, DatabaseUnavailable) as error:
+                rounds.troubled(1)
                 log.warning("%s", error)
             else:
+                rounds.worked(done)
                 _tell(done)
             stop.wait(_WORK_SECONDS)
-        worker.close()
 
 
 def _tell(done: "Worked") -> None:

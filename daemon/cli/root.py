@@ -10,6 +10,7 @@ import typer
 
 from daemon.cli import (
     adapters,
+    archive,
     config,
     cycles,
     db,
@@ -25,6 +26,7 @@ from daemon.cli import (
     log,
     patterns,
     rebuild,
+    replaying,
     roles,
     rollouts,
     routes,
@@ -65,10 +67,12 @@ def root(
 
 
 for module in (
-    importing, evaluation, diagnose, patterns, status, rebuild, doctor, gateway, roles, up, explain,
+    importing, evaluation, diagnose, patterns, status, rebuild, replaying, doctor, gateway, roles,
+    up, explain,
 ):  # fmt: skip
     module.register(app)
 for module in (
     rollouts, environments, cycles, jobs, adapters, routes, log, spool, dlq, db, config,
 ):  # fmt: skip
     app.add_typer(module.group)
+archive.register(log.group)

@@ -91,7 +91,7 @@ class JobFolder:
             attempts=len(attempts),
             barren=self._barren(attempts),
             seconds=_seconds(attempts, running=False),
-            result=result_of(_last_lines(last.with_suffix(".out"))),
+            result=result_of(last_lines(last.with_suffix(".out"))),
             code=code if own is None else own,
             stopped=_text(told(last)),
             complaint=(_complaint(last.with_suffix(".err")) or complaint)[:_MOST_COMPLAINT],
@@ -157,7 +157,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _last_lines(path: Path) -> list[bytes]:
+def last_lines(path: Path) -> list[bytes]:
     """The whole lines at the end of a file, without one that was being written."""
     try:
         with path.open("rb") as file:
@@ -168,6 +168,6 @@ def _last_lines(path: Path) -> list[bytes]:
 
 
 def _complaint(path: Path) -> str:
-    lines = [line.decode(errors="replace").strip() for line in _last_lines(path)]
+    lines = [line.decode(errors="replace").strip() for line in last_lines(path)]
     last = next((line for line in reversed(lines) if line), "")
     return last.removeprefix("daemon.solver: ")

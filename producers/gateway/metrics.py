@@ -54,6 +54,14 @@ class Engine(Protocol):
     def unproven(self) -> str | None: ...
 
 
+def say_build(registry: CollectorRegistry, fold_version: int | None = None) -> None:
+    """What runs; `fold_version` is of whoever reads the tables."""
+    info = Gauge(
+        "kintsugi_build_info", "What runs.", ("version", "fold_version"), registry=registry
+    )
+    info.labels(version("kintsugi"), "" if fold_version is None else str(fold_version)).set(1)
+
+
 class Metrics:
     """The registry of one gateway."""
 
@@ -86,6 +94,8 @@ class Metrics:
             ("asked",),
             registry=self.registry,
         )
+        for asked in ("yes", "no"):
+            self._shadows.labels(asked)
         self._position = Gauge(
             "kintsugi_routes_position",
             "How much of the stream learning the routes in force know.",
@@ -139,9 +149,7 @@ class Metrics:
             ("state",),
             registry=self.registry,
         )
-        Gauge("kintsugi_build_info", "What runs.", ("version",), registry=self.registry).labels(
-            version("kintsugi")
-        ).set(1)
+        say_build(self.registry)
         self._said = ""
         self._says("recording")
 

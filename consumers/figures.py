@@ -1,0 +1,164 @@
+"""Counts over the loop, as monitoring asks for them: small numbers, whatever the tables hold.
+
+Within one `database.reading`, which is one moment of the tables. Everything is counted in SQL and
+comes by alias; who asks says whose it shows. Times are texts as the events say them (RFC 3339,
+UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, func, select
+
+from consumers.tables import (
+    Adapter,
+    DeadLetter,
+    Evaluation,
+    Job,
+    LearningCycle,
+    Pattern,
+    ServingStep,
+)
+from events.lifecycle import State
+from events.serving import GateDecided
+
+OPEN: Final = "open"
+"""The outcome of what is not over."""
+
+_DECISIONS: Final = {State.GATED: "PROMOTE", State.REJECTED: "REJECT", State.EVALUATED: "EXTEND"}
+"""State of an adapter after the gate decided -> what it decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCount:
+    """The patterns of an agent on a base that are of one category and status."""
+
+    alias: str
+    base: str
+    category: str
+    status: str
+    patterns: int
+    priority: float
+    """Their sum, as of the last round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An adapter beside the incumbent, when it was measured last."""
+
+    adapter: str
+    incumbent_pass: float
+    candidate_pass: float
+
+
+def pattern_counts(connection: Connection) -> list[PatternCount]:
+    """Failure patterns as of the last round."""
+    table = Pattern.table().c
+    kind = (table.alias, table.base, table.category, table.status)
+    total = func.sum(table.priority).label("priority")
+    query = select(*kind, func.count().label("patterns"), total).group_by(*kind).order_by(*kind)
+    return [PatternCount(**row) for row in connection.execute(query).mappings()]
+
+
+def cycle_counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """(Alias, outcome or `OPEN`) -> cycles."""
+    table = LearningCycle.table().c
+    return _counted(connection, table.alias, table.outcome)
+
+
+def job_counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """(Alias, outcome or `OPEN`) -> jobs."""
+    table = Job.table().c
+    return _counted(connection, table.alias, table.outcome)
+
+
+def adapter_counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """(Alias, state) -> adapters."""
+    table = Adapter.table().c
+    return _counted(connection, table.alias, table.state)
+
+
+def gate_counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """(Alias, decision) -> how often the gate decided so."""
+    found = _moves(connection, ServingStep.table().c.type == GateDecided.TYPE)
+    return {(alias, _DECISIONS[State(state)]): count for (alias, state), count in found.items()}
+
+
+def entered_counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """(Alias, state) -> how often an adapter came into it; staying there counts again only where
+    an adapter is measured or staged once more."""
+    return _moves(connection)
+
+
+def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Alias -> tasks that its cycles wrote: those that passed every check, and the others."""
+    table = LearningCycle.table().c
+    sums = func.sum(table.accepted).label("accepted"), func.sum(table.rejected).label("rejected")
+    query = select(table.alias, *sums).group_by(table.alias)
+    return {row.alias: (int(row.accepted), int(row.rejected)) for row in connection.execute(query)}
+
+
+def successes(connection: Connection) -> dict[tuple[str, str], str]:
+    """(Alias, stop of a cycle) -> when that came off last. The stops are daemon/cycle.py's."""
+    cycles, jobs = LearningCycle.table().c, Job.table().c
+    trained = jobs.outcome == "trained"
+    asked = {
+        "diagnose": select(cycles.alias, func.max(cycles.diagnosed)).group_by(cycles.alias),
+        "propose": select(jobs.alias, func.max(jobs.requested)).group_by(jobs.alias),
+        "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
+        "gate": _entered(State.GATED),
+        "canary": _entered(State.CANARY),
+        "route": _entered(State.PROMOTED),
+    }
+    return {
+        (alias, stop): time
+        for stop, query in asked.items()
+        for alias, time in connection.execute(query)
+        if time is not None
+    }
+
+
+def last_measured(connection: Connection) -> dict[str, Measured]:
+    """Alias -> the last measurement of an adapter of it."""
+    adapters, table = Adapter.table().c, Evaluation.table().c
+    place = func.row_number().over(partition_by=adapters.alias, order_by=table.offset.desc())
+    rates = (table.adapter, table.incumbent_pass, table.candidate_pass)
+    ranked = (
+        select(adapters.alias, *rates, place.label("place"))
+        .where(adapters.adapter == table.adapter)
+        .subquery()
+    )
+    rows = connection.execute(select(ranked).where(ranked.c.place == 1))
+    return {
+        row.alias: Measured(row.adapter, row.incumbent_pass, row.candidate_pass) for row in rows
+    }
+
+
+def dead_letter_counts(connection: Connection) -> dict[str, int]:
+    """Stream -> events that could not be folded."""
+    table = DeadLetter.table().c
+    query = select(table.stream, func.count().label("events")).group_by(table.stream)
+    return {row.stream: row.events for row in connection.execute(query)}
+
+
+def _counted(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:
+    query = select(alias, kind, func.count()).group_by(alias, kind)
+    return {(name, of or OPEN): count for name, of, count in connection.execute(query)}
+
+
+def _steps(*where: Any) -> Select[Any]:
+    """Steps of adapters that counted, with their agents."""
+    steps, adapters = ServingStep.table().c, Adapter.table().c
+    own = (steps.kind == "adapter", steps.subject == adapters.adapter, steps.refused.is_(None))
+    return select(adapters.alias).where(*own, *where).group_by(adapters.alias)
+
+
+def _moves(connection: Connection, *where: Any) -> dict[tuple[str, str], int]:
+    state = ServingStep.table().c.state
+    query = _steps(state.is_not(None), *where).add_columns(state, func.count()).group_by(state)
+    return {(alias, into): count for alias, into, count in connection.execute(query)}
+
+
+def _entered(state: State) -> Select[Any]:
+    steps = ServingStep.table().c
+    return _steps(steps.state == state.value).add_columns(func.max(steps.time))

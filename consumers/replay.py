@@ -1,0 +1,137 @@
+"""Replay: a range of the log folded into tables of its own, and what it was at each moment.
+
+    replay(log, engine, end=...)            into empty tables: the same as if the log ended there
+    replay(..., start=...)                  without what was before: what the range alone makes
+    replay(..., every=100_000, keep=...)    snapshots on the way, in the order of recording
+    replay(log, engine_of_a_snapshot, ...)  on from there
+
+A replay has a log that refuses appends and tables that nobody reads from, and so no effect. Rounds
+and decisions of the range count as they did; what needs something from before the start (the cycle
+that a job belongs to) counts as it would in a log that starts there.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, inspect
+
+from consumers import database
+from consumers.batch import upsert
+from consumers.digest import digest
+from consumers.position import offsets
+from consumers.runner import PositionMissing, Runner
+from consumers.tables import Offset, Source
+from events.archive import Cut
+from events.errors import KintsugiError
+from events.log import EventLog, read_all
+from events.spans import Span, in_time, starts
+
+
+class NotEmpty(KintsugiError):
+    """Tables that a replay would mix its rows with."""
+
+
+class BeforeSnapshot(KintsugiError):
+    """A replay to a place that its tables are beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay made."""
+
+    events: int
+    """That were folded, those of a snapshot not among them."""
+    hash: str
+    end: Cut
+
+
+def replay(
+    log: EventLog,
+    engine: Engine,
+    end: Cut,
+    *,
+    start: Cut | None = None,
+    every: int | None = None,
+    keep: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Replayed:
+    """Fold `log` up to `end` into the tables of `engine`, from where they stand.
+
+    `keep` is called after each `every` events, with how many the log has up to there. Raises
+    NotEmpty for a start into tables that were folded into, BeforeSnapshot for an end they are
+    beyond, PositionMissing for a cut between a round and the rollouts that it names.
+    """
+    span = Span(log, end)
+    if start is not None:
+        _begin_at(span, engine, start)
+    with database.reading(engine) as connection:
+        _check_reaches(offsets(connection), end)
+    runner = Runner(span, engine, on_progress=on_progress)
+    if every is not None and keep is not None:
+        for count, cut in _cuts(span, start or starts(log), end, every):
+            with database.reading(engine) as connection:
+                stands = offsets(connection)
+            if any(cut[at] > stands.get(at, 0) for at in cut):
+                runner.catch_up(until=cut)
+                keep(count)
+    try:
+        runner.catch_up()
+    except PositionMissing as error:
+        raise PositionMissing(
+            f"the end of the replay lies between rollouts and a round that names them ({error}); "
+            "end it at a time, or at a later place for rollouts"
+        ) from error
+    with database.reading(engine) as connection:
+        return Replayed(runner.counters.folded, digest(connection), end)
+
+
+def is_empty(engine: Engine) -> bool:
+    """Whether a database has no tables, whosever they may be."""
+    return not inspect(engine).get_table_names()
+
+
+def _check_reaches(stands: Cut, end: Cut) -> None:
+    for (stream, partition), offset in sorted(stands.items()):
+        if offset > end[stream, partition]:
+            raise BeforeSnapshot(
+                f"the tables hold {stream}/{partition} up to offset {offset}, and offset "
+                f"{end[stream, partition]} was asked for; start from an earlier snapshot or from "
+                "none"
+            )
+
+
+def _begin_at(log: EventLog, engine: Engine, start: Cut) -> None:
+    """Have the fold read on from `start`, as if all before it had been folded."""
+    with database.writing(engine) as connection:
+        if offsets(connection):
+            raise NotEmpty("the tables were folded into; name others to begin elsewhere")
+        for (stream, partition), offset in start.items():
+            _pass_over(connection, log, stream, partition, offset)
+
+
+def _pass_over(
+    connection: Connection, log: EventLog, stream: str, partition: int, offset: int
+) -> None:
+    first = log.start(stream)[partition]
+    last: dict[str, int] = {}
+    for page in read_all(log, stream, partition, first, offset):
+        for record in page:
+            last[record.source] = max(record.sequence, last.get(record.source, -1))
+    place = {"stream": stream, "partition": partition}
+    if offset:
+        upsert(connection, Offset, [{**place, "next_offset": offset}])
+    rows = [
+        {**place, "source": source, "sequence": sequence, "beyond": None}
+        for source, sequence in sorted(last.items())
+    ]
+    if rows:
+        upsert(connection, Source, rows)
+
+
+def _cuts(log: EventLog, start: Cut, end: Cut, every: int) -> Iterator[tuple[int, Cut]]:
+    """Where the log stood after each `every` events, and after how many."""
+    cut = dict(start)
+    for count, record in enumerate(in_time(log, start, end), start=1):
+        cut[record.stream, record.partition] = record.offset + 1
+        if count % every == 0:
+            yield count, dict(cut)

@@ -1,0 +1,80 @@
+"""`kintsugi log export` and `log import`: the log in files, and back."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from daemon.cli.command import Cli, command
+from daemon.cli.replaying import From, To
+
+if TYPE_CHECKING:
+    from events.log import EventLog
+
+
+def register(group: typer.Typer) -> None:
+    """Add the commands to `kintsugi log`."""
+    command(group, "export")(export_log)
+    command(group, "import")(import_log)
+
+
+def export_log(
+    cli: Cli,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, or an archive.")],
+    start: From = None,
+    to: To = None,
+) -> None:
+    """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
+    from daemon.health import events_in
+    from daemon.place import cut
+    from events.archive import export
+
+    with cli.app() as app:
+        log: EventLog = app.readable_log
+        with cli.out.progress("Exporting", events_in(log)) as advance:
+            done = export(
+                log, app.blobs, folder,
+                start=None if start is None else cut(log, start),
+                end=None if to is None else cut(log, to),
+                advance=advance,
+            )  # fmt: skip
+    if cli.out.json:
+        cli.out.document(
+            {
+                "folder": str(folder), "events": done.events, "segments": done.segments,
+                "blobs": done.blobs, "head": done.head,
+            }
+        )  # fmt: skip
+        return
+    cli.out.show(
+        f"{done.events:,} events in {done.segments:,} segments and {done.blobs:,} blobs written to "
+        f"{folder}",
+        f"head {done.head}",
+    )
+
+
+def import_log(
+    cli: Cli,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An archive.")],
+) -> None:
+    """Put an exported log into an empty home: the same bytes, ids, sources and sequences."""
+    from daemon.settings import ConfigurationError
+    from events.archive import Archive
+    from events.sqlite_restore import restore
+
+    archive = Archive(folder)
+    with cli.app() as app:
+        if app.on_kafka:
+            raise ConfigurationError(
+                "log import fills the embedded log of an empty home, and kafka_bootstrap_servers "
+                "is set; import without it, then let kintsugi ship copy the log to the broker"
+            )
+        total = sum(one.count for one in archive.manifest.segments)
+        with cli.out.progress("Importing", total) as advance:
+            done = restore(archive, app.home / "log.db", app.blobs, advance)
+        head = archive.manifest.head
+    if cli.out.json:
+        cli.out.document({"events": done.events, "blobs": done.blobs, "head": head})
+    else:
+        cli.out.show(f"{done.events:,} events and {done.blobs:,} blobs imported", f"head {head}")
+        cli.out.hint("fold them: kintsugi rebuild")

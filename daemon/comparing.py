@@ -1,0 +1,229 @@
+"""`kintsugi diff`: where two logs part, or two foldings.
+
+    side(text)            what a name stands for: a home, a log's file, an archive, a database
+    logs(one, other)      event by event, nothing left out
+    tables(one, other)    row by row; with snapshots, after which events they parted
+
+Two archives are compared by the hashes of their segments, and only what these do not tell apart is
+read. Not covered: a log against tables; that is `kintsugi rebuild`.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from sqlalchemy import Engine
+
+from consumers import database
+from consumers.digest import Difference, changed_rows, first_difference
+from consumers.snapshots import Parted, diverging
+from events.archive import Archive, is_archive
+from events.errors import KintsugiError
+from events.log import EventLog, Record, read_all
+from events.spans import starts
+from events.sqlite import SqliteLog
+from events.sqlite_file import readable
+
+_FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value")
+
+
+class Incomparable(KintsugiError):
+    """Two things that cannot be held against each other, or a name that stands for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two."""
+
+    name: str
+    kind: Literal["log", "database"]
+    log: EventLog | None = None
+    engine: Engine | None = None
+    snapshots: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first event of a partition that is not the same in both."""
+
+    stream: str
+    partition: int
+    offset: int
+    what: str
+    """A field of the record; `start`, where one begins later; or `missing`."""
+    one: Record | None
+    """None: not there."""
+    other: Record | None
+
+    @property
+    def recorded_ms(self) -> int:
+        """When the earlier of the two was recorded."""
+        return min(found.recorded_ms for found in (self.one, self.other) if found is not None)
+
+
+@dataclass(slots=True)
+class LogsCompared:
+    """How two logs compare."""
+
+    events: int = 0
+    """Of the first, those among them whose segments have equal hashes."""
+    read: int = 0
+    """That had to be read."""
+    divergences: list[Divergence] = field(default_factory=list)
+    """One per partition that differs, the one that was recorded first before the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablesCompared:
+    """How two foldings compare."""
+
+    difference: Difference | None
+    changed: dict[str, int]
+    """Table -> rows that differ; not counted where only the first divergence was asked for."""
+    parted: Parted | None = None
+
+
+def side(name: str, opened: ExitStack) -> Side:
+    """What a name stands for, opened to be read."""
+    if "://" in name:
+        return _tables(name, name, None, opened)
+    path = Path(name)
+    if path.is_dir():
+        if is_archive(path):
+            return Side(name, "log", log=Archive(path))
+        if (path / "log.db").is_file():
+            return _log(name, path / "log.db", opened)
+        raise Incomparable(f"{name} holds neither log.db nor an archive; name a home or an export")
+    if not path.is_file():
+        raise Incomparable(f"{name} does not exist; name a home, an export, a log or a database")
+    if "record" in _tables_in(path):
+        return _log(name, path, opened)
+    return _tables(
+        name, database.sqlite_url(path), path.with_name(f"{path.name}.snapshots"), opened
+    )
+
+
+def _tables_in(path: Path) -> set[str]:
+    try:
+        with closing(readable(path)) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        raise Incomparable(
+            f"{path} is no database ({error}); name a home, an export, a log or a database"
+        ) from error
+
+
+def _log(name: str, path: Path, opened: ExitStack) -> Side:
+    log = SqliteLog(path, read_only=True)
+    opened.callback(log.close)
+    return Side(name, "log", log=log)
+
+
+def _tables(name: str, url: str, snapshots: Path | None, opened: ExitStack) -> Side:
+    engine = database.open_database(url)
+    opened.callback(engine.dispose)
+    kept = snapshots if snapshots is not None and snapshots.is_dir() else None
+    return Side(name, "database", engine=engine, snapshots=kept)
+
+
+def logs(
+    one: EventLog, other: EventLog, advance: Callable[[int], None] = lambda _: None
+) -> LogsCompared:
+    """Where each partition parts first."""
+    found = LogsCompared()
+    for stream, partition in starts(one):
+        divergence = _partition(one, other, stream, partition, found, advance)
+        if divergence is not None:
+            found.divergences.append(divergence)
+    found.divergences.sort(key=lambda each: (each.recorded_ms, each.stream, each.partition))
+    return found
+
+
+def _partition(
+    one: EventLog,
+    other: EventLog,
+    stream: str,
+    partition: int,
+    found: LogsCompared,
+    advance: Callable[[int], None],
+) -> Divergence | None:
+    first, second = (log.start(stream)[partition] for log in (one, other))
+    ends = [log.end(stream)[partition] for log in (one, other)]
+    found.events += ends[0] - first
+    at = max(first, second)
+    if first != second:
+        # What was trimmed of one of them is there in the other alone.
+        longer = one if first < second else other
+        lost = next(iter(longer.read(stream, partition, min(first, second), limit=1)), None)
+        if lost is not None:
+            pair = (lost, None) if longer is one else (None, lost)
+            return Divergence(stream, partition, lost.offset, "start", *pair)
+    at = _past_equal_segments(one, other, stream, partition, at)
+    pairs = zip_longest(
+        _records(one, stream, partition, min(at, ends[0])),
+        _records(other, stream, partition, min(at, ends[1])),
+    )
+    for left, right in pairs:
+        found.read += 1
+        if found.read % 1000 == 0:
+            advance(1000)
+        what = _what(left, right)
+        if what is not None:
+            offset = min(each.offset for each in (left, right) if each is not None)
+            there = (each if each and each.offset == offset else None for each in (left, right))
+            return Divergence(stream, partition, offset, what, *there)
+    return None
+
+
+def _past_equal_segments(
+    one: EventLog, other: EventLog, stream: str, partition: int, at: int
+) -> int:
+    """The offset up to which the hashes say that both are the same."""
+    if isinstance(one, Archive) and isinstance(other, Archive):
+        pairs = zip(
+            one.segments(stream, partition), other.segments(stream, partition), strict=False
+        )
+        for left, right in pairs:
+            if (left.first, left.last, left.sha256) != (right.first, right.last, right.sha256):
+                break
+            at = left.last + 1
+    return at
+
+
+def _records(log: EventLog, stream: str, partition: int, offset: int) -> Iterator[Record]:
+    for page in read_all(log, stream, partition, offset, log.end(stream)[partition]):
+        yield from page
+
+
+def _what(left: Record | None, right: Record | None) -> str | None:
+    if left is None or right is None or left.offset != right.offset:
+        return "missing"
+    if left == right:
+        return None
+    return next(name for name in _FIELDS if getattr(left, name) != getattr(right, name))
+
+
+def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
+    """How the rows compare; with `first_only` by their snapshots, where both have some."""
+    assert one.engine is not None, "a database was opened"
+    assert other.engine is not None, "a database was opened"
+    parted = None
+    if first_only and one.snapshots is not None and other.snapshots is not None:
+        parted = diverging(one.snapshots, other.snapshots)
+    if parted is not None:
+        with ExitStack() as opened:
+            left, right = (
+                _tables(str(each.path), database.sqlite_url(each.path), None, opened)
+                for each in (parted.one, parted.other)
+            )
+            found = tables(left, right, first_only=True)
+        return TablesCompared(found.difference, {}, parted)
+    with database.reading(one.engine) as left_rows, database.reading(other.engine) as right_rows:
+        difference = first_difference(left_rows, right_rows)
+        counted = difference is not None and not first_only
+        changed: dict[str, Any] = changed_rows(left_rows, right_rows) if counted else {}
+    return TablesCompared(difference, changed)

@@ -1,0 +1,61 @@
+"""`GET /metrics` of the roles other than the gateway: each on a port of its own.
+
+    with exposed(settings, "work") as registry:
+        registry.register(...)
+
+With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2 and
+`work` on P + 3, whoever starts them and wherever they run; without it nobody does. Nothing that is
+served names a client, a session or a prompt.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from consumers.tables import FOLD_VERSION
+from events.errors import LogUnavailable
+from producers.gateway.metrics import say_build
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
+Role = Literal["consume", "ship", "schedule", "work"]
+
+ROLES: Final[tuple[Role, ...]] = ("consume", "ship", "schedule", "work")
+"""In the order of their ports."""
+
+
+class PortTaken(LogUnavailable):
+    """Somebody else listens there."""
+
+
+def port_of(settings: "Settings", role: Role) -> int | None:
+    """Where a role tells its metrics; None where it does not."""
+    base = settings.metrics.port
+    return None if base is None else base + ROLES.index(role)
+
+
+@contextmanager
+def exposed(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
+    """What is registered is served inside. Raises PortTaken."""
+    registry = CollectorRegistry()
+    say_build(registry, FOLD_VERSION)
+    port, host = port_of(settings, role), settings.metrics.host
+    if port is None:
+        yield registry
+        return
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise PortTaken(
+            f"the metrics of {role} cannot be served on {host} port {port}: "
+            f"{error.strerror or error}; set metrics.port to the first of four that are free"
+        ) from error
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

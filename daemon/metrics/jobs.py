@@ -1,0 +1,122 @@
+"""How training goes, out of what a job says while it runs (role `work`).
+
+    registry.register(jobs(settings))
+
+A job tells a line of figures with each update (daemon/solver/progress.py); the newest one of an
+agent's newest job is shown, while it runs and until the next one has one. What it says beyond
+these figures is for its own folder. Read without torch, so from the lines and not by the learner's
+models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pydantic import ConfigDict, ValidationError
+
+from consumers import learning
+from daemon.jobs.attempts import JobFolder, changed, last_lines
+from daemon.jobs.chosen import jobs_of
+from daemon.metrics.loop import MOST_AGENTS
+from daemon.metrics.observed import Observed
+from daemon.metrics.sheet import Family, Sheet
+from events.messages import Frozen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from daemon.app import App
+    from daemon.settings import Settings
+
+_NEWEST: Final = 20
+"""Jobs among which those of the agents are looked for."""
+
+_BY: Final = ("alias",)
+
+OF_UPDATES: Final = {
+    "reward": Family("kintsugi_job_reward_mean", "Of the rollouts of an update, shaped.", _BY),
+    "success": Family("kintsugi_job_success_ratio", "Share of them that passed.", _BY),
+    "kl": Family("kintsugi_job_kl_mean", "From the reference, k3, in nats; absent without.", _BY),
+    "entropy": Family("kintsugi_job_entropy_mean", "Of a token, in nats.", _BY),
+    "zero_advantage": Family(
+        "kintsugi_job_zero_advantage_ratio", "Share of sequences that taught nothing.", _BY
+    ),
+    "informative": Family(
+        "kintsugi_job_informative_ratio", "Share of groups with both verdicts.", _BY
+    ),
+    "mismatch_mean": Family(
+        "kintsugi_job_logprob_gap_mean",
+        "Of a token's log-probabilities, between learner and sampler, absolute, in nats.",
+        _BY,
+    ),
+    "mismatch_max": Family("kintsugi_job_logprob_gap_max", "The largest of an update.", _BY),
+    "gradient_norm": Family("kintsugi_job_gradient_norm", "Before clipping.", _BY),
+    "malformed": Family(
+        "kintsugi_job_malformed_ratio", "Share of rollouts with a malformed call.", _BY
+    ),
+}  # fmt: skip
+"""Field of an update's metrics -> what it is here."""
+
+OF_PROGRESS: Final = {
+    "steps": Family("kintsugi_job_steps", "Optimizer steps so far.", _BY),
+    "rollouts": Family("kintsugi_job_rollouts", "Used of the budget.", _BY),
+    "budget": Family("kintsugi_job_rollout_budget", "Of rollouts.", _BY),
+}
+
+_SAID: Final = Family(
+    "kintsugi_job_heartbeat_timestamp_seconds", "When the job last said something.", _BY
+)
+
+JOBS: Final = (*OF_UPDATES.values(), *OF_PROGRESS.values(), _SAID)
+
+
+class Update(Frozen):
+    """A line of a job that tells of an update."""
+
+    # The learner says more, and a later version may.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    steps: int
+    rollouts: int
+    budget: int
+    metrics: Mapping[str, float | None]
+
+
+def jobs(settings: "Settings") -> Observed:
+    """The collector."""
+    folder = jobs_of(settings).folder
+    return Observed("jobs", JOBS, settings, lambda app, sheet: read(app, sheet, folder))
+
+
+def read(app: "App", sheet: Sheet, folder: "Callable[[str], Path]") -> None:
+    """The figures above; `folder` is where a job leaves what it makes."""
+    with app.reading() as connection:
+        rows = learning.jobs(connection, limit=_NEWEST)
+    told: set[str] = set()
+    for row in rows:
+        attempts = JobFolder(folder(row.job)).attempts()
+        if attempts and row.alias not in told and len(told) < MOST_AGENTS:
+            told.add(row.alias)
+            _say(sheet, row.alias, attempts)
+
+
+def _say(sheet: Sheet, alias: str, attempts: "list[Path]") -> None:
+    sheet.say(_SAID.name, changed(attempts[-1].with_suffix(".out")), alias)
+    updates = (newest_update(one) for one in reversed(attempts))
+    update = next((one for one in updates if one is not None), None)
+    if update is None:
+        return
+    for field, family in OF_PROGRESS.items():
+        sheet.say(family.name, getattr(update, field), alias)
+    for field, family in OF_UPDATES.items():
+        sheet.say(family.name, update.metrics.get(field), alias)
+
+
+def newest_update(attempt: "Path") -> Update | None:
+    """The last that an attempt told of; None before the first."""
+    for line in reversed(last_lines(attempt.with_suffix(".out"))):
+        try:
+            return Update.model_validate_json(line)
+        except ValidationError:
+            # A heartbeat, a warm start or the outcome.
+            continue
+    return None

@@ -1,0 +1,84 @@
+"""The log and its fold in figures: who observes them is not who folds (role `schedule`).
+
+    registry.register(log(settings))
+
+So a fold that halted, hangs or was never started is told of like any other. The log is the one that
+is folded: Kafka where it is configured, else the home's own.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from consumers import figures
+from consumers.tables import PROJECTION
+from daemon.health import folded, halts
+from daemon.metrics.observed import Observed
+from daemon.metrics.sheet import Family, Sheet
+from events.streams import STREAMS
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from daemon.health import Folded
+    from daemon.settings import Settings
+    from events.log import EventLog
+
+STATES: Final = ("live", "halted")
+
+LOG: Final = (
+    Family("kintsugi_log_start_offset", "Of the oldest event.", ("stream", "partition")),
+    Family("kintsugi_log_end_offset", "After the newest event.", ("stream", "partition")),
+    Family(
+        "kintsugi_projection_offset", "Where the fold reads on.",
+        ("projection", "stream", "partition"),
+    ),
+    Family(
+        "kintsugi_projection_lag_events", "Between that and the log's end.",
+        ("projection", "stream", "partition"),
+    ),
+    Family(
+        "kintsugi_projection_oldest_unfolded_timestamp_seconds",
+        "When the first event that is not folded was recorded; absent without one.",
+        ("projection", "stream"),
+    ),
+    Family("kintsugi_projection_state", "1 for how it is.", ("projection", "state")),
+    Family("kintsugi_projection_gaps", "Sources that lack an event.", ("projection",)),
+    Family("kintsugi_dead_letters", "Events that could not be folded.", ("projection", "stream")),
+)  # fmt: skip
+
+
+def log(settings: "Settings") -> Observed:
+    """The collector."""
+    return Observed("log", LOG, settings, read)
+
+
+def read(app: "App", sheet: Sheet) -> None:
+    """Everything above. The tables are read first: the log only grows meanwhile."""
+    with app.reading() as connection:
+        reached = folded(connection)
+        letters = figures.dead_letter_counts(connection)
+    events = app.readable_log
+    for stream in STREAMS:
+        sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
+        _stream(events, reached, sheet, stream)
+    state = "halted" if halts(events, reached) else "live"
+    sheet.one_of("kintsugi_projection_state", state, STATES, PROJECTION)
+    sheet.say("kintsugi_projection_gaps", len(reached.gaps), PROJECTION)
+
+
+def _stream(events: "EventLog", reached: "Folded", sheet: Sheet, stream: str) -> None:
+    oldest: list[int] = []
+    for partition, (start, end) in enumerate(
+        zip(events.start(stream), events.end(stream), strict=True)
+    ):
+        at = str(partition)
+        offset = reached.offsets.get((stream, partition), 0)
+        behind = max(0, end - max(start, offset))
+        sheet.say("kintsugi_log_start_offset", start, stream, at)
+        sheet.say("kintsugi_log_end_offset", end, stream, at)
+        sheet.say("kintsugi_projection_offset", offset, PROJECTION, stream, at)
+        sheet.say("kintsugi_projection_lag_events", behind, PROJECTION, stream, at)
+        if behind:
+            records = events.read(stream, partition, max(start, offset), limit=1)
+            oldest += [record.recorded_ms for record in records]
+    if oldest:
+        name = "kintsugi_projection_oldest_unfolded_timestamp_seconds"
+        sheet.say(name, min(oldest) / 1000, PROJECTION, stream)

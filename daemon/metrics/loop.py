@@ -1,0 +1,278 @@
+"""The learning loop in figures, out of the tables (role `schedule`).
+
+    registry.register(loop(settings))
+
+Guarantee: the number of series is fixed by the code and by `MOST_AGENTS`. Labels are closed sets,
+and an agent's name; the one metric that names adapters, `kintsugi_route_info`, names those that a
+route names now, so an adapter that is retired takes its series with it. Agents of the settings come
+first; those beyond the limit are counted in `kintsugi_agents` and told no more of.
+"""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, get_args
+
+from consumers import agents, figures, gateways, learning, serving
+from consumers.detectors import CATEGORIES
+from consumers.judged import judged_sessions
+from consumers.priority import Status
+from consumers.scheduling import job_seconds, scheduling
+from consumers.standing import CycleStanding, standing
+from consumers.tally import Pair
+from daemon.cycle import STOPS, Ended, Step, following
+from daemon.leader import facts_of, view_of
+from daemon.metrics.observed import Observed
+from daemon.metrics.sheet import Family, Sheet
+from daemon.outlook import ENDING
+from daemon.scheduler import Due, decide
+from events.envelope import parse_timestamp, timestamp, utc_now
+from events.gate import Decision
+from events.learning import CycleOutcome, JobOutcome
+from events.lifecycle import State
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.serving import RouteRow, RouteTable
+    from daemon.app import App
+    from daemon.settings import Settings
+
+MOST_AGENTS: Final = 20
+
+LIVE_WINDOW: Final = timedelta(hours=24)
+"""Judged sessions that began before are in no figure: what is shown is the present."""
+
+STAGES: Final = ("none", *(step.value for step in Step), ENDING)
+SLOTS: Final = ("base", "promoted", "canary", "shadow")
+
+LOOP: Final = (
+    Family("kintsugi_agents", "Agents that were seen or are in the settings."),
+    Family("kintsugi_patterns", "Failure patterns as of the last round.", ("alias", "status")),
+    Family(
+        "kintsugi_pattern_priority",
+        "Sum of the priorities of the patterns that are not resolved, as of the last round.",
+        ("alias", "category"),
+    ),
+    Family(
+        "kintsugi_unread_rollouts",
+        "Rollouts of its own traffic that no cycle has read; failures are deduplicated.",
+        ("alias", "counted"),
+    ),
+    Family("kintsugi_cycle_due", "Whether a cycle is due now.", ("alias",)),
+    Family("kintsugi_cycle_number", "Of the cycle that runs, else of the next one.", ("alias",)),
+    Family("kintsugi_cycle_stage", "1 for what the open cycle needs next.", ("alias", "stage")),
+    Family(
+        "kintsugi_cycle_stage_entered_timestamp_seconds",
+        "When the open cycle came to what it needs next; absent without one.",
+        ("alias",),
+    ),
+    Family("kintsugi_cycles_total", "Cycles that are over.", ("alias", "outcome")),
+    Family(
+        "kintsugi_cycle_last_success_timestamp_seconds",
+        "When this stop of a cycle came off last.",
+        ("alias", "stop"),
+    ),
+    Family("kintsugi_tasks_written_total", "Tasks that cycles wrote.", ("alias", "verdict")),
+    Family("kintsugi_jobs_open", "Training jobs that are wanted and not over.", ("alias",)),
+    Family("kintsugi_jobs_total", "Training jobs that are over.", ("alias", "outcome")),
+    Family("kintsugi_job_today_seconds", "That jobs ran that ended today (UTC)."),
+    Family("kintsugi_job_budget_seconds", "That they may run on a day."),
+    Family("kintsugi_adapters", "Adapters.", ("alias", "state")),
+    Family("kintsugi_adapter_entries_total", "Steps of adapters into a state.", ("alias", "state")),
+    Family("kintsugi_gate_decisions_total", "What the gate said.", ("alias", "decision")),
+    Family(
+        "kintsugi_gate_pass_ratio",
+        "pass^1 when an adapter was measured last, before the gate.",
+        ("alias", "side"),
+    ),
+    Family(
+        "kintsugi_live_pass_ratio",
+        "pass^1 of judged live sessions under this route, of a day at most; absent without one.",
+        ("alias", "slot"),
+    ),
+    Family("kintsugi_live_judged_sessions", "How many sessions that rests on.", ("alias", "slot")),
+    Family(
+        "kintsugi_route_weight_ratio", "Share of the sessions that it is given.", ("alias", "slot")
+    ),
+    Family("kintsugi_route_info", "Who answers.", ("alias", "slot", "adapter")),
+    Family("kintsugi_route_changed_timestamp_seconds", "When the route came about.", ("alias",)),
+    Family("kintsugi_gateways", "Gateways that are live."),
+    Family(
+        "kintsugi_gateways_position",
+        "How much of the stream learning the gateway that is furthest behind has applied.",
+    ),
+    Family("kintsugi_leader_epoch", "The epoch whose decisions count."),
+)
+
+
+def loop(settings: "Settings") -> Observed:
+    """The collector."""
+    return Observed("loop", LOOP, settings, read)
+
+
+def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
+    """Everything above, at one moment of the tables."""
+    moment = now or utc_now()
+    with app.reading() as connection:
+        pairs = agents.present(connection)
+        shown = _shown(app.settings, pairs)
+        sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | _configured(app)))
+        _patterns(connection, sheet, shown)
+        for pair in shown:
+            _agent(connection, app.settings, sheet, pair, moment)
+        names = [pair.alias for pair in shown]
+        _counts(connection, sheet, names)
+        for (alias, stop), time in figures.successes(connection).items():
+            if alias in names:
+                assert stop in STOPS, "the stops are those of the process manager"
+                sheet.say("kintsugi_cycle_last_success_timestamp_seconds", _when(time), alias, stop)
+        for alias, measured in figures.last_measured(connection).items():
+            if alias in names:
+                sheet.say("kintsugi_gate_pass_ratio", measured.candidate_pass, alias, "candidate")
+                sheet.say("kintsugi_gate_pass_ratio", measured.incumbent_pass, alias, "incumbent")
+        _routes(connection, sheet, shown, moment)
+        today = job_seconds(connection).get(f"{moment:%Y-%m-%d}", 0.0)
+        sheet.say("kintsugi_job_today_seconds", today)
+        sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
+        _gateways(connection, app.settings, sheet)
+        leader = learning.leader(connection)
+        sheet.say("kintsugi_leader_epoch", 0 if leader is None else leader.epoch)
+
+
+def _configured(app: "App") -> set[str]:
+    return {one.alias for one in app.settings.agents}
+
+
+def _shown(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
+    """Whose figures are told: those of the settings first."""
+    named = {one.alias for one in settings.agents}
+    return sorted(pairs, key=lambda pair: (pair.alias not in named, pair.alias))[:MOST_AGENTS]
+
+
+def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None:
+    every = figures.pattern_counts(connection)
+    for pair in shown:
+        counts = [one for one in every if (one.alias, one.base) == (pair.alias, pair.base)]
+        for status in Status:
+            found = sum(one.patterns for one in counts if one.status == status.value)
+            sheet.say("kintsugi_patterns", found, pair.alias, status.value.lower())
+        unresolved = [one for one in counts if one.status != Status.RESOLVED.value]
+        for category in CATEGORIES:
+            weight = sum(one.priority for one in unresolved if one.category == category)
+            sheet.say("kintsugi_pattern_priority", weight, pair.alias, category)
+
+
+def _agent(
+    connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
+) -> None:
+    """How far the open cycle is, or what the next one would begin with."""
+    found = scheduling(connection, pair.alias, pair.base)
+    agent = next((one for one in settings.agents if one.alias == pair.alias), None)
+    unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
+    for counted, count in unread.items():
+        sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
+    decision = decide(facts_of(found, pair, agent, now), settings.scheduler, now)
+    sheet.say("kintsugi_cycle_due", isinstance(decision, Due), pair.alias)
+    cycle = learning.open_cycle(connection, pair.alias)
+    sheet.say("kintsugi_cycle_number", found.number if cycle is None else cycle.number, pair.alias)
+    stage, since = "none", None
+    if cycle is not None:
+        held = standing(connection, cycle)
+        following_step = following(view_of(held, pair))
+        stage = ENDING if isinstance(following_step, Ended) else following_step.value
+        since = _entered(held)
+    sheet.one_of("kintsugi_cycle_stage", stage, STAGES, pair.alias)
+    sheet.say("kintsugi_cycle_stage_entered_timestamp_seconds", _when(since), pair.alias)
+
+
+def _entered(held: CycleStanding) -> str | None:
+    """When the last thing happened that brought a cycle to where it is."""
+    cycle, job, adapter = held.cycle, held.job, held.adapter
+    moments = (
+        cycle.started, cycle.diagnosed, cycle.directed,
+        None if job is None else job.requested, None if job is None else job.ended,
+        None if adapter is None else adapter.since,
+    )  # fmt: skip
+    return max((one for one in moments if one is not None), default=None)
+
+
+def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
+    """What is counted over all cycles, jobs and adapters: 0 where nothing was, so that the first
+    is an increase."""
+    cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
+    adapters, entered = figures.adapter_counts(connection), figures.entered_counts(connection)
+    gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)
+    for name in names:
+        for outcome in get_args(CycleOutcome):
+            sheet.say("kintsugi_cycles_total", cycles.get((name, outcome), 0), name, outcome)
+        for outcome in get_args(JobOutcome):
+            sheet.say("kintsugi_jobs_total", jobs.get((name, outcome), 0), name, outcome)
+        sheet.say("kintsugi_jobs_open", jobs.get((name, figures.OPEN), 0), name)
+        for state in State:
+            sheet.say("kintsugi_adapters", adapters.get((name, state.value), 0), name, state.value)
+            count = entered.get((name, state.value), 0)
+            sheet.say("kintsugi_adapter_entries_total", count, name, state.value)
+        for decision in get_args(Decision):
+            count = gates.get((name, decision), 0)
+            sheet.say("kintsugi_gate_decisions_total", count, name, decision.lower())
+        for verdict, count in zip(("accepted", "rejected"), tasks.get(name, (0, 0)), strict=True):
+            sheet.say("kintsugi_tasks_written_total", count, name, verdict)
+
+
+def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: datetime) -> None:
+    table = serving.route_table(connection)
+    for pair in shown:
+        route = table.route(pair.alias)
+        weights = dict.fromkeys(SLOTS, 0.0)
+        weights["base"] = 0.0 if route is not None else 1.0
+        if route is not None:
+            for part in route.standing.shares:
+                weights[_slot(table, part.adapter)] += part.share
+            _named(sheet, table, route)
+            _live(connection, sheet, table, route, now)
+        for slot, weight in weights.items():
+            sheet.say("kintsugi_route_weight_ratio", weight, pair.alias, slot)
+
+
+def _slot(table: "RouteTable", adapter: str | None) -> str:
+    if adapter is None:
+        return "base"
+    row = table.adapter(adapter)
+    return "canary" if row is not None and row.state is State.CANARY else "promoted"
+
+
+def _named(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
+    for part in route.standing.shares:
+        name = part.adapter or route.standing.base
+        sheet.say("kintsugi_route_info", 1, route.alias, _slot(table, part.adapter), name)
+    if route.standing.shadow is not None:
+        sheet.say("kintsugi_route_info", 1, route.alias, "shadow", route.standing.shadow)
+    sheet.say("kintsugi_route_changed_timestamp_seconds", _when(route.since), route.alias)
+
+
+def _live(
+    connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow", now: datetime
+) -> None:
+    """pass^1 as live traffic has it, to be held against what the gate had seen."""
+    oldest = timestamp(now - LIVE_WINDOW)
+    since = oldest if route.since is None else max(route.since, oldest)
+    answering = {part.adapter for part in route.standing.shares}
+    verdicts: dict[str, list[bool]] = {}
+    for one in judged_sessions(connection, route.alias, route.standing.base, since):
+        if one.adapter in answering:
+            verdicts.setdefault(_slot(table, one.adapter), []).append(one.success)
+    for slot in SLOTS:
+        found = verdicts.get(slot, [])
+        sheet.say("kintsugi_live_judged_sessions", len(found), route.alias, slot)
+        if found:
+            sheet.say("kintsugi_live_pass_ratio", sum(found) / len(found), route.alias, slot)
+
+
+def _gateways(connection: "Connection", settings: "Settings", sheet: Sheet) -> None:
+    live = gateways.seen(connection, settings.serving.gateway_timeout_seconds)
+    sheet.say("kintsugi_gateways", len(live))
+    positions = [one.report.position for one in live]
+    sheet.say("kintsugi_gateways_position", min(positions, default=None))
+
+
+def _when(text: str | None) -> float | None:
+    return None if text is None else parse_timestamp(text).timestamp()

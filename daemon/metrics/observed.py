@@ -1,0 +1,143 @@
+"""Figures of log, tables and files, read in a thread of their own and kept for some seconds.
+
+    with Observed("loop", LOOP, settings, read) as observed:
+        registry.register(observed)
+
+Guarantees: who asks waits for at most `PATIENCE_SECONDS`, whatever broker and database do, and gets
+what was read last; nothing is read while nobody asks. Three metrics tell how old that is and
+whether the last reading came off. An application of its own is opened in the thread: connections
+are not shared with the work that is measured.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from daemon.metrics.sheet import Family, Sheet
+from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    from daemon.app import App
+    from daemon.settings import Settings
+
+PATIENCE_SECONDS: Final = 2.0
+"""Below every scrape's limit."""
+
+KEPT_SECONDS: Final = 4.0
+"""Below the usual pause between two scrapes, so that each sees the present."""
+
+log = logging.getLogger(__name__)
+
+
+def about(what: str) -> tuple[Family, Family, Family]:
+    """What is said of the reading itself."""
+    return (
+        Family(f"kintsugi_{what}_readable", "Whether the last reading came off."),
+        Family(f"kintsugi_{what}_read_timestamp_seconds", "When this was read; 0 before it was."),
+        Family(f"kintsugi_{what}_read_seconds", "How long that took."),
+    )
+
+
+class Observed(Collector):
+    """A context manager: the thread ends with it."""
+
+    def __init__(
+        self,
+        what: str,
+        families: Sequence[Family],
+        settings: "Settings",
+        read: "Callable[[App, Sheet], None]",
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:
+        self._what = what
+        self._families = families
+        self._settings = settings
+        self._read = read
+        self._kept_seconds = kept_seconds
+        self._changed = threading.Condition()
+        self._asked = False
+        self._over = False
+        self._sheet = Sheet(families)
+        self._readable = False
+        self._at = 0.0
+        self._took = 0.0
+        self._answered = -kept_seconds
+        """When the last reading ended, well or not, by a clock that only goes forward."""
+        self._thread = threading.Thread(target=self._run, name=f"metrics {what}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        # Whoever hangs on a broker that is away does not hold up the end of a role.
+        self._thread.join(PATIENCE_SECONDS)
+
+    def describe(self) -> Iterator[Metric]:
+        """The names alone: the registry asks when it is made."""
+        yield from Sheet((*self._families, *about(self._what))).metrics()
+
+    def collect(self) -> Iterator[Metric]:
+        """What was read last; read anew where that is some seconds ago."""
+        readable, at, took = about(self._what)
+        with self._changed:
+            if time.monotonic() - self._answered >= self._kept_seconds:
+                self._asked = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._asked, PATIENCE_SECONDS)
+            sheet = self._sheet
+            said = Sheet((readable, at, took))
+            said.say(readable.name, self._readable)
+            said.say(at.name, self._at)
+            said.say(took.name, self._took)
+        yield from said.metrics()
+        yield from sheet.metrics()
+
+    def _run(self) -> None:
+        from daemon.app import App
+
+        with App(self._settings) as app:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._asked or self._over)
+                    if self._over:
+                        return
+                self._look(app)
+
+    def _look(self, app: "App") -> None:
+        began, sheet, at = time.monotonic(), Sheet(self._families), time.time()
+        try:
+            self._read(app, sheet)
+        except KintsugiError as error:
+            log.warning("the metrics of the %s are old: %s", self._what, error)
+            readable = False
+        except BaseException:
+            # What nobody expected ends the thread; who waits must see that nothing is read.
+            self._note(False, None, 0.0, 0.0)
+            raise
+        else:
+            readable = True
+        self._note(readable, sheet if readable else None, at, time.monotonic() - began)
+
+    def _note(self, readable: bool, sheet: Sheet | None, at: float, took: float) -> None:
+        with self._changed:
+            self._readable = readable
+            if sheet is not None:
+                self._sheet, self._at, self._took = sheet, at, took
+            self._answered = time.monotonic()
+            self._asked = False
+            self._changed.notify_all()

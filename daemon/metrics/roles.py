@@ -1,0 +1,188 @@
+"""What `consume`, `ship`, `schedule` and `work` count while they run (counters -> families).
+
+Counters that a role keeps anyway are read when somebody asks; what a round of `schedule` or `work`
+did is counted here. Guarantee: no label but those of the code, and the class names of the errors
+of Kafka's client.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from consumers.tables import PROJECTION
+from daemon.metrics.sheet import Family, Sheet
+
+if TYPE_CHECKING:
+    from consumers.runner import Counters
+    from daemon.leader import Led
+    from daemon.leadership import Leadership
+    from daemon.work import Worked
+    from producers.shipper import Shipped
+
+_LOOKED: Final = Family(
+    "kintsugi_poll_last_return_timestamp_seconds",
+    "When the role last began a look for what there is to do; 0 before the first.",
+    ("consumer",),
+)
+
+_OF_FOLD: Final = ("projection",)
+
+FOLD: Final = (
+    _LOOKED,
+    Family("kintsugi_fold_events_total", "Events that were folded.", _OF_FOLD),
+    Family(
+        "kintsugi_fold_skipped_total",
+        "Events that changed nothing: repeated, too early, or of an unknown type.",
+        (*_OF_FOLD, "reason"),
+    ),
+    Family("kintsugi_dead_letters_total", "Events that could not be folded.", _OF_FOLD),
+    Family("kintsugi_projection_fenced_total", "Batches another one folded first.", _OF_FOLD),
+    Family("kintsugi_projection_retries_total", "Waits for log or database.", _OF_FOLD),
+    Family("kintsugi_projection_batches_total", "Transactions that were committed.", _OF_FOLD),
+    Family("kintsugi_projection_apply_seconds_total", "That these took.", _OF_FOLD),
+    Family(
+        "kintsugi_projection_last_event_timestamp_seconds",
+        "When the newest event that was folded had been recorded; absent before the first.",
+        _OF_FOLD,
+    ),
+)
+
+SHIP: Final = (
+    _LOOKED,
+    Family("kintsugi_ship_records_total", "Records that Kafka acknowledged, repeated ones too."),
+    Family("kintsugi_ship_go_backs_total", "Times it began again at the cursor.", ("error",)),
+    Family("kintsugi_ship_inflight_bytes", "Sent and not acknowledged."),
+)
+
+
+class Counted(Collector):
+    """Metrics that are made of counters when somebody asks."""
+
+    def __init__(self, families: Sequence[Family], say: Callable[[Sheet], None]) -> None:
+        self._families = families
+        self._say = say
+
+    def describe(self) -> Iterator[Metric]:
+        """The names alone."""
+        yield from Sheet(self._families).metrics()
+
+    def collect(self) -> Iterator[Metric]:
+        """As they are now."""
+        sheet = Sheet(self._families)
+        self._say(sheet)
+        yield from sheet.metrics()
+
+
+def folding(counters: "Counters") -> Counted:
+    """Of a fold."""
+
+    def say(sheet: Sheet) -> None:
+        sheet.say(_LOOKED.name, counters.looked, "consume")
+        for name, value in (
+            ("kintsugi_fold_events_total", counters.folded),
+            ("kintsugi_dead_letters_total", counters.dead_letters),
+            ("kintsugi_projection_fenced_total", counters.fenced),
+            ("kintsugi_projection_retries_total", counters.retries),
+            ("kintsugi_projection_batches_total", counters.batches),
+            ("kintsugi_projection_apply_seconds_total", counters.seconds),
+        ):
+            sheet.say(name, value, PROJECTION)
+        for reason, count in (
+            ("duplicate", counters.duplicates),
+            ("gap", counters.gaps),
+            ("unknown_type", counters.skipped),
+        ):
+            sheet.say("kintsugi_fold_skipped_total", count, PROJECTION, reason)
+        newest = counters.newest_ms / 1000 if counters.newest_ms else None
+        sheet.say("kintsugi_projection_last_event_timestamp_seconds", newest, PROJECTION)
+
+    return Counted(FOLD, say)
+
+
+def shipping(counters: "Shipped") -> Counted:
+    """Of a shipper."""
+
+    def say(sheet: Sheet) -> None:
+        sheet.say(_LOOKED.name, counters.looked, "ship")
+        sheet.say("kintsugi_ship_records_total", counters.records)
+        # A copy: the shipper may meet a new error meanwhile.
+        for error, count in sorted(dict(counters.go_backs).items()):
+            sheet.say("kintsugi_ship_go_backs_total", count, error)
+        sheet.say("kintsugi_ship_inflight_bytes", counters.in_flight_bytes)
+
+    return Counted(SHIP, say)
+
+
+class Rounds:
+    """What the rounds of `schedule` or `work` did."""
+
+    def __init__(self, registry: CollectorRegistry, role: str) -> None:
+        self._looked = Gauge(
+            _LOOKED.name, _LOOKED.meaning, _LOOKED.labels, registry=registry
+        ).labels(role)
+        self._troubles = Counter(
+            "kintsugi_troubles",
+            "What could not be done in a round, and is tried again.",
+            ("role",),
+            registry=registry,
+        ).labels(role)
+
+    def looks(self) -> None:
+        """A round begins."""
+        self._looked.set(time.time())
+
+    def troubled(self, count: int) -> None:
+        """So much could not be done."""
+        self._troubles.inc(count)
+
+
+class Leading(Rounds):
+    """The rounds of `schedule`."""
+
+    def __init__(self, registry: CollectorRegistry, leadership: "Leadership") -> None:
+        super().__init__(registry, "schedule")
+        Gauge(
+            "kintsugi_leader", "Whether this process leads.", ("role",), registry=registry
+        ).labels("schedule").set_function(leadership.holds)
+
+    def led(self, led: "Led") -> None:
+        """A round is over."""
+        self.troubled(len(led.troubles))
+
+
+class Working(Rounds):
+    """The rounds of `work`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry, "work")
+        self._sessions = Counter(
+            "kintsugi_sessions_ended", "Sessions that were closed.", registry=registry
+        )
+        self._rollouts = Counter(
+            "kintsugi_sessions_recorded",
+            "Ended sessions that became rollouts.",
+            registry=registry,
+        )
+        self._actions = Counter(
+            "kintsugi_reconcile_actions",
+            "What was done to make the engines what the routes want, replica by replica.",
+            ("kind",),
+            registry=registry,
+        )
+        for kind in ("load", "unload", "collect", "route"):
+            self._actions.labels(kind)
+
+    def worked(self, worked: "Worked") -> None:
+        """A round is over."""
+        self.troubled(len(worked.troubles))
+        self._sessions.inc(worked.ended)
+        self._rollouts.inc(worked.rollouts)
+        for kind, done in (
+            ("load", worked.loaded), ("unload", worked.unloaded), ("collect", worked.collected),
+            ("route", worked.routed),
+        ):  # fmt: skip
+            self._actions.labels(kind).inc(len(done))

@@ -1,0 +1,206 @@
+"""What `kintsugi replay` and `whatif` work in: databases of their own, never the live one.
+
+replay_into(app, log, request)    fold into a database that is made for it
+scratch(path)                     tables that nobody keeps
+changed_scheduler(settings, ...)  the scheduler's settings with some of them changed
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from consumers import database, snapshots
+from consumers.replay import is_empty, replay
+from daemon.settings import ConfigurationError, Scheduler
+from events.archive import Cut
+from events.errors import KintsugiError
+from events.log import EventLog
+from migrations.upgrade import upgrade
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+_PREFIX = "scheduler."
+
+
+class NoTarget(KintsugiError):
+    """A database that a replay must not fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be folded, and where to."""
+
+    into: str
+    """A file that does not exist, or the URL of an empty database."""
+    end: Cut
+    start: Cut | None = None
+    every: int | None = None
+    snapshots: Path | None = None
+    """Folder of those to begin at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of it."""
+
+    events: int
+    seconds: float
+    hash: str
+    end: Cut
+    began_at: int
+    """Events of the snapshot that it began at; 0 for none."""
+    snapshots: int
+
+
+def replay_into(
+    app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
+) -> Done:
+    """Fold; a file that was begun in vain is removed again."""
+    from daemon.app import explained
+
+    began = time.monotonic()
+    path = _file(app, request)
+    url = request.into if path is None else database.sqlite_url(path)
+    begun = _begin(request, path)
+    made = 0
+
+    def keep(events: int) -> None:
+        nonlocal made
+        assert path is not None, "snapshots are of files alone"
+        snapshots.keep(engine, path.with_name(f"{path.name}.snapshots"), events)
+        made += 1
+
+    engine = database.open_database(url)
+    try:
+        with explained(engine):
+            if path is None:
+                _check_empty(engine)
+            upgrade(engine)
+            done = replay(
+                log, engine, request.end, start=request.start, every=request.every, keep=keep,
+                on_progress=advance,
+            )  # fmt: skip
+    except BaseException:
+        engine.dispose()
+        _remove(path)
+        raise
+    engine.dispose()
+    seconds = time.monotonic() - began
+    return Done(done.events, seconds, done.hash, done.end, begun, made)
+
+
+def _file(app: "App", request: Request) -> Path | None:
+    """The file to make; None for a database that is there."""
+    named = request.into
+    if "://" in named:
+        try:
+            url = make_url(named)
+            live = url == make_url(app.settings.database)
+        except ArgumentError as error:
+            raise NoTarget(f"--into {named!r} is no database URL: {error}") from error
+        if live:
+            raise NoTarget(f"{named} is the live database; name another one")
+        if url.get_backend_name() == "sqlite" and url.database:
+            # A file, however it is named: it has to be new.
+            named = url.database
+    if "://" in named:
+        if request.every is not None or request.snapshots is not None:
+            raise NoTarget(f"snapshots are of SQLite alone: name a file, and not {request.into}")
+        return None
+    path = Path(named).absolute()
+    if path.exists():
+        raise NoTarget(f"{path} exists; name a file that does not, or remove it")
+    if not path.parent.is_dir():
+        raise NoTarget(f"{path} cannot be made: its folder does not exist; make it")
+    if database.sqlite_url(path) == app.settings.database:
+        raise NoTarget(f"{path} is the live database; name another file")
+    return path
+
+
+def _check_empty(engine: Engine) -> None:
+    if not is_empty(engine):
+        raise NoTarget(
+            f"database {engine.url.render_as_string(hide_password=True)} holds tables; "
+            "name an empty one"
+        )
+
+
+def _begin(request: Request, path: Path | None) -> int:
+    """Put the nearest snapshot where the tables are to be; how many events it holds."""
+    if request.snapshots is None or path is None:
+        return 0
+    if request.start is not None:
+        raise NoTarget(
+            "--from and --snapshots exclude each other: a snapshot holds what was before"
+        )
+    if not request.snapshots.is_dir():
+        raise NoTarget(f"{request.snapshots} is no folder; name the .snapshots of a replay")
+    found = snapshots.nearest(request.snapshots, request.end)
+    if found is None:
+        return 0
+    shutil.copyfile(found.path, path)
+    return found.events
+
+
+def _remove(path: Path | None) -> None:
+    if path is not None:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def opened_snapshot(path: Path | None) -> Iterator[Engine | None]:
+    """The tables of a snapshot, where one is named."""
+    if path is None:
+        yield None
+        return
+    if not path.is_file():
+        raise NoTarget(f"{path} does not exist; name a file of a replay's .snapshots")
+    engine = database.open_database(database.sqlite_url(path))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def scratch(path: Path) -> Iterator[Engine]:
+    """Empty tables in a file that its folder takes with it."""
+    engine = database.open_database(database.sqlite_url(path))
+    try:
+        upgrade(engine)
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def changed_scheduler(settings: Scheduler, changed: Sequence[str]) -> Scheduler:
+    """The settings with each KEY=VALUE in force. Raises ConfigurationError."""
+    values = settings.model_dump()
+    for one in changed:
+        key, equals, value = one.partition("=")
+        name = key.strip().removeprefix(_PREFIX)
+        if not equals or not key.strip().startswith(_PREFIX) or name not in values:
+            known = ", ".join(f"{_PREFIX}{each}" for each in values)
+            raise ConfigurationError(
+                f"--set {one!r} sets nothing here; write KEY=VALUE with {known}"
+            )
+        values[name] = value.strip()
+    try:
+        return Scheduler.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise ConfigurationError(
+            f"--set {_PREFIX}{name}: {problem['msg']} (got {str(problem.get('input'))[:80]!r})"
+        ) from error

@@ -1,0 +1,287 @@
+"""What other settings of the scheduler would have made of a log that is there.
+
+    past = lived(connection)                             the cycles that there were, from the tables
+    whatif(log, engine, past, environments, settings)    those that there would have been
+
+The log is folded in the order of recording into tables of its own (`engine`), and where time
+passes the scheduler's own `decide` is asked. What the agents did is the log's. What follows from
+the cycles themselves (the rollouts that none has read, cool-down, back-off, budget) follows from
+those that would have begun. How long each would have run and how it would have come out nobody
+knows: the n-th of an agent is taken to be like the n-th that it had, and one beyond those to last
+as long as the middle one of them and to be promoted.
+
+With unchanged settings, and looks as close as the leader's, that gives the cycles that there were.
+Nothing is appended. Not covered: traffic and rounds that other cycles would have brought about;
+priorities move where the log's own rounds closed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, Engine
+
+from consumers import agents, database, learning
+from consumers.learning import CycleRow
+from consumers.position import position
+from consumers.runner import Runner
+from consumers.scheduling import Unread, rollouts_within, unread_since
+from consumers.tally import Pair
+from daemon.scheduler import Due, Facts, Waiting, decide, turning_points
+from events.archive import Cut
+from events.envelope import parse_timestamp
+from events.log import EventLog
+from events.position import Position
+from events.spans import Span, in_time, starts
+from events.streams import LEARNING, ROLLOUTS
+
+if TYPE_CHECKING:
+    from daemon.settings import Scheduler
+
+_LIKE_PROMOTED: Final = "promoted"
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A cycle that there was."""
+
+    row: CycleRow
+    rollouts: int
+    """That it read and none before it."""
+    seconds: float | None
+    """None: it is open."""
+    job_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Would:
+    """A cycle that would have begun."""
+
+    alias: str
+    base: str
+    number: int
+    at: datetime
+    trigger: str
+    reason: str
+    rollouts: int
+    """That no cycle before it has read."""
+    failures: int
+    priority: float
+    position: Position
+    ends: datetime
+    """As the cycle that it is taken to be like."""
+    outcome: str | None
+    job_seconds: float
+
+
+@dataclass(slots=True)
+class Supposed:
+    """What would have been."""
+
+    looks: int = 0
+    cycles: list[Would] = field(default_factory=list)
+    waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Alias -> what its next cycle would wait for at the end."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """How it would have gone with one agent on one base."""
+
+    pair: Pair
+    past: Sequence[Lived]
+    cycles: list[Would] = field(default_factory=list)
+    read: Position = field(default_factory=dict)
+    decided: int = -1
+    """Offset of `learning` at which the last one would have begun."""
+
+    def next_like(self) -> tuple[float, str | None, float]:
+        """Seconds, outcome and seconds of its job of the next one."""
+        over = [one for one in self.past if one.seconds is not None]
+        if len(self.cycles) < len(self.past):
+            same = self.past[len(self.cycles)]
+            if same.seconds is not None:
+                return same.seconds, same.row.outcome, same.job_seconds
+        if not over:
+            return 0.0, _LIKE_PROMOTED, 0.0
+        middle = median(one.seconds for one in over if one.seconds is not None)
+        return middle, _LIKE_PROMOTED, median(one.job_seconds for one in over)
+
+
+def lived(connection: Connection) -> list[Lived]:
+    """The cycles that there were, the first one first."""
+    jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
+    found: list[Lived] = []
+    read: dict[tuple[str, str], int] = {}
+    for row in reversed(learning.cycles(connection)):
+        within = rollouts_within(connection, row.alias, row.base, row.position)
+        before = read.get((row.alias, row.base), 0)
+        read[row.alias, row.base] = within
+        found.append(Lived(row, within - before, _seconds(row), jobs.get(row.cycle, 0.0)))
+    return found
+
+
+def _seconds(row: CycleRow) -> float | None:
+    if row.started is None or row.ended is None:
+        return None
+    return (parse_timestamp(row.ended) - parse_timestamp(row.started)).total_seconds()
+
+
+def whatif(
+    log: EventLog,
+    engine: Engine,
+    past: Sequence[Lived],
+    environments: Mapping[str, str],
+    settings: "Scheduler",
+    *,
+    end: Cut,
+    every_ms: int,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Supposed:
+    """Walk `log` to `end` and ask at least every `every_ms` in which something was recorded.
+    `environments` says where an agent's tasks are played (none: nothing begins)."""
+    walk = _Walk(past, environments, settings)
+    runner = Runner(Span(log, end), engine, on_progress=advance)
+    for cut, now, until in _looks(log, end, every_ms):
+        runner.catch_up(until=cut)
+        with database.reading(engine) as connection:
+            walk.look(connection, cut, now, until)
+    return walk.found
+
+
+class _Walk:
+    """The would-be cycles of all agents, look by look."""
+
+    def __init__(
+        self, past: Sequence[Lived], environments: Mapping[str, str], settings: "Scheduler"
+    ) -> None:
+        self.found = Supposed()
+        self._past = past
+        self._environments = environments
+        self._settings = settings
+        self._courses: dict[Pair, _Course] = {}
+
+    def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
+        """Ask at `now`, and at every moment before `until` at which time may change the answer."""
+        self.found.looks += 1
+        for pair in agents.present(connection):
+            course = self._course(pair)
+            moment: datetime | None = now
+            unread = self._unread(connection, course)
+            while moment is not None:
+                facts = self._facts(course, unread, moment)
+                decided = decide(facts, self._settings, moment)
+                if isinstance(decided, Due):
+                    self._begin(connection, course, facts, decided, cut, moment)
+                    unread = self._unread(connection, course)
+                    facts = self._facts(course, unread, moment)
+                else:
+                    self._wait(pair, decided)
+                moment = self._next(course, facts, moment, until)
+
+    def _course(self, pair: Pair) -> _Course:
+        if pair not in self._courses:
+            past = [one for one in self._past if (one.row.alias, one.row.base) == pair]
+            self._courses[pair] = _Course(pair, past)
+        return self._courses[pair]
+
+    def _wait(self, pair: Pair, decided: Waiting) -> None:
+        self.found.waiting[pair.alias] = decided.missing
+
+    def _unread(self, connection: Connection, course: _Course) -> Unread:
+        return unread_since(connection, *course.pair, course.read, course.decided)
+
+    def _facts(self, course: _Course, unread: Unread, now: datetime) -> Facts:
+        last = course.cycles[-1] if course.cycles else None
+        return Facts(
+            alias=course.pair.alias,
+            base=course.pair.base,
+            environment=self._environments.get(course.pair.alias),
+            position=course.read,
+            number=len(course.cycles) + 1,
+            is_open=any(one.ends > now for one in self._of_alias(course.pair.alias)),
+            rollouts=unread.rollouts,
+            failures=unread.failed,
+            priority=unread.priority,
+            first_seen=None if unread.first_seen is None else parse_timestamp(unread.first_seen),
+            last_started=None if last is None else last.at,
+            last_ended=None if last is None or last.ends > now else last.ends,
+            fruitless=_fruitless(course.cycles, now),
+            minutes_today=self._minutes(now),
+            asked=unread.asked,
+        )
+
+    def _of_alias(self, alias: str) -> Iterator[Would]:
+        return (one for one in self.found.cycles if one.alias == alias)
+
+    def _minutes(self, now: datetime) -> float:
+        ended = (one for one in self.found.cycles if one.ends <= now)
+        return sum(one.job_seconds for one in ended if one.ends.date() == now.date()) / 60
+
+    def _begin(
+        self,
+        connection: Connection,
+        course: _Course,
+        facts: Facts,
+        due: Due,
+        cut: Cut,
+        now: datetime,
+    ) -> None:
+        seconds, outcome, job_seconds = course.next_like()
+        course.read = {ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})}
+        course.decided = cut[LEARNING.name, 0] - 1
+        begun = Would(
+            alias=facts.alias,
+            base=facts.base,
+            number=facts.number,
+            at=now,
+            trigger=due.trigger,
+            reason=due.reason,
+            rollouts=facts.rollouts,
+            failures=facts.failures,
+            priority=facts.priority,
+            position=course.read,
+            ends=now + timedelta(seconds=seconds),
+            outcome=outcome,
+            job_seconds=job_seconds,
+        )
+        course.cycles.append(begun)
+        self.found.cycles.append(begun)
+
+    def _next(
+        self, course: _Course, facts: Facts, now: datetime, until: datetime
+    ) -> datetime | None:
+        """The next moment of interest before `until`."""
+        ends = [one.ends for one in self._of_alias(course.pair.alias) if one.ends > now]
+        moments = sorted([*ends, *turning_points(facts, self._settings, now)])
+        return next((moment for moment in moments if moment < until), None)
+
+
+def _fruitless(cycles: Sequence[Would], now: datetime) -> int:
+    count = 0
+    for one in reversed([each for each in cycles if each.ends <= now]):
+        if one.outcome == _LIKE_PROMOTED:
+            break
+        count += one.outcome not in (None, "cancelled")
+    return count
+
+
+def _looks(log: EventLog, end: Cut, every_ms: int) -> Iterator[tuple[Cut, datetime, datetime]]:
+    """Where the log stood at each look, when that is, and when the next thing was recorded."""
+    cut = starts(log)
+    first = last = None
+    for record in in_time(log, dict(cut), end):
+        if first is not None and last is not None and record.recorded_ms - first >= every_ms:
+            yield dict(cut), _moment(last), _moment(record.recorded_ms)
+            first = None
+        cut[record.stream, record.partition] = record.offset + 1
+        first = record.recorded_ms if first is None else first
+        last = max(record.recorded_ms, last or record.recorded_ms)
+    if last is not None:
+        yield dict(cut), _moment(last), _moment(last)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,107 @@
+"""Segments: records of one partition as bytes, exactly as a log holds them.
+
+    "kintsugi segment 1 STREAM/PARTITION\\n"
+    per record    offset u64 | recorded_ms i64 | sequence u64 | lengths u32 of source, key, headers,
+                  value | source | key | headers (as sqlite_file.py packs them) | value
+
+All little-endian. On disk a segment is one zstd frame. Its hash is taken over the bytes before
+compression, so that it says what is in it whatever compressed it.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import zstandard
+
+from events.errors import LogCorrupt
+from events.log import Record
+from events.sqlite_file import pack_headers, unpack_headers
+
+RECORDS: Final = 10_000
+"""Of one segment at most."""
+
+BYTES: Final = 8 << 20
+"""After so many before compression a segment is closed: a few are held in memory at once."""
+
+_FRAME: Final = struct.Struct("<QqQIIII")
+
+_MOST_BYTES: Final = BYTES + (16 << 20)
+"""No segment is larger: it is closed after the record with which it gets large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A segment on its way to the disk."""
+
+    stored: bytes
+    size: int
+    """Before compression."""
+    sha256: str
+
+
+def framed(record: Record) -> bytes:
+    """One record as it stands in a segment."""
+    source, key = record.source.encode(), record.key.encode()
+    headers = pack_headers(record.headers)
+    lengths = (len(source), len(key), len(headers), len(record.value))
+    head = _FRAME.pack(record.offset, record.recorded_ms, record.sequence, *lengths)
+    return b"".join((head, source, key, headers, record.value))
+
+
+def digest(record: Record) -> str:
+    """Of everything that a record holds."""
+    return sha256(framed(record)).hexdigest()
+
+
+def packed(stream: str, partition: int, frames: Iterable[bytes]) -> Packed:
+    """A segment of records that were framed."""
+    content = b"".join((_title(stream, partition), *frames))
+    # Its length is in the frame, so that reading knows beforehand how much comes.
+    stored = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content)
+    return Packed(stored, len(content), sha256(content).hexdigest())
+
+
+def unpacked(stream: str, partition: int, stored: bytes, expected: str, name: str) -> list[Record]:
+    """The records of a segment; raises LogCorrupt, with its name, where it is not what its hash
+    says."""
+    try:
+        content = zstandard.ZstdDecompressor().decompress(stored, max_output_size=_MOST_BYTES)
+    except zstandard.ZstdError as error:
+        raise _damaged(name, str(error)) from error
+    found = sha256(content).hexdigest()
+    if found != expected:
+        raise _damaged(name, f"its sha256 is {found}, and not {expected}")
+    title = _title(stream, partition)
+    if not content.startswith(title):
+        raise _damaged(name, f"it is not of {stream}/{partition}")
+    return _records(stream, partition, content, len(title))
+
+
+def _records(stream: str, partition: int, content: bytes, at: int) -> list[Record]:
+    records: list[Record] = []
+    while at < len(content):
+        offset, recorded_ms, sequence, *lengths = _FRAME.unpack_from(content, at)
+        at += _FRAME.size
+        parts: list[bytes] = []
+        for length in lengths:
+            parts.append(content[at : at + length])
+            at += length
+        source, key, headers, value = parts
+        records.append(
+            Record(
+                stream, partition, offset, source.decode(), sequence, key.decode(),
+                unpack_headers(headers), value, recorded_ms,
+            )
+        )  # fmt: skip
+    return records
+
+
+def _title(stream: str, partition: int) -> bytes:
+    return f"kintsugi segment 1 {stream}/{partition}\n".encode()
+
+
+def _damaged(name: str, why: str) -> LogCorrupt:
+    return LogCorrupt(f"segment {name} is damaged: {why}; restore it from another copy")

@@ -1,0 +1,174 @@
+"""Views of a log that can be read only: a part of it, and an archive that goes on as a log.
+
+    Span(log, end)           the log as it was when it ended at `end`
+    Continued(archive, log)  the archive, and from where the log starts the log
+    cut_at(log, moment)      where a log ended at a moment
+    in_time(log, start, end) its records in the order in which they were recorded
+
+Not covered: clocks that were set back. Within a partition the order is that of the offsets, and the
+cut at a moment is found by halving, as if times only grew.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from events.archive import Archive, Cut, ends
+from events.errors import LogError, LogReadOnly, LogTruncated
+from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, read_all
+from events.streams import STREAMS
+
+
+class _View:
+    """What a log that only shows others refuses."""
+
+    def append(self, entries: Sequence[Entry]) -> list[Place]:
+        self._refuse()
+
+    def trim(self, stream: str, partition: int, before: int) -> None:
+        self._refuse()
+
+    def close(self) -> None:
+        """Whoever opened what is shown closes it."""
+
+    def _refuse(self) -> NoReturn:
+        raise LogReadOnly("a replay only reads; append to the log itself")
+
+
+class Span(_View):
+    """A log up to a cut: what lies behind it is not there, whoever asks for it."""
+
+    def __init__(self, log: EventLog, end: Cut) -> None:
+        self._log = log
+        self._end = end
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        end = self._end[stream, partition]
+        check_bounds(stream, partition, offset, self._log.start(stream)[partition], end)
+        if offset == end:
+            return []
+        found = self._log.read(stream, partition, offset, min(limit, end - offset), max_bytes)
+        return [record for record in found if record.offset < end]
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        return self._log.start(stream)
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        return tuple(self._end[stream, p] for p in range(STREAMS[stream].partitions))
+
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
+        return any(self._end[at] > offset for at, offset in cursor.items())
+
+
+class Continued(_View):
+    """An archive, and the log that it was exported from, for what the archive does not have.
+
+    Raises LogTruncated where events between the two are in neither, LogError where they do not hold
+    the same where they overlap.
+    """
+
+    def __init__(self, archive: Archive, log: EventLog) -> None:
+        self._archive = archive
+        self._log = log
+        self._starts = {stream: log.start(stream) for stream in STREAMS}
+        for stream in STREAMS:
+            for partition in range(STREAMS[stream].partitions):
+                self._check(stream, partition)
+
+    def _check(self, stream: str, partition: int) -> None:
+        start, end = self._starts[stream][partition], self._log.end(stream)[partition]
+        kept_from, kept_to = (
+            self._archive.start(stream)[partition], self._archive.end(stream)[partition],
+        )  # fmt: skip
+        if start == end == 0:
+            return  # nothing was recorded here: the archive is all there is
+        if kept_to < start:
+            raise LogTruncated(
+                f"{stream}/{partition} starts at offset {start}, and {self._archive.folder} ends "
+                f"at {kept_to}; the events between are in neither, name a later archive"
+            )
+        common = min(kept_to, end) - 1
+        if common < max(start, kept_from):
+            return
+        ours, theirs = (
+            log.read(stream, partition, common, limit=1) for log in (self._log, self._archive)
+        )
+        if ours != theirs:
+            raise LogError(
+                f"{self._archive.folder} is an archive of another log: {stream}/{partition} offset "
+                f"{common} is another event there; name one of this log"
+            )
+
+    def read(
+        self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
+    ) -> list[Record]:
+        beyond = self._log.end(stream)[partition] <= offset < self._archive.end(stream)[partition]
+        if offset < self._starts[stream][partition] or beyond:
+            return self._archive.read(stream, partition, offset, limit, max_bytes)
+        return self._log.read(stream, partition, offset, limit, max_bytes)
+
+    def start(self, stream: str) -> tuple[int, ...]:
+        return tuple(map(min, self._archive.start(stream), self._starts[stream]))
+
+    def end(self, stream: str) -> tuple[int, ...]:
+        return tuple(map(max, self._archive.end(stream), self._log.end(stream)))
+
+    def wait(self, cursor: Cursor, timeout_seconds: float) -> bool:
+        ended = all(
+            self._archive.end(stream)[p] <= offset for (stream, p), offset in cursor.items()
+        )
+        return not ended or self._log.wait(cursor, timeout_seconds)
+
+
+def starts(log: EventLog) -> Cut:
+    """Where a log starts."""
+    return {(stream, p): at for stream in STREAMS for p, at in enumerate(log.start(stream))}
+
+
+def cut_at(log: EventLog, recorded_ms: int) -> Cut:
+    """Where the log ended when everything up to a moment was recorded, and nothing later."""
+    until = ends(log)
+    return {
+        at: _first_after(log, at, first, until[at], recorded_ms)
+        for at, first in starts(log).items()
+    }
+
+
+def _first_after(log: EventLog, at: tuple[str, int], low: int, high: int, recorded_ms: int) -> int:
+    while low < high:
+        middle = (low + high) // 2
+        found = log.read(*at, middle, limit=1)
+        if found and found[0].offset < high and found[0].recorded_ms <= recorded_ms:
+            low = found[0].offset + 1
+        else:
+            high = middle
+    return low
+
+
+def in_time(log: EventLog, start: Cut, end: Cut) -> Iterator[Record]:
+    """The records from `start` to before `end`, of all partitions, as they were recorded."""
+    yield from heapq.merge(
+        *(_records(log, at, first, end[at]) for at, first in start.items()),
+        key=lambda record: record.recorded_ms,
+    )
+
+
+def recorded_span(log: EventLog, end: Cut) -> tuple[int, int]:
+    """When the first and the last event before `end` were recorded; zeros where there is none."""
+    first = [
+        log.read(*at, offset, limit=1) for at, offset in starts(log).items() if offset < end[at]
+    ]
+    last = [
+        log.read(*at, end[at] - 1, limit=1)
+        for at, offset in starts(log).items()
+        if offset < end[at]
+    ]
+    firsts, lasts = ([page[0].recorded_ms for page in pages if page] for pages in (first, last))
+    return (min(firsts), max(lasts)) if firsts and lasts else (0, 0)
+
+
+def _records(log: EventLog, at: tuple[str, int], first: int, end: int) -> Iterator[Record]:
+    for page in read_all(log, *at, first, end):
+        yield from page

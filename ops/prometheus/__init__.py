@@ -1,0 +1,1 @@
+"""Prometheus beside kintsugi: its configuration, rules, and a real one for tests."""

@@ -1,0 +1,103 @@
+"""A home in which the loop has been round once, and how its metrics are read."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from consumers import learning
+from daemon.app import App
+from daemon.jobs.attempts import JobFolder
+from daemon.jobs.chosen import jobs_of
+from daemon.jobs.runner import Job
+from daemon.leader import Leader
+from daemon.leadership import Leadership
+from daemon.serving.decisions import Decisions
+from daemon.settings import Agent, Log, Metrics, Scheduler, Settings
+from daemon.solver.metrics import StepMetrics
+from daemon.solver.progress import Progress
+from events.envelope import utc_now
+from events.learning import Decision
+from tests.consumers.cycling import job_over
+from tests.consumers.deciding import decided, evaluated, produced, routed, staged
+from tests.consumers.folding import ended
+from tests.daemon.written import Fixed
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+ADAPTER = "agent-1"
+
+UPDATE = Progress(
+    batch=2, steps=2, rollouts=128, budget=1280, rollout_seconds=3.0, update_seconds=1.0,
+    metrics=StepMetrics(
+        step=2, updated=True, rollouts=64, refused=0, groups=8, informative=0.5, success=0.25,
+        reward=0.3, malformed=0.0, zero_advantage=0.5, mismatch_mean=0.001, mismatch_max=0.02,
+        kl=0.01, entropy=1.5, gradient_norm=0.7,
+    ),
+)  # fmt: skip
+"""What the learner says of an update."""
+
+
+def settings_of(home: Path, port: int | None = None) -> Settings:
+    """Of a home whose next cycle does not begin by itself."""
+    return Settings(
+        home=home, log=Log(durability="process"), metrics=Metrics(port=port),
+        scheduler=Scheduler(min_rollouts=2, min_failures=1, cooldown_seconds=1e6),
+        agents=(Agent(alias="agent", environment="shop"),),
+    )  # fmt: skip
+
+
+def once_round(app: App) -> None:
+    """Two failures, a cycle, its job, and the adapter as a canary beside the base."""
+    app.append([ended("fails", utc_now()), ended("fails-too", utc_now(), session="s")])
+    leadership = Leadership(app)
+    leader = Leader(app, Fixed(), leadership)
+    leader.tick()
+    with app.reading() as connection:
+        (job,) = learning.open_jobs(connection)
+    folder = JobFolder(jobs_of(app.settings).folder(job.job))
+    folder.prepare(Job(job.job, job.spec))
+    attempt = folder.begin(1)
+    lines = ['{"heartbeat": {"seconds": 0.1}}', UPDATE.model_dump_json(exclude_none=True)]
+    attempt.with_suffix(".out").write_text("\n".join([*lines, '{"heartbeat": {"seconds": 2}}', ""]))
+    say(app, job_over(), *gated(ADAPTER), routed("canary", {ADAPTER: 0.25, None: 0.75}))
+    leadership.resign()
+
+
+def gated(adapter: str) -> tuple[Decision, ...]:
+    """The way of an adapter of the home's job up to a passed gate."""
+    with_job = produced(adapter).model_copy(update={"job": job_over().job})
+    return with_job, staged(adapter), evaluated(adapter), decided(adapter, "PROMOTE")
+
+
+def say(app: App, *decisions: Decision) -> None:
+    """Append and fold; each must count."""
+    taken = Decisions(app)
+    for number, data in enumerate(decisions):
+        taken.take(data, f"{data.key()} {number}", data.TYPE)
+
+
+@contextmanager
+def registered(*collectors: Collector) -> Iterator[CollectorRegistry]:
+    """A registry of these."""
+    registry = CollectorRegistry()
+    for one in collectors:
+        registry.register(one)
+    yield registry
+
+
+def series(metrics: Iterable[Metric]) -> Series:
+    """Every sample by its name and labels."""
+    return {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in metrics
+        for one in family.samples
+    }
+
+
+def labelled(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A series."""
+    return name, tuple(sorted(labels.items()))

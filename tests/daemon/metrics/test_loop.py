@@ -1,0 +1,233 @@
+"""What is told of the loop: read from real tables, and bounded whatever they hold."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from daemon.app import App
+from daemon.metrics import jobs, log, loop
+from daemon.metrics.sheet import Sheet
+from daemon.settings import Settings
+from events.envelope import utc_now
+from events.learning import Decision
+from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
+from tests.consumers.folding import ended
+from tests.daemon.metrics.scene import (
+    ADAPTER,
+    UPDATE,
+    Series,
+    labelled,
+    once_round,
+    series,
+    settings_of,
+)
+
+VERSIONS = 500
+
+
+@pytest.fixture
+def app(tmp_path: Path, clean: Path) -> Iterator[App]:
+    """A home whose loop has been round once."""
+    with App(settings_of(tmp_path / "home")) as app:
+        once_round(app)
+        yield app
+
+
+def told(app: App) -> Series:
+    """The figures of the loop."""
+    sheet = Sheet(loop.LOOP)
+    loop.read(app, sheet)
+    return series(sheet.metrics())
+
+
+def test_a_canary_is_told_of_from_its_patterns_to_its_share(app: App) -> None:
+    found = told(app)
+
+    def value(name: str, **labels: str) -> float:
+        return found[labelled(f"kintsugi_{name}", **labels)]
+
+    assert value("agents") == 1
+    assert value("cycle_number", alias="agent") == 1
+    stages = {stage: value("cycle_stage", alias="agent", stage=stage) for stage in loop.STAGES}
+    assert [stage for stage, holds in stages.items() if holds] == ["watch"]
+    since = value("cycle_stage_entered_timestamp_seconds", alias="agent")
+    assert timedelta() <= timedelta(seconds=utc_now().timestamp() - since) < timedelta(minutes=5)
+    assert value("tasks_written_total", alias="agent", verdict="accepted") == 2
+    assert value("tasks_written_total", alias="agent", verdict="rejected") == 1
+    assert value("jobs_total", alias="agent", outcome="trained") == 1
+    assert value("jobs_open", alias="agent") == 0
+    assert value("gate_decisions_total", alias="agent", decision="promote") == 1
+    assert value("gate_decisions_total", alias="agent", decision="reject") == 0
+    assert value("gate_pass_ratio", alias="agent", side="candidate") == 0.75
+    assert value("adapters", alias="agent", state="canary") == 1
+    assert value("adapter_entries_total", alias="agent", state="gated") == 1
+    assert value("route_weight_ratio", alias="agent", slot="canary") == 0.25
+    assert value("route_weight_ratio", alias="agent", slot="base") == 0.75
+    assert value("route_info", alias="agent", slot="canary", adapter=ADAPTER) == 1
+    assert value("leader_epoch") == 1
+    stops = {
+        dict(labels)["stop"]
+        for name, labels in found
+        if name == "kintsugi_cycle_last_success_timestamp_seconds"
+    }
+    assert stops == {"diagnose", "propose", "train", "gate", "canary"}
+    # Judged by nobody live: no rate is better than one of nothing.
+    assert labelled("kintsugi_live_pass_ratio", alias="agent", slot="canary") not in found
+    assert value("live_judged_sessions", alias="agent", slot="canary") == 0
+
+
+def test_priorities_come_by_category(app: App) -> None:
+    found = told(app)
+    weights = {
+        dict(labels)["category"]: value
+        for (name, labels), value in found.items()
+        if name == "kintsugi_pattern_priority"
+    }
+    with app.reading() as connection:
+        from consumers.reads import pattern_lines
+
+        lines = pattern_lines(connection)
+    assert sum(weights.values()) == pytest.approx(sum(one.priority for one in lines))
+    assert found[labelled("kintsugi_patterns", alias="agent", status="new")] == len(lines)
+
+
+def lives(count: int) -> Iterator[Decision]:
+    """Adapters that come one after the other, each of them until the next one has its place."""
+    before: str | None = ADAPTER
+    yield routed("promoted", {ADAPTER: 1})
+    for number in range(count):
+        name = f"version-{number}"
+        yield from (produced(name), staged(name), evaluated(name, before))
+        yield decided(name, "PROMOTE", before)
+        yield routed("promoted", {name: 1})
+        assert before is not None
+        yield from (moved(before, "unloaded"), moved(before, "collected"))
+        before = name
+
+
+def test_500_versions_of_an_adapter_leave_as_many_series_as_one(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from events.codec import encode
+    from events.envelope import Envelope, minted_id
+
+    def appended(decisions: Iterator[Decision]) -> None:
+        entries = []
+        for data in decisions:
+            envelope = Envelope(
+                id=minted_id(), type=data.TYPE, version=data.VERSION, subject=data.key(),
+                time=utc_now(),
+            )  # fmt: skip
+            entries.append(encode(envelope, data, 1).entry)
+        app.append(entries)
+        app.settle()
+
+    promoted = list(lives(VERSIONS))
+    appended(iter(promoted[:8]))
+    first = told(app)
+    appended(iter(promoted[8:]))
+    last = told(app)
+    assert last[labelled("kintsugi_adapters", alias="agent", state="collected")] == VERSIONS
+    entered = labelled("kintsugi_adapter_entries_total", alias="agent", state="promoted")
+    assert last[entered] == VERSIONS + 1
+
+    def unnamed(found: Series) -> set[object]:
+        return {
+            (name, tuple(pair for pair in labels if pair[0] != "adapter")) for name, labels in found
+        }
+
+    assert unnamed(last) == unnamed(first)
+    assert len(last) == len(first)
+    named = {dict(labels)["adapter"] for name, labels in last if name == "kintsugi_route_info"}
+    assert named == {f"version-{VERSIONS - 1}"}
+
+
+def test_agents_beyond_the_limit_are_counted_and_told_no_more_of(app: App) -> None:
+    some = loop.MOST_AGENTS + 10
+    app.append([ended(f"of-{one}", utc_now(), alias=f"a-{one}") for one in range(some)])
+    app.settle()
+    found = told(app)
+    aliases = {value for _, labels in found for name, value in labels if name == "alias"}
+    assert len(aliases) == loop.MOST_AGENTS
+    assert "agent" in aliases, "that of the settings comes first"
+    assert found[labelled("kintsugi_agents")] == some + 1
+
+
+def test_the_newest_update_of_a_job_is_told(app: App) -> None:
+    sheet = Sheet(jobs.JOBS)
+    from daemon.jobs.chosen import jobs_of
+
+    jobs.read(app, sheet, jobs_of(app.settings).folder)
+    found = series(sheet.metrics())
+    assert UPDATE.metrics is not None
+    for field, family in jobs.OF_UPDATES.items():
+        assert found[labelled(family.name, alias="agent")] == getattr(UPDATE.metrics, field), field
+    assert found[labelled("kintsugi_job_rollouts", alias="agent")] == 128
+    assert labelled("kintsugi_job_heartbeat_timestamp_seconds", alias="agent") in found
+
+
+def test_a_fold_that_is_behind_is_told_by_events_and_by_age(app: App) -> None:
+    def lag() -> Series:
+        sheet = Sheet(log.LOG)
+        log.read(app, sheet)
+        return series(sheet.metrics())
+
+    def behind(found: Series) -> float:
+        return sum(
+            value for (name, _), value in found.items() if name == "kintsugi_projection_lag_events"
+        )
+
+    oldest = labelled(
+        "kintsugi_projection_oldest_unfolded_timestamp_seconds",
+        projection="history", stream="rollouts",
+    )  # fmt: skip
+    found = lag()
+    assert (behind(found), oldest in found) == (0, False)
+    app.append([ended("later"), ended("later-still")])
+    found = lag()
+    assert (behind(found), found[oldest]) == (2, 0.001)
+    state = labelled("kintsugi_projection_state", projection="history", state="live")
+    assert found[state] == 1
+
+
+def test_another_version_of_the_folds_is_told_as_a_halt(app: App) -> None:
+    from sqlalchemy import update
+
+    from consumers.tables import Projection
+
+    with app.engine.begin() as connection:
+        connection.execute(update(Projection.table()).values(fold_version=0))
+    sheet = Sheet(log.LOG)
+    log.read(app, sheet)
+    halted = labelled("kintsugi_projection_state", projection="history", state="halted")
+    assert series(sheet.metrics())[halted] == 1
+
+
+def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -> None:
+    home = tmp_path / "home"
+    settings = settings_of(home)
+    with App(settings) as app:
+        once_round(app)
+    seen = loop.loop(settings)
+    seen._kept_seconds = 0.0  # every question is answered anew
+    with seen:
+        before = series(seen.collect())
+        (home / "kintsugi.db").write_bytes(b"no database" * 1000)
+        after = series(seen.collect())
+    assert before[labelled("kintsugi_loop_readable")] == 1
+    assert after[labelled("kintsugi_loop_readable")] == 0
+    at = labelled("kintsugi_loop_read_timestamp_seconds")
+    assert after[at] == before[at] > 0
+    weight = labelled("kintsugi_route_weight_ratio", alias="agent", slot="canary")
+    assert after[weight] == before[weight], "what was read last stays, with its age"
+
+
+def test_settings_without_a_port_expose_nothing() -> None:
+    from daemon.metrics.exposition import exposed, port_of
+
+    settings = Settings()
+    assert port_of(settings, "work") is None
+    with exposed(settings, "work") as registry:
+        assert registry.get_sample_value("kintsugi_poll_last_return_timestamp_seconds") is None

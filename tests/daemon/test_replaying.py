@@ -1,0 +1,225 @@
+"""Replay, diff, whatif, export and import as a person uses them, over a recorded home."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.app import App
+from daemon.replaying import changed_scheduler
+from daemon.settings import ConfigurationError, Scheduler, load
+from daemon.whatif import whatif
+from events.archive import ends
+from events.codec import encode
+from events.envelope import Envelope, derived_id
+from events.learning import CycleEnded, CycleStarted, LeaderClaimed
+from events.log import Entry
+from events.memory import MemoryLog
+from tests.consumers.cycling import cycle_id, over
+from tests.consumers.folding import at, fold, folded_position, fresh, rollout
+from tests.daemon.conftest import Kintsugi
+
+EVERY_10 = Scheduler(
+    min_rollouts=10, min_failures=1, min_priority=1e9, cooldown_seconds=30, max_age_seconds=1e9,
+    backoff=2, tick_seconds=1,
+)  # fmt: skip
+
+
+def content_of(home: Path) -> list[Any]:
+    """Everything that the home's log and tables hold."""
+    found: list[Any] = []
+    for file in ("log.db", "kintsugi.db"):
+        with closing(sqlite3.connect(home / file)) as connection:
+            found.append(list(connection.iterdump()))
+    return found
+
+
+def test_a_home_is_restored_on_an_empty_machine(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    live = kintsugi("rebuild", "--json").json
+    exported = kintsugi("log", "export", tmp_path / "kept", "--json").json
+    there = tmp_path / "there"
+    restored = kintsugi("log", "import", tmp_path / "kept", "--home", there, "--json").json
+    assert restored == {"events": exported["events"], "blobs": 0, "head": exported["head"]}
+    again = kintsugi("rebuild", "--home", there, "--json").json
+    assert (again["hash"], again["equal"]) == (live["hash"], True)
+    compared = kintsugi("diff", imported, there, "--json").json
+    assert (compared["kind"], compared["equal"]) == ("log", True)
+    assert kintsugi("log", "verify", "--home", there).code == 0
+    refused = kintsugi("log", "import", tmp_path / "kept", "--home", there)
+    assert (refused.code, "is there already" in refused.err) == (4, True)
+
+
+def test_a_rebuild_reads_the_archive_and_then_the_log(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    live = kintsugi("rebuild", "--json").json
+    kintsugi("log", "export", tmp_path / "kept")
+    with App(load()) as app:
+        for partition, end in enumerate(app.spool.end("rollouts")):
+            app.spool.trim("rollouts", partition, end)
+    assert kintsugi("rebuild").code == 4, "the log alone does not hold it any more"
+    found = kintsugi("rebuild", "--archive", tmp_path / "kept", "--json").json
+    assert (found["hash"], found["equal"], found["events"]) == (
+        live["hash"], True, live["events"],
+    )  # fmt: skip
+
+
+def test_nothing_that_only_looks_changes_a_home(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    kintsugi("rebuild")
+    before = content_of(imported)
+    live = kintsugi("rebuild", "--json").json["hash"]
+    replayed = kintsugi("replay", "--into", tmp_path / "then.db", "--every", "2", "--json").json
+    assert (replayed["hash"], replayed["events"], replayed["snapshots"]) == (live, 6, 3)
+    assert kintsugi("whatif", "--set", "scheduler.min_rollouts=1", "--json").code == 0
+    assert kintsugi("log", "export", tmp_path / "kept").code == 0
+    assert kintsugi("diff", tmp_path / "then.db", imported / "kintsugi.db").code == 0
+    assert content_of(imported) == before
+
+
+def test_a_replay_ends_where_it_is_told(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
+    early = kintsugi("replay", "--into", tmp_path / "early.db", "--to", "learning@0", "--json")
+    assert early.json["events"] == 0
+    whole = kintsugi("replay", "--into", tmp_path / "whole.db", "--to", "learning@1", "--json")
+    assert whole.json["events"] == 6
+    parted = kintsugi("diff", tmp_path / "early.db", tmp_path / "whole.db", "--json")
+    assert (parted.code, parted.json["equal"]) == (1, False)
+    assert parted.json["changed"]["rollouts"] == 5
+    nowhere = kintsugi("replay", "--into", tmp_path / "no.db", "--to", "learning@9")
+    assert (nowhere.code, "'learning@9'" in nowhere.err) == (1, True)
+    assert not (tmp_path / "no.db").exists()
+
+
+@pytest.mark.parametrize("into", ["kintsugi.db", "log.db"])
+def test_a_replay_fills_no_database_that_is_there(
+    imported: Path, kintsugi: Kintsugi, into: str
+) -> None:
+    before = content_of(imported)
+    result = kintsugi("replay", "--into", imported / into)
+    assert (result.code, "exists" in result.err) == (1, True)
+    as_url = kintsugi("replay", "--into", f"sqlite:///{imported / into}")
+    assert as_url.code == 1
+    assert content_of(imported) == before
+
+
+def test_foldings_are_told_apart_by_their_snapshots(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        kintsugi("replay", "--into", tmp_path / f"{name}.db", "--every", "2")
+    assert (
+        kintsugi("diff", tmp_path / "one.db", tmp_path / "two.db", "--first-divergence").code == 0
+    )
+    begun = kintsugi(
+        "replay", "--into", tmp_path / "on.db", "--snapshots", tmp_path / "one.db.snapshots",
+        "--json",
+    ).json  # fmt: skip
+    assert (begun["began_at"], begun["events"]) == (6, 0)
+
+
+def test_where_two_logs_part_is_said(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
+    kintsugi("log", "export", tmp_path / "kept")
+    assert kintsugi("diff", imported, tmp_path / "kept").code == 0
+    kintsugi("diagnose")
+    with App(load()) as app:
+        app.append([_entry(rollout("late"), "late", 99)])
+    kintsugi("log", "export", tmp_path / "later")
+    for later in (imported, tmp_path / "later"):
+        found = kintsugi("diff", tmp_path / "kept", later, "--first-divergence", "--json")
+        (one,) = found.json["divergences"]
+        assert (found.code, one["what"], one["a"], one["b"]["type"]) == (
+            1, "missing", None, "RolloutEnded",
+        )  # fmt: skip
+    mixed = kintsugi("diff", imported, imported / "kintsugi.db")
+    assert (mixed.code, "name two of a kind" in mixed.err) == (1, True)
+
+
+def _entry(data: Any, name: str, second: float, epoch: int | None = None) -> Entry:
+    moment = at(0).timestamp() + second
+    envelope = Envelope(
+        id=derived_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
+        time=at(int(second)), epoch=epoch,
+    )  # fmt: skip
+    return encode(envelope, data, recorded_ms=int(moment * 1000)).entry
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[MemoryLog]:
+    """A failure a second for a minute, and two cycles: at 10 s for 5 s, and at 40 s for 7 s."""
+    log = MemoryLog()
+    engine = fresh(tmp_path, "past")
+    log.append([_entry(LeaderClaimed(epoch=1, holder="p"), "claim", 0)])
+    spoken = {10: 1, 46: 2}
+    for second in range(1, 61):
+        log.append([_entry(rollout(f"r{second}", task=None), f"r{second}", second)])
+        if second in spoken:
+            fold(log, engine)
+            number = spoken[second]
+            begun = CycleStarted(
+                cycle=cycle_id(number), alias="agent", base="base", number=number,
+                environment="shop", trigger="rollouts", reason="so",
+                position=folded_position(engine),
+            )  # fmt: skip
+            log.append([_entry(begun, f"begun{number}", second, 1)])
+        for ends_at, number, outcome in ((16, 1, "promoted"), (53, 2, "rejected")):
+            if second == ends_at:
+                data: CycleEnded = over(number, outcome)  # type: ignore[arg-type]
+                log.append([_entry(data, f"over{number}", second, 1)])
+    yield log
+    engine.dispose()
+
+
+def supposed(log: MemoryLog, folder: Path, **changes: Any) -> list[tuple[int, str, int]]:
+    """(second, trigger, rollouts) of each cycle that would have begun."""
+    from consumers import database
+    from daemon.whatif import lived
+
+    engine, tables = fresh(folder, "lived"), fresh(folder, f"walk-{len(changes)}")
+    fold(log, engine)
+    with database.reading(engine) as connection:
+        cycles = lived(connection)
+    assert [one.seconds for one in cycles] == [6.0, 7.0]
+    assert [one.rollouts for one in cycles] == [10, 36]
+    before = ends(log)
+    found = whatif(
+        log, tables, cycles, {"agent": "shop"}, EVERY_10.model_copy(update=changes),
+        end=before, every_ms=1000,
+    )  # fmt: skip
+    assert ends(log) == before
+    for each in (engine, tables):
+        each.dispose()
+    start = at(0).timestamp()
+    return [(round(one.at.timestamp() - start), one.trigger, one.rollouts) for one in found.cycles]
+
+
+def test_with_the_settings_that_there_were_the_cycles_are_those_that_there_were(
+    past: MemoryLog, tmp_path: Path
+) -> None:
+    assert supposed(past, tmp_path) == [(10, "rollouts", 10), (46, "rollouts", 36)]
+
+
+def test_with_other_settings_they_begin_when_these_say(past: MemoryLog, tmp_path: Path) -> None:
+    found = supposed(past, tmp_path, min_rollouts=20, cooldown_seconds=0)
+    assert found == [(20, "rollouts", 20), (40, "rollouts", 20)]
+    by_age = supposed(past, tmp_path, min_rollouts=1000, max_age_seconds=25.7, cooldown_seconds=1)
+    assert by_age == [(27, "age", 26), (52, "age", 26)], "0.7 s after a look, before the next one"
+
+
+def test_a_setting_that_is_none_or_no_number_is_refused() -> None:
+    assert changed_scheduler(Scheduler(), ["scheduler.min_rollouts=7"]).min_rollouts == 7
+    for wrong in (
+        "min_rollouts=7",
+        "scheduler.min_rollout=7",
+        "scheduler.min_rollouts",
+        "jobs.x=1",
+    ):
+        with pytest.raises(ConfigurationError, match="sets nothing here"):
+            changed_scheduler(Scheduler(), [wrong])
+    with pytest.raises(ConfigurationError, match="min_rollouts"):
+        changed_scheduler(Scheduler(), ["scheduler.min_rollouts=many"])

@@ -1,0 +1,162 @@
+"""The page of the metrics, the dashboards and the rules say what the code tells, and all of it."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from consumers.runner import Counters
+from daemon.app import App
+from daemon.leadership import Leadership
+from daemon.metrics import jobs, log, loop
+from daemon.metrics.exposition import PortTaken, exposed
+from daemon.metrics.roles import Leading, Working, folding, shipping
+from daemon.settings import Settings
+from producers.gateway.metrics import Metrics
+from producers.shipper import Shipped
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/monitoring.md"
+GATEWAY = ROOT / "docs/gateway.md"
+BOARDS = sorted((ROOT / "ops/grafana/dashboards").glob("*.json"))
+RULES = [ROOT / "ops/prometheus" / name for name in ("recording.yml", "alerts.yml")]
+
+_ROW = re.compile(r"^\| (`kintsugi_\w+`(?:, `kintsugi_\w+`)*) \|", re.MULTILINE)
+_METRIC = re.compile(r"\bkintsugi_[a-z0-9_]+")
+_OF_SPOOLS = {
+    "kintsugi_spool_events", "kintsugi_spool_bytes", "kintsugi_spool_unshipped_events",
+    "kintsugi_spool_oldest_unshipped_timestamp_seconds", "kintsugi_spool_readable",
+    "kintsugi_upstream_well", "kintsugi_upstream_proven",
+}  # fmt: skip
+"""Made where there is a spool and an engine: test_metrics.py of the gateway asks for them."""
+
+
+def documented(page: Path) -> set[str]:
+    """The metrics of a page's table."""
+    return {name for row in _ROW.findall(page.read_text()) for name in row.strip("`").split("`, `")}
+
+
+def names_in(registry: CollectorRegistry) -> set[str]:
+    """What is told, by the names that are asked for."""
+    return {one.name + ("_total" if one.type == "counter" else "") for one in registry.collect()}
+
+
+@pytest.fixture(scope="module")
+def of_roles(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Every metric of the roles other than the gateway."""
+    settings = Settings(home=tmp_path_factory.mktemp("home"))
+    found: set[str] = set()
+    with App(settings) as app:
+        for role in ("consume", "ship", "schedule", "work"):
+            with exposed(settings, role) as registry:
+                match role:
+                    case "consume":
+                        registry.register(folding(Counters()))
+                    case "ship":
+                        registry.register(shipping(Shipped()))
+                    case "schedule":
+                        Leading(registry, Leadership(app))
+                        with loop.loop(settings) as of_loop, log.log(settings) as of_log:
+                            registry.register(of_loop)
+                            registry.register(of_log)
+                            found |= names_in(registry)
+                        continue
+                    case "work":
+                        Working(registry)
+                        with jobs.jobs(settings) as of_jobs:
+                            registry.register(of_jobs)
+                            found |= names_in(registry)
+                        continue
+                found |= names_in(registry)
+    return found
+
+
+def test_the_page_names_every_metric_of_the_roles_and_no_other(of_roles: set[str]) -> None:
+    assert documented(PAGE) == of_roles
+
+
+def test_the_gateways_page_names_every_metric_of_it_and_no_other() -> None:
+    told = names_in(Metrics().registry) | _OF_SPOOLS
+    assert documented(GATEWAY) == told
+
+
+def test_no_metric_is_told_by_two_pages_but_what_runs(of_roles: set[str]) -> None:
+    assert of_roles & documented(GATEWAY) == {"kintsugi_build_info"}
+
+
+def queries(value: Any) -> Iterator[str]:
+    """Every PromQL expression of a board or a file of rules."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            if key == "expr":
+                yield held
+            else:
+                yield from queries(held)
+    elif isinstance(value, list):
+        for held in value:
+            yield from queries(held)
+
+
+@pytest.mark.parametrize("path", [*BOARDS, *RULES], ids=lambda path: path.name)
+def test_whatever_is_asked_for_is_told(path: Path, of_roles: set[str]) -> None:
+    known = of_roles | documented(GATEWAY)
+    asked = [one for query in queries(yaml.safe_load(path.read_text())) for one in names(query)]
+    assert asked
+    for name in asked:
+        assert re.sub(r"_(bucket|count|sum)$", "", name) in known, name
+
+
+def names(query: str) -> list[str]:
+    """The metrics of a query; recorded ones have a colon and are made by the rules."""
+    return _METRIC.findall(re.sub(r"\bkintsugi:[\w:]+", "", query))
+
+
+def test_recorded_series_are_recorded() -> None:
+    made = {
+        rule["record"]
+        for group in yaml.safe_load(RULES[0].read_text())["groups"]
+        for rule in group["rules"]
+    }
+    asked = {
+        name
+        for path in (*BOARDS, *RULES)
+        for query in queries(yaml.safe_load(path.read_text()))
+        for name in re.findall(r"\bkintsugi:[\w:]+", query)
+    }
+    assert asked <= made
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.name)
+def test_a_board_can_be_provisioned(path: Path) -> None:
+    board = json.loads(path.read_text())
+    assert board["uid"] == f"kintsugi-{path.stem}"
+    assert board["templating"]["list"][0]["type"] == "datasource"
+    places = [tuple(panel["gridPos"][key] for key in "xywh") for panel in board["panels"]]
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
+    for x, _, w, _ in places:
+        assert x + w <= 24
+    for x, y, w, h in places:
+        others = [one for one in places if one != (x, y, w, h)]
+        assert not any(
+            x < a + c and a < x + w and y < b + d and b < y + h for a, b, c, d in others
+        ), "two panels lie on each other"
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = Settings.model_validate(
+            {"home": tmp_path, "metrics": {"port": min(port, 65532)}}
+        )
+        with (
+            pytest.raises(PortTaken, match=f"port {port}.*set metrics.port"),
+            exposed(settings, "consume"),
+        ):
+            pass

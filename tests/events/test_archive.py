@@ -1,0 +1,237 @@
+"""Archives: bit for bit, chained, resumable, and never quiet about damage."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from events import segments
+from events.archive import MANIFEST, Archive, Cut, ends, export
+from events.blobs import BlobStore
+from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
+from events.log import Entry, EventLog, Record, read_all
+from events.spans import Continued, Span, cut_at, in_time, starts
+from events.sqlite import SqliteLog
+from events.sqlite_restore import restore
+from events.streams import STREAMS
+from ops.bench.mix import mix
+from tests.consumers.folding import Broker
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    """A log with something in every partition."""
+    log = SqliteLog(tmp_path / "log.db", durability="process")
+    log.append(list(mix(400)))
+    log.append([decision(number) for number in range(3)])
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments that a few records fill."""
+    monkeypatch.setattr(segments, "RECORDS", 40)
+
+
+def decision(number: int) -> Entry:
+    recorded = next(iter(mix(1))).recorded_ms
+    return Entry(
+        "learning", 0, "control", (("h", b"\xff"),), b"%d" % number, recorded + 100 * number
+    )
+
+
+def records(log: EventLog) -> dict[tuple[str, int], list[Record]]:
+    until = ends(log)
+    return {
+        at: [one for page in read_all(log, *at, first, until[at]) for one in page]
+        for at, first in starts(log).items()
+    }
+
+
+def test_an_archive_holds_what_the_log_holds(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    done = export(log, blobs, tmp_path / "kept")
+    archive = Archive(tmp_path / "kept")
+    assert done.events == 403
+    assert records(archive) == records(log)
+    assert [archive.end(stream) for stream in STREAMS] == [log.end(stream) for stream in STREAMS]
+    assert archive.read("learning", 0, 1, limit=1) == log.read("learning", 0, 1, limit=1)
+    assert archive.manifest.head == done.head
+    with pytest.raises(LogReadOnly, match="is an archive"):
+        archive.append([decision(0)])
+
+
+def test_a_restored_log_is_the_log_bit_for_bit(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    log.trim("rollouts", 3, 7)
+    export(log, blobs, tmp_path / "kept")
+    restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
+    back = SqliteLog(tmp_path / "back.db")
+    assert (back.source, records(back), back.stats()) == (log.source, records(log), log.stats())
+    assert back.check() == []
+    again = export(back, blobs, tmp_path / "again")
+    assert (tmp_path / "again" / MANIFEST).read_bytes() == (
+        tmp_path / "kept" / MANIFEST
+    ).read_bytes()
+    places = [log.append([decision(9)]), back.append([decision(9)])]
+    assert places[0] == places[1]
+    back.close()
+    assert again.head
+
+
+def test_bodies_outside_the_log_are_kept_with_it(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    body = b"a body that was too large"
+    digest = blobs.put(body)
+    value = b"kg\x01\x01" + b"\0" * 12 + bytes.fromhex(digest) + len(body).to_bytes(8, "little")
+    log.append([Entry("rollouts", 0, "k", (), value, 1)])
+    assert export(log, blobs, tmp_path / "kept").blobs == 1
+    there = BlobStore(tmp_path / "elsewhere" / "blobs")
+    (tmp_path / "elsewhere").mkdir()
+    done = restore(Archive(tmp_path / "kept"), tmp_path / "elsewhere" / "log.db", there)
+    assert (done.blobs, there.get(digest)) == (1, body)
+
+
+def test_an_export_goes_on_where_it_ended(log: SqliteLog, blobs: BlobStore, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    first = export(log, blobs, kept)
+    assert export(log, blobs, kept) == replace(first, events=0, segments=0)
+    log.append(list(mix(50, start=400)))
+    second = export(log, blobs, kept)
+    assert (second.events, second.head != first.head) == (50, True)
+    assert records(Archive(kept)) == records(log)
+
+
+def test_another_logs_archive_is_left_alone(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    export(log, blobs, tmp_path / "kept")
+    other = SqliteLog(tmp_path / "other.db", durability="process")
+    other.append(list(mix(500, seed=1)))
+    other.append([decision(number) for number in range(4)])
+    before = (tmp_path / "kept" / MANIFEST).read_bytes()
+    with pytest.raises(LogError, match="another log"):
+        export(other, blobs, tmp_path / "kept")
+    with pytest.raises(LogError, match="another log"):
+        Continued(Archive(tmp_path / "kept"), other)
+    assert (tmp_path / "kept" / MANIFEST).read_bytes() == before
+    other.close()
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_changed_byte_goes_unnoticed(
+    data: st.DataObject, log: SqliteLog, blobs: BlobStore, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kept = tmp_path_factory.mktemp("kept") / "archive"
+    export(log, blobs, kept)
+    files = [kept / MANIFEST, *sorted((kept / "segments").iterdir())]
+    file = data.draw(st.sampled_from(files), label="file")
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1), label="place")
+    content[place] ^= 1 << data.draw(st.integers(0, 7), label="bit")
+    file.write_bytes(bytes(content))
+    found = None
+    with suppress(LogError):
+        found = records(Archive(kept))
+    # White space of the manifest alone says nothing.
+    assert found is None or (file.name == MANIFEST and found == records(log))
+
+
+def test_a_missing_and_an_exchanged_segment_are_named(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    export(log, blobs, kept)
+    one, other = sorted((kept / "segments").iterdir())[:2]
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(LogCorrupt, match=one.name):
+        records(Archive(kept))
+    with pytest.raises(LogCorrupt, match=one.name):
+        restore(Archive(kept), tmp_path / "back.db", blobs)
+    assert not (tmp_path / "back.db").exists()
+    one.write_bytes(content)
+    other.unlink()
+    with pytest.raises(LogCorrupt, match=other.name):
+        records(Archive(kept))
+
+
+def test_a_manifest_without_its_last_entry_is_noticed(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    export(log, blobs, kept)
+    document = json.loads((kept / MANIFEST).read_text())
+    document["segments"].pop()
+    (kept / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(LogCorrupt, match="and not at"):
+        Archive(kept)
+
+
+def test_what_was_trimmed_is_read_from_the_archive(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    whole = records(log)
+    export(log, blobs, tmp_path / "kept")
+    added = list(mix(60, start=400))
+    log.append(added)
+    for partition in range(8):
+        log.trim("rollouts", partition, 30)
+    both = Continued(Archive(tmp_path / "kept"), log)
+    found = records(both)
+    assert sum(map(len, found.values())) == 463
+    assert all(found[at][: len(of)] == of for at, of in whole.items())
+    for partition, end in enumerate(log.end("rollouts")):
+        log.trim("rollouts", partition, end)
+    with pytest.raises(LogTruncated, match="in neither"):
+        Continued(Archive(tmp_path / "kept"), log)
+
+
+def test_a_brokers_log_with_several_sources_is_no_embedded_one(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    broker = Broker()
+    broker.deliver([replace(one, source="a") for one in log.read("rollouts", 0, 0, limit=3)])
+    broker.deliver([replace(one, source="b") for one in log.read("rollouts", 0, 0, limit=3)])
+    export(broker, blobs, tmp_path / "kept")
+    assert records(Archive(tmp_path / "kept")) == records(broker)
+    with pytest.raises(LogError, match="of a broker"):
+        restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
+
+
+def test_a_cut_at_a_moment_has_all_until_then_and_nothing_later(log: SqliteLog) -> None:
+    until = ends(log)
+    ordered = list(in_time(log, starts(log), until))
+    assert len(ordered) == 403
+    assert [one.recorded_ms for one in ordered] == sorted(one.recorded_ms for one in ordered)
+    for moment in {one.recorded_ms for one in ordered[::37]}:
+        cut = cut_at(log, moment)
+        assert sum(cut.values()) == sum(one.recorded_ms <= moment for one in ordered)
+        assert sum(map(len, records(Span(log, cut)).values())) == sum(cut.values())
+
+
+def test_a_part_of_a_log_is_exported_with_its_offsets(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    middle: Cut = {at: end // 2 for at, end in ends(log).items()}
+    export(log, blobs, tmp_path / "late", start=middle)
+    export(log, blobs, tmp_path / "early", end=middle)
+    late, early = records(Archive(tmp_path / "late")), records(Archive(tmp_path / "early"))
+    assert {at: early[at] + late[at] for at in late} == records(log)
