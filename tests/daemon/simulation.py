@@ -39,7 +39,7 @@ from tests.daemon.written import Fixed
 
 if TYPE_CHECKING:
     from consumers.runner import Runner
-    from events.log import Entry
+    from events.log import Entry, EventLog
 
 ALIAS: Final = "agent"
 TIMING: Final = Timing(lease=1000.0, renewal=300.0, margin=100.0)
@@ -77,10 +77,12 @@ class Home(App):
             super().append(entries)
         self._daemon.point()
 
-    def settle(self, on_progress: Progress | None = None) -> "Runner":
+    def settle(
+        self, on_progress: Progress | None = None, log: "EventLog | None" = None
+    ) -> "Runner":
         """Fold."""
         self._daemon.point()
-        return super().settle(on_progress)
+        return super().settle(on_progress, log)
 
 
 class Daemon:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from daemon.app import App
-from daemon.engine.reference import CHECKPOINT
+from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
 from ops.prometheus.server import Prometheus, PrometheusMissing, program
 from tests.conftest import missing
