@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
 # In several processes, in each of which torch would take every core.
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-FAST := not kafka and not postgres and not vllm and not ray and not prometheus and not benchmarks and not faults and not processes and not learning
+FAST := not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test long demo faults bench constraints clean
 

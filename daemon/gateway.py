@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import uvicorn
 import uvloop
 
+from daemon.page import status_page
 from daemon.patience import PatientConnection
 from daemon.routes import following
 from daemon.settings import ConfigurationError, Settings
@@ -75,7 +76,10 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         settings.sessions.idle_seconds,
         settings.serving.max_session_age_seconds,
     )
-    return Gateway(recorder, engines, keyring(settings), options, redaction(app), routing)
+    keys = keyring(settings)
+    return Gateway(
+        recorder, engines, keys, options, redaction(app), routing, [status_page(settings, keys)]
+    )
 
 
 def redaction(app: "App") -> Redaction:

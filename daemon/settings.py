@@ -109,7 +109,9 @@ class Key(Section):
     name: str = Field(min_length=1, max_length=64)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     """Of the key itself, which is stored nowhere."""
-    scopes: frozenset[Literal["call", "feedback", "trusted"]] = frozenset({"call", "feedback"})
+    scopes: frozenset[Literal["call", "feedback", "trusted", "status"]] = frozenset(
+        {"call", "feedback"}
+    )
 
 
 class Upstream(Section):

@@ -44,7 +44,7 @@ def key(
 
     scopes = scope or ["call", "feedback"]
     if unknown := sorted(set(scopes) - set(get_args(Scope))):
-        raise typer.BadParameter(f"--scope {unknown[0]!r} is not call, feedback or trusted")
+        raise typer.BadParameter(f"--scope {unknown[0]!r} is not call, feedback, trusted or status")
     minted = minted_key()
     entry = {"name": name, "sha256": hashed(minted), "scopes": scopes}
     if cli.out.json:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
 
-Scope = Literal["call", "feedback", "trusted"]
-"""`call` the model, post `feedback`; what `trusted` says of a task or an outcome is believed."""
+Scope = Literal["call", "feedback", "trusted", "status"]
+"""`call` the model, post `feedback`, see the `status` page; what `trusted` says of a task or an
+outcome is believed."""
 
 _MARK: Final = "~"
 
@@ -65,7 +66,7 @@ class Keyring:
             secret, session = token, ""
         if self.open:
             named = session if secret in _NOBODYS else ""
-            return Client(None, frozenset(("call", "feedback")), named or None)
+            return Client(None, frozenset(("call", "feedback", "status")), named or None)
         digest = sha256(secret.encode()).hexdigest()
         found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
         return Client(found[0].name, found[0].scopes, session or None) if found else None

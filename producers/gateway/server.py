@@ -104,8 +104,10 @@ class Gateway:
         options: Options,
         redaction: Redaction | None = None,
         routing: Routing | None = None,
+        pages: Sequence[Route] = (),
     ) -> None:
-        """`routing` is fed by who follows the routes; without it there are none."""
+        """`routing` is fed by who follows the routes; without it there are none. `pages` are what
+        the gateway answers for others, who let in whom they like."""
         self._options = options
         self._redaction = redaction or Redaction()
         self._retries = Retries(recorder.spool, options.timeout_seconds)
@@ -143,6 +145,7 @@ class Gateway:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/openapi.json", _openapi),
+            *pages,
         ]
         routed = Starlette(
             routes=self.routes,

@@ -1,0 +1,188 @@
+"""The status page: the seven stops of the loop, live, for a browser (GET /status of the gateway).
+
+    page = StatusPage(settings)
+    await page.text()       HTML of a moment that is at most two seconds old
+
+The server renders it whole: no script, nothing to build, nothing to fetch. Guarantees: serving
+never waits for it. It is read in a thread of its own, with an application of its own, by one for
+all who ask; each waits for `PATIENCE_SECONDS` at most, and is then given what was read last, which
+says so, or Unread where nothing ever was. Every text is escaped, whoever wrote it.
+"""
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from daemon.stops import Mood, stops
+from events.envelope import parse_timestamp, timestamp, utc_now
+from events.errors import KintsugiError
+from producers.gateway.keys import Keyring
+
+if TYPE_CHECKING:
+    from consumers.reads import PatternLine
+    from daemon.app import App
+    from daemon.settings import Settings
+
+PATIENCE_SECONDS: Final = 3.0
+KEPT_SECONDS: Final = 2.0
+REFRESH_SECONDS: Final = 5
+_MOST: Final = 10
+"""Rows of a table."""
+
+_TEMPLATE: Final = "page.html.jinja"
+
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+"""The page is text and style, and nothing that it shows may become more."""
+
+
+class Unread(KintsugiError):
+    """Nothing was read yet, and now it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the page shows, as it was at a moment."""
+
+    document: dict[str, Any]
+    patterns: "Sequence[PatternLine]"
+    at: datetime
+
+
+def read(app: "App") -> Read:
+    """Everything that the page shows. Raises KintsugiError where the database is away."""
+    from consumers.reads import pattern_lines
+    from daemon.situation import situation
+
+    document = situation(app)
+    with app.reading() as connection:
+        patterns = pattern_lines(connection)
+    return Read(document, patterns[:_MOST], utc_now())
+
+
+def rendered(found: Read, trouble: str | None = None) -> str:
+    """The page; with `trouble`, why it is not of the present."""
+    made = stops(found.document, found.at)
+    return _template().render(
+        document=found.document,
+        stops=made,
+        attention=any(one.mood is Mood.ATTENTION for one in made),
+        patterns=found.patterns,
+        read_at=timestamp(found.at),
+        trouble=trouble,
+        most=_MOST,
+        refresh_seconds=REFRESH_SECONDS,
+    )
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters["moment"] = _moment
+    return made.get_template(_TEMPLATE)
+
+
+def status_page(settings: "Settings", keyring: Keyring) -> Route:
+    """GET /status, for who may see it: with keys, those of the scope `status`, as a bearer's or as
+    the password that a browser asks for."""
+    page = StatusPage(settings)
+
+    async def answer(request: Request) -> Response:
+        client = keyring.client(_bearer(request.headers.get("authorization")))
+        if client is None:
+            asked = {"www-authenticate": 'Basic realm="kintsugi status", charset="UTF-8"'}
+            return PlainTextResponse("a key with the scope status is needed here\n", 401, asked)
+        if "status" not in client.scopes:
+            return PlainTextResponse(f"the key {client.name} has no scope status\n", 403)
+        try:
+            return HTMLResponse(await page.text(), headers=_HEADERS)
+        except Unread as error:
+            return PlainTextResponse(f"{error}\n", 503, {"retry-after": "2"})
+
+    return Route("/status", answer)
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """A header as if the key had been sent as a bearer's; browsers send it as a password."""
+    kind, _, given = (authorization or "").partition(" ")
+    if kind.lower() != "basic":
+        return authorization
+    try:
+        named = base64.b64decode(given, validate=True).decode()
+    except ValueError:
+        return None
+    return f"Bearer {named.partition(':')[2]}"
+
+
+def _moment(time: str | None) -> str:
+    """To the second; nobody reads more."""
+    return "" if time is None else f"{parse_timestamp(time):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class StatusPage:
+    """The page of a home, for one event loop."""
+
+    def __init__(self, settings: "Settings") -> None:
+        self._settings = settings
+        self._last: Read | None = None
+        self._reading: Future[Read] | None = None
+        self._at = 0.0
+
+    async def text(self) -> str:
+        """The page. Raises Unread."""
+        if self._last is not None and time.monotonic() - self._at < KEPT_SECONDS:
+            return rendered(self._last)
+        # One that still waits for a broker is waited for by everybody who asks.
+        if self._reading is None or self._reading.done():
+            self._reading = self._begin()
+        try:
+            reading = asyncio.shield(asyncio.wrap_future(self._reading))
+            self._last = await asyncio.wait_for(reading, PATIENCE_SECONDS)
+        except TimeoutError:
+            return self._old(f"log or database did not answer within {PATIENCE_SECONDS:g} s")
+        except KintsugiError as error:
+            return self._old(str(error))
+        self._at = time.monotonic()
+        return rendered(self._last)
+
+    def _old(self, trouble: str) -> str:
+        if self._last is None:
+            raise Unread(f"{trouble}; see kintsugi doctor")
+        return rendered(self._last, trouble)
+
+    def _begin(self) -> "Future[Read]":
+        # No pool: the interpreter would wait for its threads, and so for a broker, before it ends.
+        reading: Future[Read] = Future()
+        thread = threading.Thread(target=self._read, args=(reading,), daemon=True)
+        thread.start()
+        return reading
+
+    def _read(self, reading: "Future[Read]") -> None:
+        from daemon.app import App
+
+        try:
+            with App(self._settings) as app:
+                found = read(app)
+        except BaseException as error:
+            reading.set_exception(error)
+        else:
+            reading.set_result(found)

@@ -1,0 +1,180 @@
+"""Where everything stands, as one document: `kintsugi status` prints it, the status page shows it.
+
+    situation(app)    log, fold, rounds, cycles, newest job, adapters, routes, leader, gateways
+
+Read at one moment of the tables, and of the log right after it. The names are a promise to scripts;
+fields may be added. A log that cannot be reached leaves nulls and the reason, and ends nothing.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumers.learning import CycleRow, JobRow
+    from consumers.reads import RoundLine
+    from daemon.app import App
+    from daemon.health import Folded
+    from daemon.outlook import Outlook
+
+_GONE: Final = "collected"
+"""State of adapters that nobody wants to see any more."""
+
+
+def situation(app: "App") -> dict[str, Any]:
+    """The document. Raises DatabaseUnavailable."""
+    from consumers import figures, reads
+    from consumers.serving import adapter_lines, route_lines
+    from daemon.health import folded
+    from daemon.outlook import newest, outlooks, step_of
+    from events.envelope import utc_now
+
+    with app.reading() as connection:
+        counts = reads.waiting(connection)
+        letters = figures.dead_letter_counts(connection)
+        line = reads.last_round(connection)
+        routes, adapters = route_lines(connection), adapter_lines(connection)
+        reached = folded(connection)
+        cycle = newest(connection)
+        step = None if cycle is None else step_of(connection, cycle)
+        expected = outlooks(connection, app.settings, utc_now())
+        job = _newest_job(connection)
+        leading, gateways = _leader(connection), _gateways(app, connection)
+    return {
+        **_log(app, reached),
+        "rollouts": counts.rollouts,
+        "undiagnosed": counts.undiagnosed,
+        "unjudged": counts.unjudged,
+        "dead_letters": sum(letters.values()),
+        "cycle": {**_round(line), **_cycle(cycle, step)},
+        "next_cycle": _next_cycle(expected),
+        "job": None if job is None else _job(app, job),
+        "routes": [asdict(route) for route in routes],
+        "adapters": [asdict(one) for one in adapters if one.state != _GONE],
+        "leader": leading,
+        "gateways": gateways,
+        "home": str(app.settings.home),
+    }
+
+
+def _log(app: "App", reached: "Folded") -> dict[str, Any]:
+    """Streams, lag and halts; where the log cannot be reached, null and why."""
+    from daemon.health import halts, lag, streams
+    from events.errors import LogError
+
+    where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
+    try:
+        log = app.readable_log
+        halted = halts(log, reached)
+        return {
+            "streams": streams(app),
+            "lag": lag(log, reached),
+            "log": {"at": where, "error": None},
+            "projection": {
+                "state": "halted" if halted else "live",
+                "halted": halted,
+                "gaps": reached.gaps,
+            },
+        }
+    except LogError as error:
+        return {
+            "streams": None,
+            "lag": None,
+            "log": {"at": where, "error": str(error)},
+            "projection": {"state": "unknown", "halted": [], "gaps": reached.gaps},
+        }
+
+
+def _round(line: "RoundLine | None") -> dict[str, Any]:
+    """The last round of the training history; `round` is null before the first."""
+    names = (
+        "round", "trigger", "rollouts", "judged", "unjudged", "failed", "patterns", "other", "time",
+    )  # fmt: skip
+    return {name: getattr(line, name) if line else None for name in names}
+
+
+def _cycle(row: "CycleRow | None", step: str | None) -> dict[str, Any]:
+    """The open cycle, else the last; `cycle` is null before the first."""
+    names = (
+        "cycle", "alias", "base", "number", "reason", "job", "outcome", "ended_because", "started",
+        "ended",
+    )  # fmt: skip
+    return {
+        **{name: getattr(row, name) if row else None for name in names},
+        "due_by": row.trigger if row else None,
+        "step": step,
+    }
+
+
+def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
+    """Of all agents together, and of each."""
+    several = len(expected) > 1
+    missing = [
+        f"{one.alias}: {sentence}" if several else sentence
+        for one in expected
+        for sentence in one.missing
+    ]
+    return {
+        "due": any(one.due for one in expected),
+        "missing": missing if expected else ["rollouts: none is recorded"],
+        "agents": [asdict(one) for one in expected],
+    }
+
+
+def _newest_job(connection: "Connection") -> "JobRow | None":
+    """The one that runs, else the one that was wanted last."""
+    from consumers import learning
+
+    running = learning.open_jobs(connection)
+    return next(iter(running or learning.jobs(connection, limit=1)), None)
+
+
+def _job(app: "App", row: "JobRow") -> dict[str, Any]:
+    """A job, with the newest figures it told of where this machine keeps its folder."""
+    from daemon.jobs.attempts import JobFolder
+    from daemon.jobs.chosen import jobs_of
+    from daemon.metrics.jobs import newest_update
+
+    names = (
+        "job", "alias", "capability", "outcome", "reason", "adapter", "requested", "ended",
+    )  # fmt: skip
+    runner = jobs_of(app.settings)
+    attempts = JobFolder(runner.folder(row.job)).attempts()
+    runner.close()
+    told = next((found for one in reversed(attempts) if (found := newest_update(one))), None)
+    return {
+        **{name: getattr(row, name) for name in names},
+        "steps": row.steps if told is None else told.steps,
+        "rollouts": row.rollouts if told is None else told.rollouts,
+        "budget": None if told is None else told.budget,
+        "reward": None if told is None else told.metrics.get("reward"),
+    }
+
+
+def _leader(connection: "Connection") -> dict[str, Any] | None:
+    """Whose decisions are wanted; null where nobody leads, or who led resigned."""
+    from consumers import leases
+    from daemon.leadership import LEASE
+
+    held = leases.held(connection, LEASE)
+    if held is None:
+        return None
+    return {"holder": held.holder, "epoch": held.epoch, "seconds_left": round(held.seconds, 1)}
+
+
+def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
+    """Those that are live."""
+    from consumers import gateways
+
+    return [
+        {
+            "gateway": one.report.gateway,
+            "host": one.report.host,
+            "position": one.report.position,
+            "in_flight": sum(one.report.in_flight.values()),
+            "open_sessions": sum(one.report.open_sessions.values()),
+            "running_seconds": round(one.running_seconds, 1),
+        }
+        for one in gateways.seen(connection, app.settings.serving.gateway_timeout_seconds)
+    ]

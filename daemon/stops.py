@@ -1,0 +1,169 @@
+"""The seven stops of the loop, each in a few words (document of the situation -> stops).
+
+    rollout -> event -> projection -> cycle -> job -> adapter -> route
+
+Pure. A stop wants attention where somebody has to do something; what has nothing to do rests.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from events.envelope import parse_timestamp
+from events.lifecycle import State
+
+Document = Mapping[str, Any]
+
+
+class Mood(StrEnum):
+    """How a stop is."""
+
+    WORKS = "works"
+    RESTS = "rests"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One stop."""
+
+    name: str
+    mood: Mood
+    headline: str
+    facts: tuple[str, ...] = ()
+    remedy: str | None = None
+    """What to do; where it wants attention."""
+
+
+def stops(document: Document, now: datetime) -> tuple[Stop, ...]:
+    """All seven, in the order in which data goes through them."""
+    return tuple(made(document, now) for made in _STOPS)
+
+
+def ago(time: str | None, now: datetime) -> str:
+    """How long ago an event's time is, in one unit."""
+    if time is None:
+        return "at an unknown time"
+    seconds = (now - parse_timestamp(time)).total_seconds()
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+def _rollout(document: Document, now: datetime) -> Stop:
+    gateways = document["gateways"]
+    calls = sum(one["in_flight"] for one in gateways)
+    sessions = sum(one["open_sessions"] for one in gateways)
+    facts = (
+        f"{document['unjudged']:,} unjudged",
+        f"live gateways: {len(gateways)}; calls in flight: {calls}; open sessions: {sessions}",
+    )
+    mood = Mood.WORKS if gateways else Mood.RESTS
+    return Stop("rollout", mood, f"{document['rollouts']:,} rollouts", facts)
+
+
+def _event(document: Document, now: datetime) -> Stop:
+    at, error = document["log"]["at"], document["log"]["error"]
+    if error is not None:
+        return Stop("event", Mood.ATTENTION, "the log is away", (error,), "kintsugi doctor")
+    streams = document["streams"]
+    total = sum(of["events"] for of in streams.values())
+    facts = tuple(f"{name}: {of['events']:,}" for name, of in streams.items())
+    return Stop("event", Mood.WORKS if total else Mood.RESTS, f"{total:,} events", (*facts, at))
+
+
+def _projection(document: Document, now: datetime) -> Stop:
+    fold, letters = document["projection"], document["dead_letters"]
+    lag = None if document["lag"] is None else sum(document["lag"].values())
+    facts = (f"{letters:,} dead letters", *fold["halted"], *fold["gaps"])
+    if fold["halted"]:
+        return Stop("projection", Mood.ATTENTION, "the fold has halted", facts, "kintsugi doctor")
+    if fold["gaps"]:
+        return Stop("projection", Mood.ATTENTION, "a source lacks events", facts, "kintsugi ship")
+    said = "its lag is unknown" if lag is None else f"{lag:,} events behind"
+    if letters:
+        return Stop("projection", Mood.ATTENTION, said, facts, "kintsugi dlq list")
+    return Stop("projection", Mood.WORKS if lag is not None else Mood.RESTS, said, facts)
+
+
+def _cycle(document: Document, now: datetime) -> Stop:
+    cycle, expected = document["cycle"], document["next_cycle"]
+    leader = document["leader"]
+    if cycle["cycle"] is not None and cycle["outcome"] is None:
+        headline = f"cycle {cycle['number']} of {cycle['alias']}: {cycle['step']} next"
+        facts = [f"began {ago(cycle['started'], now)}, {cycle['reason']}"]
+        mood = Mood.WORKS
+    else:
+        headline = "one is due" if expected["due"] else "none is due"
+        facts = list(expected["missing"])
+        mood = Mood.WORKS if expected["due"] else Mood.RESTS
+        if cycle["outcome"] is not None:
+            last = f"cycle {cycle['number']} {cycle['outcome']} {ago(cycle['ended'], now)}"
+            facts.append(f"{last}: {cycle['ended_because']}")
+    if leader is not None and leader["seconds_left"] < 0:
+        facts.append(f"the lease of {leader['holder']} ran out")
+        return Stop("cycle", Mood.ATTENTION, headline, tuple(facts), "kintsugi schedule")
+    facts.append("nobody leads" if leader is None else f"{leader['holder']} leads")
+    return Stop("cycle", mood, headline, tuple(facts))
+
+
+def _job(document: Document, now: datetime) -> Stop:
+    job = document["job"]
+    if job is None:
+        return Stop("job", Mood.RESTS, "none yet")
+    facts = []
+    if job["rollouts"] is not None:
+        budget = "" if job["budget"] is None else f" of {job['budget']:,}"
+        facts.append(f"{job['steps']:,} steps, {job['rollouts']:,}{budget} rollouts")
+    if job["reward"] is not None:
+        facts.append(f"reward {job['reward']:.3f}")
+    if job["outcome"] is None:
+        when = f"wanted {ago(job['requested'], now)}"
+        return Stop("job", Mood.WORKS, f"trains for {job['alias']}", (*facts, when))
+    said = f"{job['outcome'].replace('_', ' ')} {ago(job['ended'], now)}"
+    if job["reason"]:
+        facts.append(job["reason"])
+    if job["outcome"] == "failed":
+        return Stop("job", Mood.ATTENTION, said, tuple(facts), f"kintsugi jobs show {job['job']}")
+    return Stop("job", Mood.RESTS, said, tuple(facts))
+
+
+def _adapter(document: Document, now: datetime) -> Stop:
+    adapters = document["adapters"]
+    if not adapters:
+        return Stop("adapter", Mood.RESTS, "none yet")
+    newest = adapters[0]
+    states = Counter(one["state"].replace("_", " ") for one in adapters)
+    facts = [", ".join(f"{count:,} {state}" for state, count in states.items())]
+    gate = newest["gate"]
+    if gate is not None:
+        facts.append(f"gate: {gate['decision']} on {gate['tasks']:,} tasks")
+    headline = f"{newest['adapter']}: {newest['state'].replace('_', ' ')}"
+    moving = newest["state"] not in _RESTING
+    return Stop("adapter", Mood.WORKS if moving else Mood.RESTS, headline, tuple(facts))
+
+
+_RESTING: Final = frozenset((State.PROMOTED, State.REJECTED, State.ROLLED_BACK, State.UNLOADED))
+
+
+def _route(document: Document, now: datetime) -> Stop:
+    routes = document["routes"]
+    if not routes:
+        return Stop("route", Mood.RESTS, "the base answers everything")
+    shares = [f"{one['adapter'] or one['base']}: {_share(one)}" for one in routes]
+    newest = max(routes, key=lambda one: one["since"] or "")
+    facts = (*shares[1:], f"{newest['why']} {ago(newest['since'], now)}", newest["reason"])
+    return Stop("route", Mood.WORKS, shares[0], tuple(fact for fact in facts if fact))
+
+
+def _share(route: Mapping[str, Any]) -> str:
+    return "shadow" if route["shadow"] else f"{route['share']:.0%}"
+
+
+_STOPS: Final[Sequence[Callable[[Document, datetime], Stop]]] = (
+    _rollout, _event, _projection, _cycle, _job, _adapter, _route,
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""A real browser without a screen: what a page is once it is laid out, and pictures for the docs.
+
+    dom("http://127.0.0.1:8080/status")                the document as the browser holds it
+    picture(url, Path("status.png"), (1280, 800))      what a person would see
+    python -m ops.browser URL FILE.png [WIDTH HEIGHT]
+
+Chromium, of the Debian package or any other. Each question is a browser of its own with a profile
+of its own, which is gone afterwards.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from events.errors import KintsugiError
+
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+_SECONDS: Final = 60.0
+_SIZE: Final = (1280, 800)
+
+
+class BrowserMissing(KintsugiError):
+    """There is no Chromium."""
+
+
+class BrowserFailed(KintsugiError):
+    """It ended without an answer."""
+
+
+def program() -> str:
+    """The browser. Raises BrowserMissing."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        raise BrowserMissing("Chromium is not installed; apt-get install chromium")
+    return found
+
+
+def dom(url: str) -> str:
+    """The document of a page after it was loaded. Raises BrowserMissing, BrowserFailed."""
+    return _run(url, "--dump-dom")
+
+
+def picture(url: str, into: Path, size: tuple[int, int] = _SIZE) -> None:
+    """A page as a PNG file. Raises BrowserMissing, BrowserFailed."""
+    width, height = size
+    _run(
+        url, f"--screenshot={into.absolute()}", f"--window-size={width},{height}",
+        "--hide-scrollbars",
+    )  # fmt: skip
+    if not into.exists():
+        raise BrowserFailed(f"the browser made no picture of {url}")
+
+
+def _run(url: str, *wanted: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="kintsugi-browser-") as profile:
+        command = [
+            program(), "--headless", "--disable-gpu", "--disable-dev-shm-usage",
+            # Its own sandbox needs rights that containers do not have; the pages are ours.
+            "--no-sandbox", f"--user-data-dir={profile}", *wanted, url,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BrowserFailed(f"the browser took over {_SECONDS:g} s for {url}") from error
+    if done.returncode != 0:
+        raise BrowserFailed(f"the browser ended with {done.returncode}: {done.stderr[-400:]}")
+    return done.stdout
+
+
+def main(arguments: list[str]) -> None:
+    """A picture of a page."""
+    url, into, *size = arguments
+    width, height = map(int, size) if size else _SIZE
+    picture(url, Path(into), (width, height))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
