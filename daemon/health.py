@@ -78,6 +78,20 @@ def lag(log: EventLog, reached: Folded) -> dict[str, int]:
     }
 
 
+def oldest_unfolded_ms(log: EventLog, reached: Folded) -> dict[str, int]:
+    """Per stream that is behind, when the first event that is not folded was recorded, Unix
+    milliseconds. Reads one record per partition."""
+    found: dict[str, int] = {}
+    for stream in STREAMS:
+        ends = log.end(stream)
+        for partition, start in enumerate(log.start(stream)):
+            offset = max(start, reached.offsets.get((stream, partition), 0))
+            if offset < ends[partition]:
+                for record in log.read(stream, partition, offset, limit=1):
+                    found[stream] = min(record.recorded_ms, found.get(stream, record.recorded_ms))
+    return found
+
+
 def halts(log: EventLog, reached: Folded) -> list[str]:
     """What would stop a fold that ran now, as sentences; empty when nothing would."""
     found: list[str] = []

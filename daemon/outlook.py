@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from consumers import agents, learning
 from consumers.learning import CycleRow
 from consumers.scheduling import scheduling
-from consumers.standing import standing
+from consumers.standing import CycleStanding, standing
 from consumers.tally import Pair
 from daemon.cycle import Ended, following
 from daemon.leader import facts_of, view_of
@@ -78,6 +78,17 @@ def step_of(connection: "Connection", cycle: CycleRow) -> str | None:
     pair = Pair(cycle.alias, bases.get(cycle.alias, cycle.base))
     found = following(view_of(standing(connection, cycle), pair))
     return ENDING if isinstance(found, Ended) else found.value
+
+
+def entered(held: CycleStanding) -> str | None:
+    """When the last thing happened that brought a cycle to where it is."""
+    cycle, job, adapter = held.cycle, held.job, held.adapter
+    moments = (
+        cycle.started, cycle.diagnosed, cycle.directed,
+        None if job is None else job.requested, None if job is None else job.ended,
+        None if adapter is None else adapter.since,
+    )  # fmt: skip
+    return max((one for one in moments if one is not None), default=None)
 
 
 def newest(connection: "Connection") -> CycleRow | None:

@@ -94,6 +94,13 @@ def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
     return [(row.session, row.last) for row in connection.execute(query.order_by(lasts.c.session))]
 
 
+def waiting(connection: "Connection", before: datetime) -> int:
+    """How many sessions were over before a moment, idle or ended, and are no rollouts yet; of
+    those that ended, so many at most as become rollouts at once."""
+    ended = [end for end in _pending(connection) if parse_timestamp(end.time) < before]
+    return len(_idle(connection, before)) + len(ended)
+
+
 def _idle_end(app: "App", session: str, last: str, now: datetime) -> Entry:
     data = SessionEnded(session=session, because="idle")
     return _entry(app, data, derived_id("idle", session, last), now)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from daemon.doctor import Check, Finding
+from daemon.checks.finding import Finding
+from daemon.doctor import Check
 from daemon.serving.replica import OLDEST_VLLM
 from events.errors import KintsugiError
 from producers.gateway import sse

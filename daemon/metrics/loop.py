@@ -16,13 +16,13 @@ from consumers.detectors import CATEGORIES
 from consumers.judged import judged_sessions
 from consumers.priority import Status
 from consumers.scheduling import job_seconds, scheduling
-from consumers.standing import CycleStanding, standing
+from consumers.standing import standing
 from consumers.tally import Pair
 from daemon.cycle import STOPS, Ended, Step, following
 from daemon.leader import facts_of, view_of
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
-from daemon.outlook import ENDING
+from daemon.outlook import ENDING, entered
 from daemon.scheduler import Due, decide
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
@@ -179,20 +179,9 @@ def _agent(
         held = standing(connection, cycle)
         following_step = following(view_of(held, pair))
         stage = ENDING if isinstance(following_step, Ended) else following_step.value
-        since = _entered(held)
+        since = entered(held)
     sheet.one_of("kintsugi_cycle_stage", stage, STAGES, pair.alias)
     sheet.say("kintsugi_cycle_stage_entered_timestamp_seconds", _when(since), pair.alias)
-
-
-def _entered(held: CycleStanding) -> str | None:
-    """When the last thing happened that brought a cycle to where it is."""
-    cycle, job, adapter = held.cycle, held.job, held.adapter
-    moments = (
-        cycle.started, cycle.diagnosed, cycle.directed,
-        None if job is None else job.requested, None if job is None else job.ended,
-        None if adapter is None else adapter.since,
-    )  # fmt: skip
-    return max((one for one in moments if one is not None), default=None)
 
 
 def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.doctor import CHECKS
 from daemon.settings import load
 from events.codec import encode
 from events.envelope import Envelope, minted_id, to_headers
@@ -176,7 +177,7 @@ def test_the_doctor_lists_its_checks(imported: Path, kintsugi: Kintsugi) -> None
     assert (result.code, result.json["ok"]) == (0, True), result.out
     assert all(list(check) == ["check", "ok", "detail"] for check in result.json["checks"])
     names = [check["check"] for check in result.json["checks"]]
-    assert names == ["packages", "python", "sqlite", "home", "blobs", "log", "database", "fold"]
+    assert names == list(CHECKS)
 
 
 def test_the_doctor_examines_the_broker(

@@ -1,0 +1,93 @@
+"""The loop: does somebody lead, do cycles move, do jobs say something, do sessions end?"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from daemon.checks.finding import Finding
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+STUCK_SECONDS: Final = 4 * 3600.0
+"""So long a cycle may need the same next; the alert says the same."""
+
+SILENT_SECONDS: Final = 600.0
+"""A job says something every few seconds."""
+
+LATE: Final = timedelta(minutes=10)
+"""Beyond its idle time, until a session must have become a rollout."""
+
+
+def leader(app: "App") -> Finding:
+    """Whose decisions count. A leader that resigned leaves no lease, one that was lost does."""
+    from consumers import leases
+    from daemon.leadership import LEASE
+
+    with app.reading() as connection:
+        held = leases.held(connection, LEASE)
+    if held is None:
+        return True, "nobody leads, and nobody was lost"
+    if held.seconds < 0:
+        return False, (
+            f"{held.holder} led, and its lease ran out {-held.seconds:,.0f} s ago; start kintsugi "
+            "schedule"
+        )
+    return True, f"{held.holder} leads in epoch {held.epoch}"
+
+
+def cycle(app: "App") -> Finding:
+    """The open cycle moves on. A canary may be watched for as long as its settings say."""
+    from consumers.standing import standing
+    from daemon.cycle import Step
+    from daemon.outlook import entered, newest, step_of
+    from events.envelope import parse_timestamp, utc_now
+
+    with app.reading() as connection:
+        row = newest(connection)
+        step = None if row is None else step_of(connection, row)
+        since = None if row is None else entered(standing(connection, row))
+    if row is None:
+        return True, "none yet"
+    if step is None or since is None:
+        return True, f"cycle {row.number} of {row.alias}: {row.outcome}"
+    stands = (utc_now() - parse_timestamp(since)).total_seconds()
+    said = f"cycle {row.number} of {row.alias} needs {step} next, for {stands:,.0f} s"
+    if step != Step.WATCH and stands > STUCK_SECONDS:
+        return False, f"{said}; see kintsugi cycle show {row.cycle}"
+    return True, said
+
+
+def jobs(app: "App") -> Finding:
+    """Who runs jobs answers, and those that run say something."""
+    from consumers import learning
+    from daemon.jobs.chosen import jobs_of
+    from daemon.jobs.runner import Running
+
+    with app.reading() as connection:
+        wanted = learning.open_jobs(connection)
+    runner = jobs_of(app.settings)
+    try:
+        runner.check()
+        states = {row.job: runner.state(row.job) for row in wanted}
+    finally:
+        runner.close()
+    running = {job: state for job, state in states.items() if isinstance(state, Running)}
+    for job, state in running.items():
+        if state.silent > SILENT_SECONDS:
+            said = f"job {job} has said nothing for {state.silent:,.0f} s"
+            return False, f"{said}; kintsugi jobs cancel {job} --reason TEXT"
+    where = app.settings.jobs.ray.address if app.settings.jobs.runner == "ray" else "this machine"
+    return True, f"{len(wanted)} wanted, {len(running)} running; {where} answers"
+
+
+def sessions(app: "App") -> Finding:
+    """Sessions that ended become rollouts."""
+    from daemon.sessions import waiting
+    from events.envelope import utc_now
+
+    late = timedelta(seconds=app.settings.sessions.idle_seconds) + LATE
+    with app.reading() as connection:
+        count = waiting(connection, utc_now() - late)
+    if count:
+        return False, f"{count:,} sessions are over and no rollouts; is kintsugi work running?"
+    return True, "none waits"

@@ -1,0 +1,102 @@
+"""The machine: is what is installed ours, and is there a disk that takes what is written?"""
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from daemon.checks.finding import Finding
+from events.envelope import minted_id
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon")
+
+OLDEST_SQLITE: Final = (3, 35, 0)
+"""UPDATE ... RETURNING, which the embedded log takes its offsets with."""
+
+FREE_BYTES: Final = 1 << 30
+"""Below it a busy log fills the disk within hours."""
+
+_TRIED_BYTES: Final = 1 << 20
+
+
+def packages(_: "App") -> Finding:
+    """Nobody else brings packages of our names."""
+    found = list(_shadows())
+    if found:
+        return False, "; ".join(found) + "; install kintsugi in an environment of its own"
+    return True, f"{', '.join(PACKAGES)} are ours"
+
+
+def _shadows() -> Iterator[str]:
+    """Flat package names are common ones: another distribution may bring the same."""
+    ours = Path(__file__).parents[2]
+    owners = packages_distributions()
+    for name in PACKAGES:
+        spec = find_spec(name)
+        folder = Path(spec.origin).parent.parent if spec is not None and spec.origin else None
+        if folder != ours:
+            yield f"package {name} is imported from {folder or 'nowhere'} instead of {ours}"
+        for owner in sorted(set(owners.get(name, [])) - {"kintsugi"}):
+            yield f"distribution {owner} brings a package {name} too"
+
+
+def python(_: "App") -> Finding:
+    """The interpreter's version."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return sys.version_info >= (3, 11), f"{version} (3.11 or later)"
+
+
+def sqlite(_: "App") -> Finding:
+    """SQLite's version."""
+    needed = ".".join(str(part) for part in OLDEST_SQLITE)
+    return (
+        sqlite3.sqlite_version_info >= OLDEST_SQLITE,
+        f"{sqlite3.sqlite_version} ({needed} or later)",
+    )
+
+
+def home(app: "App") -> Finding:
+    """The home can be written to, and there is room."""
+    home = app.home
+    if not os.access(home, os.W_OK | os.X_OK):
+        return False, f"{home} is not writable; make it so, or name another with --home"
+    _write(home / f".doctor.{minted_id()}")
+    free = shutil.disk_usage(home).free
+    detail = f"{home}, {free / (1 << 30):,.1f} GiB free"
+    return free >= FREE_BYTES, detail if free >= FREE_BYTES else f"{detail}; free at least 1 GiB"
+
+
+def _write(path: Path) -> None:
+    """A disk that is full or was mounted read-only is found by writing alone. Raises OSError."""
+    try:
+        with path.open("xb") as file:
+            file.write(bytes(_TRIED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def blobs(app: "App") -> Finding:
+    """The folder of large bodies."""
+    folder = app.blobs.folder
+    if not folder.exists():
+        return True, f"{folder} will be made when a body needs it"
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    return writable, f"{folder}" if writable else f"{folder} is not writable; make it so"
+
+
+def crc32c(_: "App") -> Finding:
+    """Checksums of Kafka's batches are not computed in Python."""
+    from events.kafka_client import require_crc32c
+
+    require_crc32c()
+    return True, "checksums are computed in C"

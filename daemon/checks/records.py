@@ -1,0 +1,125 @@
+"""What is recorded: the log, its copy on the broker, and the tables that are folded from it."""
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from daemon.checks.finding import Finding
+from events.streams import STREAMS
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+QUICK_BYTES: Final = 256 << 20
+"""A log up to this size is read whole; of a larger one only the newest events."""
+
+WAITING_SECONDS: Final = 300.0
+"""So long an event may wait for the fold or for Kafka; the alerts say the same."""
+
+
+def log(app: "App") -> Finding:
+    """The embedded log: its file, its checksums."""
+    from events.sqlite import SqliteLog
+
+    path = app.settings.home / "log.db"
+    if not path.exists():
+        return True, f"{path} will be made by the first event"
+    log = SqliteLog(path, read_only=True)
+    try:
+        stats = log.stats()
+        events = sum(of["events"] for of in stats.values())
+        held = sum(of["bytes"] for of in stats.values())
+        if held <= QUICK_BYTES:
+            problems = log.check()
+            if problems:
+                return False, " ".join(problems)
+            return True, f"{path}, {events:,} events, all checksums hold"
+        for stream in STREAMS:
+            for partition, end in enumerate(log.end(stream)):
+                if end > log.start(stream)[partition]:
+                    log.read(stream, partition, end - 1)
+        return True, f"{path}, {events:,} events; read them all: kintsugi log verify"
+    finally:
+        log.close()
+
+
+def database(app: "App") -> Finding:
+    """The tables' revision."""
+    from consumers.tables import REVISION
+    from daemon.app import revision
+
+    engine = app.database
+    where = engine.url.render_as_string(hide_password=True)
+    found = revision(engine)
+    if found == REVISION:
+        return True, f"{where} at revision {found}"
+    if engine.dialect.name == "sqlite":
+        return True, f"{where} will be brought to revision {REVISION} by the next command"
+    return False, f"{where} is at revision {found}, not {REVISION}; run kintsugi db upgrade"
+
+
+def fold(app: "App") -> Finding:
+    """The fold: not halted, without gaps, and not behind for long."""
+    from daemon.health import folded, halts, lag, oldest_unfolded_ms
+
+    if not app.on_kafka and not (app.settings.home / "log.db").exists():
+        return True, "nothing to fold yet"
+    with app.reading() as connection:
+        reached = folded(connection)
+    events = app.readable_log
+    wrong = [*halts(events, reached), *reached.gaps]
+    if wrong:
+        return False, "; ".join(wrong)
+    said = f"{sum(lag(events, reached).values()):,} events behind"
+    waits = _age(min(oldest_unfolded_ms(events, reached).values(), default=None))
+    if waits > WAITING_SECONDS:
+        return False, f"{said}, the oldest for {waits:,.0f} s; is kintsugi consume running?"
+    return True, said
+
+
+def dead_letters(app: "App") -> Finding:
+    """Events that could not be folded."""
+    from consumers import figures
+
+    with app.reading() as connection:
+        counts = figures.dead_letter_counts(connection)
+    if counts:
+        said = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items())
+        return False, f"{said} could not be folded; see kintsugi dlq list"
+    return True, "none"
+
+
+def spool(app: "App") -> Finding:
+    """What this home recorded and Kafka does not have yet."""
+    from producers.unshipped import held
+
+    if not (app.settings.home / "log.db").exists():
+        return True, "nothing was recorded here"
+    streams = held(app.readable_spool).values()
+    waiting = sum(one.unshipped for one in streams)
+    moments = [ms for one in streams if (ms := one.oldest_unshipped_ms) is not None]
+    waits = _age(min(moments, default=None))
+    said = f"{waiting:,} events wait for Kafka"
+    if waits > WAITING_SECONDS:
+        return False, f"{said}, the oldest for {waits:,.0f} s; is kintsugi ship running?"
+    return True, said
+
+
+def _age(ms: int | None) -> float:
+    """Seconds since a moment; 0 without one."""
+    return 0.0 if ms is None else max(0.0, time.time() - ms / 1000)
+
+
+def kafka(app: "App") -> Finding:
+    """The broker and its topics."""
+    from daemon.broker import partitions
+
+    missing: list[str] = []
+    for topic, (wanted, found) in partitions(app.settings).items():
+        if found is None:
+            missing.append(topic)
+        elif found != wanted:
+            return False, f"topic {topic} has {found} partitions, {wanted} are needed; use another"
+    where = app.settings.kafka_bootstrap_servers
+    if missing:
+        return True, f"{where} answers; {', '.join(missing)} will be made by the first event"
+    return True, f"{where} answers, its topics have the right partitions"

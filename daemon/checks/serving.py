@@ -1,0 +1,91 @@
+"""Serving: are adapters that answer whole, do gateways know the routes, do engines answer?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+
+from daemon.checks.finding import Finding
+from events.envelope import parse_timestamp, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from consumers.serving import AdapterRow, RouteRow, RouteTable
+    from daemon.app import App
+
+_SECONDS: Final = 5.0
+"""So long an engine may take to say what it serves."""
+
+_HEARD_SECONDS: Final = 10.0
+"""Gateways look several times a second."""
+
+
+def adapters(app: "App") -> Finding:
+    """The files of adapters that answer are those that were produced."""
+    from consumers import serving
+
+    with app.reading() as connection:
+        answering = list(_answering(serving.route_table(connection)))
+    here = [row for row in answering if Path(row.path).parent.exists()]
+    check_whole(here)
+    elsewhere = len(answering) - len(here)
+    return True, f"{len(here)} answer and are whole; {elsewhere} are kept on other machines"
+
+
+def check_whole(rows: "Sequence[AdapterRow]") -> None:
+    """Raises BadAdapter for the first that is not what was produced."""
+    from daemon.serving.adoption import intact
+
+    for row in rows:
+        intact(Path(row.path), row.sha256, None, None)
+
+
+def _answering(table: "RouteTable") -> "Iterator[AdapterRow]":
+    for route in table.routes:
+        names = {part.adapter for part in route.standing.shares} | {route.standing.shadow}
+        for name in sorted(filter(None, names)):
+            row = table.adapter(name)
+            if row is not None:
+                yield row
+
+
+def gateways(app: "App") -> Finding:
+    """Every live gateway has applied the newest route."""
+    from consumers import gateways, serving
+
+    with app.reading() as connection:
+        routes = serving.route_table(connection).routes
+        newest = max((row.offset for row in routes if _is_known(row)), default=-1)
+        live = gateways.seen(connection, app.settings.serving.gateway_timeout_seconds)
+    late = [one.report for one in live if one.report.position <= newest]
+    if late:
+        said = f"gateway {late[0].gateway} on {late[0].host} has routes of position"
+        return False, f"{said} {late[0].position}, the newest is {newest}; can it read the tables?"
+    return True, f"{len(live)} live"
+
+
+def _is_known(route: "RouteRow") -> bool:
+    """Whether every gateway had the time to hear of it."""
+    if route.since is None:
+        return True
+    return (utc_now() - parse_timestamp(route.since)).total_seconds() > _HEARD_SECONDS
+
+
+def engines(app: "App") -> Finding:
+    """Every configured engine says what it serves."""
+    from daemon.gateway import key_of
+
+    urls = [one.url.rstrip("/") for one in app.settings.upstreams]
+    if not urls:
+        return True, "none is configured; examine one with kintsugi doctor --upstream URL"
+    for url in urls:
+        key = key_of(app.settings, url)
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        try:
+            answer = httpx2.get(f"{url}/models", headers=headers, timeout=_SECONDS, trust_env=False)
+        except httpx2.HTTPError as error:
+            return False, f"{url} does not answer ({type(error).__name__}: {error}); start it"
+        if answer.status_code != 200:
+            return False, f"{url}/models answers {answer.status_code}; see its log"
+    return True, f"{', '.join(urls)} answer"

@@ -1,0 +1,181 @@
+"""`kintsugi doctor`: each thing that breaks is found by its check, which says what to do."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from consumers import database, gateways, leases
+from consumers.serving import adapter_named
+from daemon.app import App
+from daemon.checks import loop, machine, records, serving
+from daemon.doctor import CHECKS, ON_KAFKA, examine
+from daemon.leader import Leader
+from daemon.leadership import LEASE, Leadership
+from daemon.serving.directory import BadAdapter
+from daemon.sessions import close_sessions
+from daemon.settings import Settings, Upstream
+from events import envelope
+from events.envelope import Envelope, minted_id, to_headers, utc_now
+from events.log import Entry, now_ms
+from events.rollouts import CallStarted
+from tests.consumers.deciding import routed
+from tests.consumers.folding import at, ended, entry
+from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
+from tests.daemon.written import Fixed
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """A home with two rollouts, folded."""
+    with App(settings_of(tmp_path / "home")) as made:
+        made.append([ended("fails", utc_now()), ended("passes", utc_now(), session="s")])
+        made.settle()
+        yield made
+
+
+def failed(app: App) -> dict[str, str]:
+    """Check -> what it says, of those that fail."""
+    return {one.check: one.detail for one in examine(app) if not one.ok}
+
+
+def test_a_home_that_works_passes_every_check(app: App) -> None:
+    found = examine(app)
+    assert [one.check for one in found] == list(CHECKS)
+    assert not failed(app), found
+    assert not set(CHECKS) & set(ON_KAFKA)
+
+
+def test_a_home_of_nothing_passes_too(tmp_path: Path) -> None:
+    with App(Settings(home=tmp_path / "new")) as app:
+        assert not failed(app)
+
+
+def test_a_leader_that_was_lost_is_missed_and_one_that_resigned_is_not(app: App) -> None:
+    with database.writing(app.engine) as connection:
+        assert leases.take(connection, LEASE, "host:1", 30.0)
+        leases.renew(connection, LEASE, "host:1", 30.0, epoch=4)
+    assert loop.leader(app) == (True, "host:1 leads in epoch 4")
+    with database.writing(app.engine) as connection:
+        leases.renew(connection, LEASE, "host:1", -90.0)
+    ok, detail = loop.leader(app)
+    assert not ok
+    assert "kintsugi schedule" in detail
+    with database.writing(app.engine) as connection:
+        leases.give_back(connection, LEASE, "host:1")
+    assert loop.leader(app)[0]
+
+
+def test_what_waits_for_the_fold_is_told_once_it_waits_long(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.append([replace(ended("later", utc_now(), session="t"), recorded_ms=now_ms())])
+    ok, detail = records.fold(app)
+    assert ok
+    assert detail == "1 events behind"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + records.WAITING_SECONDS + 5)
+    ok, detail = records.fold(app)
+    assert not ok
+    assert "kintsugi consume" in detail
+
+
+def test_dead_letters_are_counted(app: App) -> None:
+    headers = to_headers(Envelope(minted_id(), "RolloutEnded", 1, "s"), "x")
+    app.append([Entry("rollouts", 3, "s", headers, b"garbage", now_ms())])
+    app.settle()
+    assert records.dead_letters(app) == (
+        False,
+        "1 of rollouts could not be folded; see kintsugi dlq list",
+    )
+
+
+def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:
+    with App(settings_of(tmp_path / "home")) as app:
+        once_round(app)
+        assert "1 are kept on other machines" in serving.adapters(app)[1]
+        with app.reading() as connection:
+            row = adapter_named(connection, ADAPTER)
+        here = replace(row, path=str(tmp_path / "adapters" / ADAPTER))
+        Path(here.path).mkdir(parents=True)
+        with pytest.raises(BadAdapter, match=ADAPTER):
+            serving.check_whole([here])
+
+
+def test_a_gateway_that_does_not_follow_is_named(tmp_path: Path) -> None:
+    with App(settings_of(tmp_path / "home")) as app:
+        once_round(app)
+        with database.writing(app.engine) as connection:
+            gateways.report(connection, gateways.Report("g1", "host", 0, {}, {}))
+        # The route is of this moment: nobody has to know it yet.
+        assert serving.gateways(app) == (True, "1 live")
+
+
+def test_a_gateway_that_never_heard_of_an_old_route_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with App(settings_of(tmp_path / "home")) as app:
+        once_round(app)
+        say(app, routed("promoted", {ADAPTER: 1.0}))
+        with database.writing(app.engine) as connection:
+            gateways.report(connection, gateways.Report("g1", "host", 0, {}, {}))
+        later = utc_now() + timedelta(minutes=1)
+        monkeypatch.setattr(serving, "utc_now", lambda: later)
+        ok, detail = serving.gateways(app)
+    assert not ok
+    assert "g1 on host" in detail
+
+
+def test_an_engine_that_is_away_is_named(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/v1"
+    with App(Settings(home=tmp_path, upstreams=(Upstream(url=url),))) as app:
+        ok, detail = serving.engines(app)
+    assert not ok
+    assert detail.startswith(f"{url} does not answer")
+
+
+def test_a_session_that_nobody_makes_a_rollout_of_is_counted(app: App) -> None:
+    call = CallStarted(call="c", session="s", alias="agent", base="base", policy="base")
+    app.append([entry(call, "call", utc_now())])
+    app.settle()
+    assert loop.sessions(app) == (True, "none waits")
+    app.append([entry(call.model_copy(update={"call": "d", "session": "t"}), "old", at(0))])
+    app.settle()
+    ok, detail = loop.sessions(app)
+    assert not ok
+    assert detail.startswith("1 sessions are over")
+    assert close_sessions(app, utc_now()).rollouts == 1
+    assert loop.sessions(app) == (True, "none waits")
+
+
+def test_a_cycle_that_stands_is_named(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    leadership = Leadership(app)
+    Leader(app, Fixed(), leadership).tick()
+    leadership.resign()
+    ok, detail = loop.cycle(app)
+    assert ok
+    assert "needs train next" in detail
+    later = utc_now() + timedelta(days=2)
+    monkeypatch.setattr(envelope, "utc_now", lambda: later)
+    ok, detail = loop.cycle(app)
+    assert not ok
+    assert "kintsugi cycle show" in detail
+
+
+def test_a_canary_may_be_watched_for_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with App(settings_of(tmp_path / "home")) as app:
+        once_round(app)
+        later = utc_now() + timedelta(days=2)
+        monkeypatch.setattr(envelope, "utc_now", lambda: later)
+        ok, detail = loop.cycle(app)
+    assert ok
+    assert "needs watch next" in detail
+
+
+def test_a_home_that_cannot_be_written_is_found_by_writing(tmp_path: Path) -> None:
+    with App(Settings(home=tmp_path)) as app:
+        assert machine.home(app)[0]
+    assert not list(tmp_path.glob(".doctor*"))
