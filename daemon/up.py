@@ -86,11 +86,8 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         engine = _engine(settings)
         upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
         found.append(engine)
-    host, port = settings.gateway.host, settings.gateway.port
-    at = f"http://{f'[{host}]' if ':' in host else host}:{port}/readyz"
-    gateway = Program(
-        "gateway", ("daemon", "gateway", *flags, *upstream), at, settings.gateway.grace_seconds
-    )
+    at, grace = f"{gateway_of(settings)}/readyz", settings.gateway.grace_seconds
+    gateway = Program("gateway", ("daemon", "gateway", *flags, *upstream), at, grace)
     found += [gateway, Program("consume", ("daemon", "consume", *flags))]
     if settings.kafka_bootstrap_servers:
         found.append(Program("ship", ("daemon", "ship", *flags)))
@@ -99,6 +96,12 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         Program("work", ("daemon", "work", *flags, *upstream)),
     ]
     return found
+
+
+def gateway_of(settings: "Settings") -> str:
+    """Where the gateway answers, without a path."""
+    host, port = settings.gateway.host, settings.gateway.port
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _engine(settings: "Settings") -> Program:

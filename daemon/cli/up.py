@@ -13,10 +13,11 @@ def register(app: typer.Typer) -> None:
 
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
-    from daemon.up import Supervisor, programs
+    from daemon.up import Supervisor, gateway_of, programs
 
     with until_stopped(cli) as stop, cli.app() as app:
         roles = programs(app.settings, cli.home)
         # Made and migrated here once: not by five processes at the same time.
         app.settle()
+        cli.out.hint(f"where it stands, once it is up: {gateway_of(app.settings)}/status")
         Supervisor(roles).run(stop)
