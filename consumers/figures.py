@@ -12,7 +12,6 @@ from sqlalchemy import Connection, Select, func, select
 
 from consumers.tables import (
     Adapter,
-    DeadLetter,
     Evaluation,
     Job,
     LearningCycle,
@@ -132,13 +131,6 @@ def last_measured(connection: Connection) -> dict[str, Measured]:
     return {
         row.alias: Measured(row.adapter, row.incumbent_pass, row.candidate_pass) for row in rows
     }
-
-
-def dead_letter_counts(connection: Connection) -> dict[str, int]:
-    """Stream -> events that could not be folded."""
-    table = DeadLetter.table().c
-    query = select(table.stream, func.count().label("events")).group_by(table.stream)
-    return {row.stream: row.events for row in connection.execute(query)}
 
 
 def _counted(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:

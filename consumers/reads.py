@@ -4,13 +4,14 @@ The shapes are a promise to scripts: fields may be added, none dropped or change
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, func, select
 
-from consumers.tables import Cycle, DeadLetter, Pattern, PatternRound, Rollout, Task
+from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
 from consumers.tally import LIVE_PURPOSES
 from events.position import Position
 
@@ -98,7 +99,16 @@ class DeadLetterLine:
     offset: int
     type: str | None
     reason: str
+    source: str
+    sequence: int
+    """With the source what names it; the offset of a broker may change."""
+    dropped: str | None
+    """Why a person wants to hear no more of it; None where nobody said so."""
 
+
+DROP: Final = "dlq drop"
+"""Action of a person who wants to hear no more of a dead letter. The letter stays what it is: the
+tables say what the log says, and a rebuild with folds that can take it folds it."""
 
 TREND_ROUNDS = 8
 
@@ -292,14 +302,41 @@ def waiting(connection: Connection) -> Waiting:
 def dead_letters(connection: Connection) -> list[DeadLetterLine]:
     """Events that could not be folded, in log order."""
     letters = DeadLetter.table().c
+    dropped = _dropped(connection)
+    query = select(DeadLetter.table())
     return [
-        DeadLetterLine(row.stream, row.partition, row.offset, row.type, row.reason)
-        for row in connection.execute(
-            select(DeadLetter.table()).order_by(
-                letters.stream.desc(), letters.partition, letters.offset
-            )
+        DeadLetterLine(
+            row.stream, row.partition, row.offset, row.type, row.reason, row.event_source,
+            row.sequence, dropped.get((row.stream, row.event_source, row.sequence)),
         )
-    ]
+        for row in connection.execute(
+            query.order_by(letters.stream.desc(), letters.partition, letters.offset)
+        )
+    ]  # fmt: skip
+
+
+def dead_letter_counts(connection: Connection) -> dict[str, int]:
+    """Stream -> events that could not be folded and that nobody dropped."""
+    letters = DeadLetter.table().c
+    query = select(letters.stream, func.count().label("events")).group_by(letters.stream)
+    counts = Counter({row.stream: row.events for row in connection.execute(query)})
+    for stream, source, sequence in _dropped(connection):
+        named = (
+            letters.stream == stream, letters.event_source == source, letters.sequence == sequence,
+        )  # fmt: skip
+        counts[stream] -= connection.execute(select(func.count()).where(*named)).scalar_one()
+    return dict(+counts)
+
+
+def _dropped(connection: Connection) -> dict[tuple[str, str, int], str]:
+    """(Stream, source, sequence) -> why a person dropped that letter last."""
+    actions = OperatorAction.table().c
+    query = select(actions.arguments, actions.reason).where(actions.action == DROP)
+    found: dict[tuple[str, str, int], str] = {}
+    for row in connection.execute(query.order_by(actions.offset)):
+        named = json.loads(row.arguments)
+        found[named["stream"], named["source"], int(named["sequence"])] = row.reason
+    return found
 
 
 def _line(row: Any) -> RolloutLine:

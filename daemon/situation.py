@@ -24,7 +24,7 @@ _GONE: Final = "collected"
 
 def situation(app: "App") -> dict[str, Any]:
     """The document. Raises DatabaseUnavailable."""
-    from consumers import figures, reads
+    from consumers import reads
     from consumers.serving import adapter_lines, route_lines
     from daemon.health import folded
     from daemon.outlook import newest, outlooks, step_of
@@ -32,7 +32,7 @@ def situation(app: "App") -> dict[str, Any]:
 
     with app.reading() as connection:
         counts = reads.waiting(connection)
-        letters = figures.dead_letter_counts(connection)
+        letters = reads.dead_letter_counts(connection)
         line = reads.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection)
         reached = folded(connection)

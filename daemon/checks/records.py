@@ -78,10 +78,10 @@ def fold(app: "App") -> Finding:
 
 def dead_letters(app: "App") -> Finding:
     """Events that could not be folded."""
-    from consumers import figures
+    from consumers import reads
 
     with app.reading() as connection:
-        counts = figures.dead_letter_counts(connection)
+        counts = reads.dead_letter_counts(connection)
     if counts:
         said = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items())
         return False, f"{said} could not be folded; see kintsugi dlq list"

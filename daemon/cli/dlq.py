@@ -7,6 +7,7 @@ import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, plain, table
+from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads import DeadLetterLine
@@ -18,10 +19,15 @@ _SHOWN_BYTES = 200
 
 
 @command(group, "list")
-def list_letters(cli: Cli) -> None:
-    """List the dead letters."""
+def list_letters(
+    cli: Cli,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Those that were dropped, too.")
+    ] = False,
+) -> None:
+    """List the dead letters that nobody dropped."""
     with cli.app() as app:
-        letters = _letters(app)
+        letters = [one for one in _letters(app) if everything or one.dropped is None]
     if cli.out.json:
         cli.out.document([asdict(letter) for letter in letters])
     elif letters:
@@ -109,6 +115,33 @@ def retry(
     if foldable == len(attempts):
         return DONE
     return PARTLY if foldable else FAILED
+
+
+@command(group)
+def drop(
+    cli: Cli,
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    place: Annotated[str, typer.Argument(metavar="P:N", help="Partition and offset.")],
+    reason: WhyNot,
+    actor: ActorName = None,
+) -> None:
+    """Hear no more of a dead letter that will never be folded. It stays in log and tables."""
+    from consumers.reads import DROP
+    from daemon.dead_letters import at
+    from daemon.serving.decisions import Decisions
+
+    if not reason.strip():
+        raise typer.BadParameter("say why, for the record", param_hint="--reason")
+    with cli.app() as app:
+        app.settle()
+        letter = at(_letters(app), stream, place)
+        named = {"stream": letter.stream, "source": letter.source, "sequence": letter.sequence}
+        arguments = {name: str(value) for name, value in named.items()}
+        acted = Decisions(app).act(act_of(actor, reason), DROP, arguments)
+    if cli.out.json:
+        cli.out.document({"acted": acted, **named})
+    else:
+        cli.out.show(f"{stream} {place} is dropped; kintsugi dlq list --all still shows it")
 
 
 def _letters(app: "App") -> "list[DeadLetterLine]":

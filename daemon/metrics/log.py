@@ -8,7 +8,7 @@ is folded: Kafka where it is configured, else the home's own.
 
 from typing import TYPE_CHECKING, Final
 
-from consumers import figures
+from consumers import reads
 from consumers.tables import PROJECTION
 from daemon.health import folded, halts
 from daemon.metrics.observed import Observed
@@ -54,7 +54,7 @@ def read(app: "App", sheet: Sheet) -> None:
     """Everything above. The tables are read first: the log only grows meanwhile."""
     with app.reading() as connection:
         reached = folded(connection)
-        letters = figures.dead_letter_counts(connection)
+        letters = reads.dead_letter_counts(connection)
     events = app.readable_log
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)

@@ -63,6 +63,26 @@ def test_what_cannot_be_folded_is_a_dead_letter(imported: Path, kintsugi: Kintsu
     assert (nowhere.code, nowhere.out) == (1, "")
 
 
+def test_a_dead_letter_can_be_dropped_with_a_reason(imported: Path, kintsugi: Kintsugi) -> None:
+    append_raw(b"garbage")
+    append_raw(b"more garbage")
+    kintsugi("diagnose")
+    first, second = kintsugi("dlq", "list", "--json").json
+    place = f"3:{first['offset']}"
+    assert kintsugi("dlq", "drop", "rollouts", place, "--reason", " ").code == 2
+    before = kintsugi("rebuild", "--json").json["hash"]
+    dropped = kintsugi("dlq", "drop", "rollouts", place, "--reason", "of a stray client", "--json")
+    assert dropped.json["sequence"] == first["sequence"]
+    assert kintsugi("dlq", "list", "--json").json == [second]
+    reasons = [one["dropped"] for one in kintsugi("dlq", "list", "--all", "--json").json]
+    assert reasons == ["of a stray client", None]
+    assert kintsugi("status", "--json").json["dead_letters"] == 1
+    # It is in the tables as before, beside the word of the person who dropped it.
+    rebuilt = kintsugi("rebuild", "--json").json
+    assert rebuilt["equal"]
+    assert rebuilt["hash"] != before
+
+
 def test_malformed_events_are_printed_and_found(imported: Path, kintsugi: Kintsugi) -> None:
     append_raw(b"garbage")
     broken = [line for line in kintsugi("log", "cat", "rollouts").lines if "error" in line]
