@@ -60,7 +60,8 @@ def _rollout(document: Document, now: datetime) -> Stop:
     sessions = sum(one["open_sessions"] for one in gateways)
     facts = (
         f"{document['unjudged']:,} unjudged",
-        f"live gateways: {len(gateways)}; calls in flight: {calls}; open sessions: {sessions}",
+        f"live gateways: {len(gateways)}",
+        f"with adapters: {calls} calls in flight, {sessions} open sessions",
     )
     mood = Mood.WORKS if gateways else Mood.RESTS
     return Stop("rollout", mood, f"{document['rollouts']:,} rollouts", facts)
@@ -107,7 +108,7 @@ def _cycle(document: Document, now: datetime) -> Stop:
     if leader is not None and leader["seconds_left"] < 0:
         facts.append(f"the lease of {leader['holder']} ran out")
         return Stop("cycle", Mood.ATTENTION, headline, tuple(facts), "kintsugi schedule")
-    facts.append("nobody leads" if leader is None else f"{leader['holder']} leads")
+    facts.append("nobody leads" if leader is None else f"led by {leader['holder']}")
     return Stop("cycle", mood, headline, tuple(facts))
 
 

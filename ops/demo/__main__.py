@@ -27,7 +27,7 @@ from ops.demo.children import PROGRAMS, Children
 from ops.demo.crowd import write
 from ops.demo.ending import measured, tell
 from ops.demo.following import Clock, follow
-from ops.demo.place import SIZES, make
+from ops.demo.place import SIZES, Place, make
 from ops.demo.watch import look
 
 PROMOTED, FAILED, OTHERWISE, INTERRUPTED = 0, 1, 3, 130
@@ -47,6 +47,7 @@ def main() -> int:
             app.settle()
             clock = Clock(place)
             if not look(app).over:
+                console.print(_watched(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
             story = measured(app, place, console, compared=given.general)
@@ -67,6 +68,10 @@ def main() -> int:
     if not story.rebuild_equal:
         return FAILED
     return PROMOTED if story.cycle.outcome == "promoted" else OTHERWISE
+
+
+def _watched(app: App, place: Place) -> str:
+    return f"Watch it in a browser, too: {place.page(app.settings.gateway.port)}"
 
 
 def _parser() -> argparse.ArgumentParser:

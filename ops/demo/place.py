@@ -91,6 +91,11 @@ class Place:
         """Of the customers."""
         return (self.home / "customers.key").read_text()
 
+    def page(self, port: int) -> str:
+        """Where a browser sees how the loop stands, with the key that lets it in."""
+        key = (self.home / "watcher.key").read_text()
+        return f"http://watcher:{key}@127.0.0.1:{port}/status"
+
     @property
     def size(self) -> Size:
         """How much there is to do in it."""
@@ -123,22 +128,28 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
     if home.exists() and any(home.iterdir()):
         raise PlaceTaken(f"{home} is not empty and no home of a demo; name another with --home")
     home.mkdir(parents=True, exist_ok=True)
-    key = minted_key()
-    secret = home / "customers.key"
-    secret.touch(mode=0o600)
-    secret.write_text(key)
+    customers, watcher = _minted(home / "customers.key"), _minted(home / "watcher.key")
     (home / "size.json").write_text(json.dumps(asdict(size)))
     gateway, engine, kafka, postgres = _free_ports(4)
     # Keys outside any table come first in TOML, and only services have them.
     text = Template(services.read_text() + (_HERE / "kintsugi.toml").read_text()).substitute(
         asdict(size), checkpoint=CHECKPOINT, traffic=_inline(MIX), gateway_port=gateway,
-        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hashed(key),
+        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hashed(customers),
+        watcher=hashed(watcher),
     )  # fmt: skip
     # Last and at once: a home with a configuration is whole.
     unfinished = home / "tmp-kintsugi.toml"
     unfinished.write_text(text)
     unfinished.replace(place.config)
     return place
+
+
+def _minted(secret: Path) -> str:
+    """A new key, and kept for those who need it."""
+    key = minted_key()
+    secret.touch(mode=0o600)
+    secret.write_text(key)
+    return key
 
 
 def _clear(place: Place) -> None:

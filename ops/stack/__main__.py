@@ -66,6 +66,7 @@ def run(place: Place, console: Console, *, keep: bool) -> int:
     at = Addresses.of(place)
     console.print(f"starting Kafka ({at.kafka}), PostgreSQL, vLLM ({at.engine})", markup=False)
     with Services(place), _homed(place) as app:
+        console.print(f"in a browser: {place.page(app.settings.gateway.port)}", soft_wrap=True)
         clock = Clock(place)
         with Children(place, ROLES) as children:
             follow(app, place, console, clock, children)

@@ -108,7 +108,7 @@ def test_an_open_job_and_a_leader_are_at_work(found: Read) -> None:
     document = changed(found.document, **fields)
     assert stop(document, "job").mood is Mood.WORKS
     assert "reward 0.300" in stop(document, "job").facts
-    assert "host:1 leads" in stop(document, "cycle").facts
+    assert "led by host:1" in stop(document, "cycle").facts
 
 
 @pytest.mark.parametrize(
