@@ -15,10 +15,9 @@ Not covered: effects. A fold changes tables, nothing else.
 import math
 import threading
 import time
-from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -62,6 +61,9 @@ ORDER: Final = tuple(
 """Rollouts first: then a round rarely has to wait for them."""
 
 
+_Kind = TypeVar("_Kind")
+
+
 class Fenced(KintsugiError):
     """Another runner moved the position first; its rows stand, ours were rolled back."""
 
@@ -85,11 +87,11 @@ class Counters:
     """Events of a type that this projection does not know."""
     outdated: int = 0
     """Decisions of who does not lead any more, or not yet."""
-    dead_letters: Tally[str] = field(default_factory=Tally)
+    dead_letters: dict[str, int] = field(default_factory=dict)
     """By the class of the error."""
     fenced: int = 0
     retries: int = 0
-    committed: Tally[float] = field(default_factory=Tally)
+    committed: dict[float, int] = field(default_factory=dict)
     """Transactions, by the first of APPLY_SECONDS that they did not exceed; inf beyond."""
     seconds: float = 0.0
     """That these took."""
@@ -232,7 +234,7 @@ class Runner:
     def _committed(self, records: Sequence[Record], seconds: float) -> None:
         counters = self.counters
         within = (bound for bound in APPLY_SECONDS if seconds <= bound)
-        counters.committed[next(within, math.inf)] += 1
+        _add(counters.committed, next(within, math.inf))
         counters.seconds += seconds
         counters.newest_ms = max([counters.newest_ms, *(one.recorded_ms for one in records)])
 
@@ -312,7 +314,7 @@ class Runner:
             raise
         except Exception as error:  # a fold is deterministic: what it raises, every replay raises
             batch.drop()
-            self.counters.dead_letters[type(error).__name__] += 1
+            _add(self.counters.dead_letters, type(error).__name__)
             batch.stage(DeadLetter, _dead_letter(record, type_name, error))
             batch.keep()
 
@@ -328,6 +330,10 @@ class Runner:
             self._patience_seconds,
             self._pause,
         )
+
+
+def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
+    counts[kind] = counts.get(kind, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
