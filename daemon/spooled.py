@@ -5,7 +5,8 @@
 
 So whoever looks at the database sees that events are missing whose owner never came back
 (consumers/spools.py). Guarantee: neither recording nor shipping waits for the database; while it
-is away nothing is told, and the next report says all.
+is away nothing is told, and the next report says all. Not covered: what another role of the home
+appends after its shipper's last word; the next shipper of that home brings it.
 """
 
 import logging
