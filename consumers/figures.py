@@ -16,8 +16,10 @@ from consumers.tables import (
     Job,
     LearningCycle,
     Pattern,
+    Rollout,
     ServingStep,
 )
+from consumers.tally import LIVE_PURPOSES
 from events.lifecycle import State
 from events.serving import GateDecided
 
@@ -115,6 +117,36 @@ def successes(connection: Connection) -> dict[tuple[str, str], str]:
         for alias, time in connection.execute(query)
         if time is not None
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The last cycle of an agent that is over."""
+
+    started: str | None
+    ended: str
+
+
+def last_over(connection: Connection) -> dict[str, Over]:
+    """Alias -> its last cycle that is over."""
+    table = LearningCycle.table().c
+    order = (table.ended.desc(), table.cycle.desc())
+    place = func.row_number().over(partition_by=table.alias, order_by=order)
+    ranked = (
+        select(table.alias, table.started, table.ended, place.label("place"))
+        .where(table.ended.is_not(None))
+        .subquery()
+    )
+    rows = connection.execute(select(ranked).where(ranked.c.place == 1))
+    return {row.alias: Over(row.started, row.ended) for row in rows}
+
+
+def newest_rollouts(connection: Connection) -> dict[str, str]:
+    """Alias -> time of the newest rollout of its own traffic."""
+    table = Rollout.table().c
+    query = select(table.alias, func.max(table.time).label("newest"))
+    query = query.where(table.purpose.in_(LIVE_PURPOSES), table.time.is_not(None))
+    return {row.alias: row.newest for row in connection.execute(query.group_by(table.alias))}
 
 
 def last_measured(connection: Connection) -> dict[str, Measured]:

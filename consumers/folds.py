@@ -294,8 +294,11 @@ READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
 """Types whose fold reads what was said; of the others only the head is decoded."""
 
 
-def fold_event(folding: Folding, batch: Batch) -> None:
-    """Stage what an event makes of the tables; nothing, for a decision of who does not lead."""
+def fold_event(folding: Folding, batch: Batch) -> bool:
+    """Stage what an event makes of the tables; nothing, and False, for a decision of who does not
+    lead."""
     data = folding.event.data
-    if not fenced(folding, batch):
-        FOLDS[data.TYPE](folding, data, batch)
+    if fenced(folding, batch):
+        return False
+    FOLDS[data.TYPE](folding, data, batch)
+    return True

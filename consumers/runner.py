@@ -16,8 +16,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -50,12 +50,18 @@ REASON_CHARACTERS: Final = 500
 
 IDLE_SECONDS: Final = 0.5
 
+APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+"""What the seconds of a transaction are sorted by."""
+
 ORDER: Final = tuple(
     (stream.name, partition)
     for stream in (ROLLOUTS, LEARNING)
     for partition in range(stream.partitions)
 )
 """Rollouts first: then a round rarely has to wait for them."""
+
+
+_Kind = TypeVar("_Kind")
 
 
 class Fenced(KintsugiError):
@@ -79,11 +85,14 @@ class Counters:
     gaps: int = 0
     skipped: int = 0
     """Events of a type that this projection does not know."""
-    dead_letters: int = 0
+    outdated: int = 0
+    """Decisions of who does not lead any more, or not yet."""
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    """By the class of the error."""
     fenced: int = 0
     retries: int = 0
-    batches: int = 0
-    """Transactions that were committed."""
+    committed: dict[float, int] = field(default_factory=dict)
+    """Transactions, by the first of APPLY_SECONDS that they did not exceed; inf beyond."""
     seconds: float = 0.0
     """That these took."""
     looked: float = 0.0
@@ -224,7 +233,8 @@ class Runner:
 
     def _committed(self, records: Sequence[Record], seconds: float) -> None:
         counters = self.counters
-        counters.batches += 1
+        within = (bound for bound in APPLY_SECONDS if seconds <= bound)
+        _add(counters.committed, next(within, math.inf))
         counters.seconds += seconds
         counters.newest_ms = max([counters.newest_ms, *(one.recorded_ms for one in records)])
 
@@ -291,7 +301,8 @@ class Runner:
             if record.stream == LEARNING.name:
                 # A round writes while it reads; if it breaks, nothing of it may stay.
                 with batch.connection.begin_nested():
-                    fold_event(Folding(event, record), batch)
+                    counted = fold_event(Folding(event, record), batch)
+                    self.counters.outdated += not counted
                     batch.keep()
                     batch.flush()
             else:
@@ -303,7 +314,7 @@ class Runner:
             raise
         except Exception as error:  # a fold is deterministic: what it raises, every replay raises
             batch.drop()
-            self.counters.dead_letters += 1
+            _add(self.counters.dead_letters, type(error).__name__)
             batch.stage(DeadLetter, _dead_letter(record, type_name, error))
             batch.keep()
 
@@ -319,6 +330,10 @@ class Runner:
             self._patience_seconds,
             self._pause,
         )
+
+
+def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
+    counts[kind] = counts.get(kind, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0004"
+REVISION: Final = "0005"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 6
@@ -713,6 +713,25 @@ class Lease(SQLModel, table=True):
     """That the holder claimed; null until it has."""
     expires: float = 0.0
     """By the database's clock, in seconds since 1970."""
+
+
+class Spool(SQLModel, table=True):
+    """A log of a process's own that is shipped, as whoever writes or ships it last reported.
+
+    Operational, and no projection, like the gateways: it tells of events that the log lacks.
+    Written and read by spools.py alone.
+    """
+
+    __tablename__ = "spools"
+
+    source: str = _key()
+    """Of its events: the id of the file, whoever has it open."""
+    host: str = Field(sa_type=STRING)
+    path: str = Field(sa_type=STRING)
+    seen: float = 0.0
+    """By the database's clock, in seconds since 1970."""
+    ends: str = Field(sa_type=STRING)
+    """JSON object: stream -> per partition, the offset after its last event."""
 
 
 METADATA: Final[MetaData] = SQLModel.metadata

@@ -30,6 +30,7 @@ from daemon.patience import PatientConnection
 from daemon.routes import following
 from daemon.settings import ConfigurationError, Settings
 from daemon.settings import Upstream as ConfiguredUpstream
+from daemon.spooled import telling
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.entrance import MAX_HEAD_BYTES
@@ -152,6 +153,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     with (
         _bound(address, settings.port if port is None else port) as bound,
         following(app, made.desk.routing, made.metrics),
+        telling(app),
     ):
         config = uvicorn.Config(
             made.app,

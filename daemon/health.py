@@ -1,14 +1,23 @@
 """How the fold stands to its log: how far behind it is, and what halts it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
 
 from consumers.position import gaps, offsets
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
 from events.codec import decode
-from events.errors import BadRecord, LogError, SchemaAhead
+from events.errors import (
+    AheadOfLog,
+    BadRecord,
+    KintsugiError,
+    LogError,
+    LogTruncated,
+    LogUnavailable,
+    SchemaAhead,
+)
 from events.log import EventLog
 from events.sqlite import SqliteLog
 from events.streams import STREAMS
@@ -92,14 +101,39 @@ def oldest_unfolded_ms(log: EventLog, reached: Folded) -> dict[str, int]:
     return found
 
 
+HaltReason = Literal["fold_version", "schema_ahead", "truncated", "ahead_of_log", "log"]
+
+_REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
+    SchemaAhead: "schema_ahead",
+    LogTruncated: "truncated",
+    AheadOfLog: "ahead_of_log",
+}
+"""Class of an error that halts a fold -> why it does; of the others the log is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """What stops a fold."""
+
+    reason: HaltReason
+    said: str
+    """As a sentence, with the remedy."""
+
+
 def halts(log: EventLog, reached: Folded) -> list[str]:
     """What would stop a fold that ran now, as sentences; empty when nothing would."""
-    found: list[str] = []
+    return [halt.said for halt in halting(log, reached)]
+
+
+def halting(log: EventLog, reached: Folded) -> list[Halt]:
+    """The same with reasons. Raises LogUnavailable: that is waited for, and halts nothing."""
+    found: list[Halt] = []
     if reached.version not in (None, FOLD_VERSION):
-        found.append(
+        said = (
             f"the tables were folded by version {reached.version} of the folds, this is version "
             f"{FOLD_VERSION}; run kintsugi rebuild"
         )
+        found.append(Halt("fold_version", said))
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
@@ -110,12 +144,14 @@ def halts(log: EventLog, reached: Folded) -> list[str]:
     return found
 
 
-def _halt_at(log: EventLog, stream: str, partition: int, offset: int) -> list[str]:
+def _halt_at(log: EventLog, stream: str, partition: int, offset: int) -> list[Halt]:
     try:
         for record in log.read(stream, partition, offset, limit=1):
             decode(record, content=False)
     except BadRecord:
         return []  # becomes a dead letter, and the fold goes on
+    except LogUnavailable:
+        raise
     except (SchemaAhead, LogError) as error:
-        return [str(error)]
+        return [Halt(_REASONS.get(type(error), "log"), str(error))]
     return []

@@ -9,6 +9,7 @@ ever marked as shipped and nothing has to be.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from events.log import Record
@@ -18,6 +19,8 @@ from events.streams import STREAMS
 class Spool(Protocol):
     """What is asked of the embedded log."""
 
+    @property
+    def path(self) -> Path: ...
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
     ) -> list[Record]: ...

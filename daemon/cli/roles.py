@@ -78,15 +78,23 @@ def ship(cli: Cli) -> None:
         )
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
+    from daemon.spooled import telling
+    from producers.gateway.gauges import Spooled
     from producers.shipper import Shipper
 
-    with until_stopped(cli) as stop, cli.app() as app, exposed(app.settings, "ship") as registry:
+    with (
+        until_stopped(cli) as stop,
+        cli.app() as app,
+        exposed(app.settings, "ship") as registry,
+        telling(app),
+    ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
             return
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
+        registry.register(Spooled(app.spool, ships=True))
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
 

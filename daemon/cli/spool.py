@@ -1,4 +1,4 @@
-"""`kintsugi spool`: what this home recorded, and what of it Kafka does not have yet."""
+"""`kintsugi spool`: what homes recorded, and what of it Kafka does not have yet."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,8 +7,10 @@ import typer
 
 from daemon.cli.command import Cli, command, noun
 from daemon.cli.output import facts, table
+from events.errors import KintsugiError
 
 if TYPE_CHECKING:
+    from consumers.spools import Seen
     from daemon.app import App
     from events.errors import LogUnavailable
     from producers.unshipped import Held
@@ -21,6 +23,10 @@ _PATIENCE_SECONDS = 60.0
 _ALONE = (
     "the log of this home is its spool; kafka_bootstrap_servers is empty, so nothing is shipped"
 )
+
+
+class UnknownSpool(KintsugiError):
+    """Nobody told of it."""
 
 
 @command(group)
@@ -68,6 +74,65 @@ def _cells(line: dict[str, Any], ships: bool) -> list[str | None]:
     return cells
 
 
+@command(group, "ls")
+def list_spools(cli: Cli) -> None:
+    """List the spools that the database was told of, and what of each is in no table."""
+    from consumers.spools import known
+
+    with cli.app() as app, app.reading() as connection:
+        found = [_spool_line(one) for one in known(connection)]
+    if cli.out.json:
+        cli.out.document(found)
+        return
+    columns = ["source", "host", "path", "told", "unfolded", "state"]
+    rows = [
+        [one["source"], one["host"], one["path"], f"{one['told_seconds']:,.0f} s ago",
+         f"{one['unfolded']:,}", one["state"]]
+        for one in found
+    ]  # fmt: skip
+    cli.out.show(table(columns, rows, right=["told", "unfolded"]))
+    if not found:
+        cli.out.hint("no spool that is shipped was told of")
+
+
+def _spool_line(one: "Seen") -> dict[str, Any]:
+    from daemon.spooled import SILENT_SECONDS
+
+    return {
+        "source": one.report.source,
+        "host": one.report.host,
+        "path": one.report.path,
+        "told_seconds": max(0.0, one.age_seconds),
+        "unfolded": one.unfolded,
+        "state": "silent" if one.age_seconds > SILENT_SECONDS else "live",
+    }
+
+
+@command(group)
+def forget(
+    cli: Cli,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As `spool ls` names it.")],
+) -> None:
+    """Miss a spool no more: its disk is lost, or all of it was shipped by hand."""
+    from consumers import database, spools
+    from daemon.app import explained
+
+    with cli.app() as app:
+        engine = app.engine
+        with explained(engine), database.writing(engine) as connection:
+            known = {one.report.source: one for one in spools.known(connection)}
+            if source not in known:
+                raise UnknownSpool(
+                    f"the database was told of no spool {source!r}; kintsugi spool ls names them"
+                )
+            spools.forget(connection, source)
+        line = _spool_line(known[source])
+    if cli.out.json:
+        cli.out.document(line)
+        return
+    cli.out.show(f"{source} is missed no more; {line['unfolded']:,} of its events are in no table")
+
+
 @command(group)
 def drain(
     cli: Cli,
@@ -79,10 +144,23 @@ def drain(
     with cli.app() as app:
         drained = _drain(app, within) if app.on_kafka else 0
         ships = app.on_kafka
+        if ships:
+            _tell(cli, app)
     if cli.out.json:
         cli.out.document({"ships": ships, "drained": drained, "left": 0})
         return
     cli.out.show(f"{drained:,} events were acknowledged, none is left" if ships else _ALONE)
+
+
+def _tell(cli: Cli, app: "App") -> None:
+    """Of a home whose owner is away, nothing is missed any more."""
+    from consumers.database import DatabaseError
+    from daemon.spooled import tell
+
+    try:
+        tell(app, ends=True)
+    except DatabaseError as error:
+        cli.out.warn(f"the events are in Kafka, and the database was not told: {error}")
 
 
 def _drain(app: "App", within: float) -> int:

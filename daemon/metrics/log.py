@@ -8,14 +8,16 @@ is folded: Kafka where it is configured, else the home's own.
 
 from typing import TYPE_CHECKING, Final
 
-from consumers import reads
+from consumers import reads, spools
 from consumers.tables import PROJECTION
-from daemon.health import folded, halts
+from daemon.health import folded, halting
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
+from daemon.spooled import SILENT_SECONDS
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
+    from consumers.spools import Seen
     from daemon.app import App
     from daemon.health import Folded
     from daemon.settings import Settings
@@ -40,8 +42,24 @@ LOG: Final = (
         ("projection", "stream"),
     ),
     Family("kintsugi_projection_state", "1 for how it is.", ("projection", "state")),
+    Family(
+        "kintsugi_projection_halted_info", "1 for why; absent where it goes on.",
+        ("projection", "reason"),
+    ),
     Family("kintsugi_projection_gaps", "Sources that lack an event.", ("projection",)),
     Family("kintsugi_dead_letters", "Events that could not be folded.", ("projection", "stream")),
+    Family(
+        "kintsugi_spools", "Homes' own logs that are shipped; silent: nobody tells of it any more.",
+        ("state",),
+    ),
+    Family(
+        "kintsugi_spools_unfolded_events",
+        "What the tables lack of them, as far as their owners have told.", ("state",),
+    ),
+    Family(
+        "kintsugi_spools_silent_timestamp_seconds",
+        "When the one was told of last that is silent for longest; absent without one.",
+    ),
 )  # fmt: skip
 
 
@@ -55,13 +73,28 @@ def read(app: "App", sheet: Sheet) -> None:
     with app.reading() as connection:
         reached = folded(connection)
         letters = reads.dead_letter_counts(connection)
+        told = spools.known(connection)
     events = app.readable_log
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
         _stream(events, reached, sheet, stream)
-    state = "halted" if halts(events, reached) else "live"
-    sheet.one_of("kintsugi_projection_state", state, STATES, PROJECTION)
+    halted = halting(events, reached)
+    sheet.one_of("kintsugi_projection_state", "halted" if halted else "live", STATES, PROJECTION)
+    for reason in sorted({halt.reason for halt in halted}):
+        sheet.say("kintsugi_projection_halted_info", 1, PROJECTION, reason)
     sheet.say("kintsugi_projection_gaps", len(reached.gaps), PROJECTION)
+    _spools(sheet, told)
+
+
+def _spools(sheet: Sheet, told: "list[Seen]") -> None:
+    silent = [one for one in told if one.age_seconds > SILENT_SECONDS]
+    live = [one for one in told if one.age_seconds <= SILENT_SECONDS]
+    for state, found in (("live", live), ("silent", silent)):
+        sheet.say("kintsugi_spools", len(found), state)
+        unfolded = sum(one.unfolded for one in found)
+        sheet.say("kintsugi_spools_unfolded_events", unfolded, state)
+    longest = min((one.seen for one in silent), default=None)
+    sheet.say("kintsugi_spools_silent_timestamp_seconds", longest)
 
 
 def _stream(events: "EventLog", reached: "Folded", sheet: Sheet, stream: str) -> None:

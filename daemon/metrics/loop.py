@@ -57,6 +57,11 @@ LOOP: Final = (
         "Rollouts of its own traffic that no cycle has read; failures are deduplicated.",
         ("alias", "counted"),
     ),
+    Family(
+        "kintsugi_rollouts_newest_timestamp_seconds",
+        "Of the newest rollout of its own traffic; absent without one.",
+        ("alias",),
+    ),
     Family("kintsugi_cycle_due", "Whether a cycle is due now.", ("alias",)),
     Family("kintsugi_cycle_number", "Of the cycle that runs, else of the next one.", ("alias",)),
     Family("kintsugi_cycle_stage", "1 for what the open cycle needs next.", ("alias", "stage")),
@@ -66,6 +71,12 @@ LOOP: Final = (
         ("alias",),
     ),
     Family("kintsugi_cycles_total", "Cycles that are over.", ("alias", "outcome")),
+    Family(
+        "kintsugi_cycle_duration_seconds",
+        "How long the last cycle took that is over; absent without one.",
+        ("alias",),
+    ),
+    Family("kintsugi_cycle_ended_timestamp_seconds", "When that was over.", ("alias",)),
     Family(
         "kintsugi_cycle_last_success_timestamp_seconds",
         "When this stop of a cycle came off last.",
@@ -121,14 +132,7 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
             _agent(connection, app.settings, sheet, pair, moment)
         names = [pair.alias for pair in shown]
         _counts(connection, sheet, names)
-        for (alias, stop), time in figures.successes(connection).items():
-            if alias in names:
-                assert stop in STOPS, "the stops are those of the process manager"
-                sheet.say("kintsugi_cycle_last_success_timestamp_seconds", _when(time), alias, stop)
-        for alias, measured in figures.last_measured(connection).items():
-            if alias in names:
-                sheet.say("kintsugi_gate_pass_ratio", measured.candidate_pass, alias, "candidate")
-                sheet.say("kintsugi_gate_pass_ratio", measured.incumbent_pass, alias, "incumbent")
+        _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
         today = job_seconds(connection).get(f"{moment:%Y-%m-%d}", 0.0)
         sheet.say("kintsugi_job_today_seconds", today)
@@ -205,6 +209,27 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
             sheet.say("kintsugi_gate_decisions_total", count, name, decision.lower())
         for verdict, count in zip(("accepted", "rejected"), tasks.get(name, (0, 0)), strict=True):
             sheet.say("kintsugi_tasks_written_total", count, name, verdict)
+
+
+def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
+    """When what happens in the loop happened last, and how the last measurement came out."""
+    for alias, time in figures.newest_rollouts(connection).items():
+        if alias in names:
+            sheet.say("kintsugi_rollouts_newest_timestamp_seconds", _when(time), alias)
+    for (alias, stop), time in figures.successes(connection).items():
+        if alias in names:
+            assert stop in STOPS, "the stops are those of the process manager"
+            sheet.say("kintsugi_cycle_last_success_timestamp_seconds", _when(time), alias, stop)
+    for alias, over in figures.last_over(connection).items():
+        if alias in names:
+            began, ended = _when(over.started), _when(over.ended)
+            sheet.say("kintsugi_cycle_ended_timestamp_seconds", ended, alias)
+            seconds = None if began is None or ended is None else ended - began
+            sheet.say("kintsugi_cycle_duration_seconds", seconds, alias)
+    for alias, measured in figures.last_measured(connection).items():
+        if alias in names:
+            sheet.say("kintsugi_gate_pass_ratio", measured.candidate_pass, alias, "candidate")
+            sheet.say("kintsugi_gate_pass_ratio", measured.incumbent_pass, alias, "incumbent")
 
 
 def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: datetime) -> None:

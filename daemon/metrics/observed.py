@@ -122,7 +122,8 @@ class Observed(Collector):
         began, sheet, at = time.monotonic(), Sheet(self._families), time.time()
         try:
             self._read(app, sheet)
-        except KintsugiError as error:
+        except (KintsugiError, OSError) as error:
+            # A file may be gone between two looks at its folder.
             log.warning("the metrics of the %s are old: %s", self._what, error)
             readable = False
         except BaseException:

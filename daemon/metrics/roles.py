@@ -1,8 +1,7 @@
 """What `consume`, `ship`, `schedule` and `work` count while they run (counters -> families).
 
 Counters that a role keeps anyway are read when somebody asks; what a round of `schedule` or `work`
-did is counted here. Guarantee: no label but those of the code, and the class names of the errors
-of Kafka's client.
+did is counted here. Guarantee: no label but those of the code, and class names of errors.
 """
 
 import time
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from consumers.runner import APPLY_SECONDS
 from consumers.tables import PROJECTION
 from daemon.metrics.sheet import Family, Sheet
 
@@ -36,14 +36,22 @@ FOLD: Final = (
     Family("kintsugi_fold_events_total", "Events that were folded.", _OF_FOLD),
     Family(
         "kintsugi_fold_skipped_total",
-        "Events that changed nothing: repeated, too early, or of an unknown type.",
+        "Events that changed nothing: repeated, too early, of who does not lead, or unknown.",
         (*_OF_FOLD, "reason"),
     ),
-    Family("kintsugi_dead_letters_total", "Events that could not be folded.", _OF_FOLD),
+    Family(
+        "kintsugi_dead_letters_total",
+        "Events that could not be folded, by the class of the error.",
+        (*_OF_FOLD, "error"),
+    ),
     Family("kintsugi_projection_fenced_total", "Batches another one folded first.", _OF_FOLD),
     Family("kintsugi_projection_retries_total", "Waits for log or database.", _OF_FOLD),
-    Family("kintsugi_projection_batches_total", "Transactions that were committed.", _OF_FOLD),
-    Family("kintsugi_projection_apply_seconds_total", "That these took.", _OF_FOLD),
+    Family(
+        "kintsugi_projection_apply_duration_seconds",
+        "Of a transaction of at most 500 events, until it was committed.",
+        _OF_FOLD,
+        APPLY_SECONDS,
+    ),
     Family(
         "kintsugi_projection_last_event_timestamp_seconds",
         "When the newest event that was folded had been recorded; absent before the first.",
@@ -84,19 +92,22 @@ def folding(counters: "Counters") -> Counted:
         sheet.say(_LOOKED.name, counters.looked, "consume")
         for name, value in (
             ("kintsugi_fold_events_total", counters.folded),
-            ("kintsugi_dead_letters_total", counters.dead_letters),
             ("kintsugi_projection_fenced_total", counters.fenced),
             ("kintsugi_projection_retries_total", counters.retries),
-            ("kintsugi_projection_batches_total", counters.batches),
-            ("kintsugi_projection_apply_seconds_total", counters.seconds),
         ):
             sheet.say(name, value, PROJECTION)
         for reason, count in (
             ("duplicate", counters.duplicates),
             ("gap", counters.gaps),
+            ("epoch", counters.outdated),
             ("unknown_type", counters.skipped),
         ):
             sheet.say("kintsugi_fold_skipped_total", count, PROJECTION, reason)
+        # Copies: the fold may go on meanwhile.
+        for error, count in sorted(dict(counters.dead_letters).items()):
+            sheet.say("kintsugi_dead_letters_total", count, PROJECTION, error)
+        took, seconds = dict(counters.committed), counters.seconds
+        sheet.spread("kintsugi_projection_apply_duration_seconds", took, seconds, PROJECTION)
         newest = counters.newest_ms / 1000 if counters.newest_ms else None
         sheet.say("kintsugi_projection_last_event_timestamp_seconds", newest, PROJECTION)
 

@@ -8,10 +8,16 @@ What a collector can say is declared as data beside it: the page docs/monitoring
 and the alert rules are held to it by tests.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +28,18 @@ class Family:
     """As it is asked for: a counter's ends in `_total`."""
     meaning: str
     labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    """Of a histogram, their upper bounds without the last, which is infinite."""
 
     @property
     def is_counter(self) -> bool:
         """Whether it only grows."""
         return self.name.endswith("_total")
 
-    def empty(self) -> GaugeMetricFamily | CounterMetricFamily:
+    def empty(self) -> GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily:
         """The metric without a sample."""
+        if self.buckets:
+            return HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
         return kind(self.name, self.meaning, labels=self.labels)
 
@@ -38,13 +48,25 @@ class Sheet:
     """The samples of some metrics at one moment."""
 
     def __init__(self, families: Iterable[Family]) -> None:
-        self._families = {one.name: one.empty() for one in families}
+        self._declared = {one.name: one for one in families}
+        self._families = {name: one.empty() for name, one in self._declared.items()}
 
     def say(self, name: str, value: float | None, *labels: str) -> None:
         """One sample; None is no sample. The metric must have been declared."""
         family = self._families[name]
+        assert not isinstance(family, HistogramMetricFamily), "a histogram is spread"
         if value is not None:
             family.add_metric(list(labels), float(value))
+
+    def spread(self, name: str, counts: Mapping[float, int], total: float, *labels: str) -> None:
+        """A histogram: how many were sorted under each upper bound, and their sum."""
+        family = self._families[name]
+        assert isinstance(family, HistogramMetricFamily), "declared with buckets"
+        below, buckets = 0, []
+        for bound in (*self._declared[name].buckets, math.inf):
+            below += counts.get(bound, 0)
+            buckets.append(("+Inf" if math.isinf(bound) else str(bound), float(below)))
+        family.add_metric(list(labels), buckets, total)
 
     def one_of(self, name: str, chosen: str, choices: Iterable[str], *labels: str) -> None:
         """1 for the choice that holds and 0 for the others, which come as the last label."""

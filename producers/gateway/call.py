@@ -102,6 +102,10 @@ class Call(Response):
         self._shadow = shadow
         self._record = desk.record(arrived)
         self._asking = self._asking_of(Attempt(upstreams[0], None))
+        self._asked_at = 0.0
+        """Seconds after the request's arrival, when an engine was asked last."""
+        self._engine_seconds: float | None = None
+        """From then until it had said all; None until it has."""
         self._headers_sent = False
         self._complete = False
         self._passed: list[tuple[str, str]] = []
@@ -206,6 +210,7 @@ class Call(Response):
     async def _answers(self, send: Send) -> bool:
         """Whether an engine answers; not where it has lost the adapter. Raises UpstreamLost."""
         upstream, policy = self._asking.upstream, self._asking.attempt.policy
+        self._asked_at = self._record.seconds
         async with upstream.request(
             self._desk.client,
             "POST",
@@ -266,6 +271,7 @@ class Call(Response):
 
     async def _whole(self, response: Reply, send: Send) -> None:
         body = await response.aread()
+        self._heard()
         document = _object(body)
         if response.status_code == 200 and document is not None:
             restored = renamed(self._asking.answer.whole(document), self._asking.name)
@@ -324,6 +330,7 @@ class Call(Response):
 
     async def _finish(self, send: Send, event: bytes, promised: bool) -> None:
         """The end of a whole stream: recorded, then said."""
+        self._heard()
         error = self._asking.answer.error
         self._keep(event)
         recorded = await self._end("failed" if error else "completed", error, bytes(self._sent))
@@ -388,10 +395,19 @@ class Call(Response):
             sent = Sent(dict([*self._passed, *self._ours(recorded=True)]), body)
         return await self._record.end(outcome, asking.answer, asking.upstream.unproven, error, sent)
 
+    def _heard(self) -> None:
+        """The engine has said all."""
+        self._engine_seconds = self._record.seconds - self._asked_at
+
     def _settled(self) -> None:
         """What has to be known before the next request, and need not hold up this answer."""
         shadow = self._use.choice.shadow
-        if self._record.settle() == "completed" and self._shadow and shadow:
+        if self._record.settle() != "completed":
+            return
+        if self._engine_seconds is not None:
+            seconds = self._record.seconds - self._engine_seconds
+            self._desk.metrics.overhead(self._asked.endpoint, seconds)
+        if self._shadow and shadow:
             self._shadow(shadow)
 
 

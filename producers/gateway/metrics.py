@@ -8,12 +8,11 @@ label holds what a client chose: no session, call, user, model or key. Asking ne
 spool cannot be read; `kintsugi_spool_readable` is 0 then.
 """
 
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,36 +21,23 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
-from events.errors import BlobError, KintsugiError, LogError
+from events.errors import BlobError, LogError
 from events.rollouts import Outcome
+from producers.gateway.gauges import Engine, Engines, Spooled
 from producers.gateway.wire import Endpoint
-from producers.unshipped import Held, Spool, held
+from producers.unshipped import Spool
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _CALL_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _FIRST_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_OVERHEAD_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _APPEND_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _STATES: Final = ("recording", "refused")
-
-_logger = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """What is said of an engine."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def well(self) -> bool: ...
-    @property
-    def unproven(self) -> str | None: ...
 
 
 def say_build(registry: CollectorRegistry, fold_version: int | None = None) -> None:
@@ -136,6 +122,19 @@ class Metrics:
             buckets=_FIRST_SECONDS,
             registry=self.registry,
         )
+        self._overhead = Histogram(
+            "kintsugi_gateway_overhead_seconds",
+            "Of a completed call, what its engine had no part in: before it was asked, and after.",
+            ("endpoint",),
+            buckets=_OVERHEAD_SECONDS,
+            registry=self.registry,
+        )
+        self._appended = Gauge(
+            "kintsugi_log_last_append_timestamp_seconds",
+            "When an event was in the log for good last; absent before the first.",
+            ("stream",),
+            registry=self.registry,
+        )
         self._append = Histogram(
             "kintsugi_log_append_duration_seconds",
             "Until an event was in the log for good.",
@@ -155,8 +154,8 @@ class Metrics:
 
     def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
         """Say what these are at the moment of asking. `ships`: whether Kafka gets the spool."""
-        self.registry.register(_Engines(tuple(engines)))
-        self.registry.register(_Spooled(spool, ships))
+        self.registry.register(Engines(engines))
+        self.registry.register(Spooled(spool, ships))
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
@@ -174,6 +173,10 @@ class Metrics:
         self._duration.labels(endpoint).observe(seconds)
         if not recorded:
             self._dropped.inc()
+
+    def overhead(self, endpoint: Endpoint, seconds: float) -> None:
+        """So much of a completed call was not its engine's."""
+        self._overhead.labels(endpoint).observe(seconds)
 
     def unattributed(self) -> None:
         """A call names no session, and begins one."""
@@ -211,6 +214,7 @@ class Metrics:
             self._says("refused")
             raise
         self._append.labels(stream, type).observe(time.monotonic() - began)
+        self._appended.labels(stream).set_to_current_time()
         self._says("recording")
 
     def _says(self, state: str) -> None:
@@ -228,71 +232,3 @@ class Metrics:
         """All of it, and its media type, in a format that the header Accept names. Blocks."""
         encoder, media_type = choose_encoder(accepted)
         return encoder(self.registry), media_type
-
-
-class _Engines(Collector):
-    """The configured engines."""
-
-    def __init__(self, engines: tuple[Engine, ...]) -> None:
-        self._engines = engines
-
-    def collect(self) -> Iterator[Metric]:
-        well = GaugeMetricFamily(
-            "kintsugi_upstream_well", "Whether the engine answers.", labels=("upstream",)
-        )
-        proven = GaugeMetricFamily(
-            "kintsugi_upstream_proven",
-            "Whether its calls can be trained on.",
-            labels=("upstream",),
-        )
-        for engine in self._engines:
-            well.add_metric([engine.url], engine.well)
-            proven.add_metric([engine.url], engine.unproven is None)
-        yield well
-        yield proven
-
-
-class _Spooled(Collector):
-    """The spool as it is when somebody asks."""
-
-    def __init__(self, spool: Spool, ships: bool) -> None:
-        self._spool = spool
-        self._ships = ships
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry would read the spool to learn the names."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        readable = GaugeMetricFamily("kintsugi_spool_readable", "Whether the log can be read.")
-        try:
-            found = held(self._spool)
-        except KintsugiError as error:
-            _logger.warning("%s", error, extra={"action": "spool_unreadable"})
-            readable.add_metric([], 0)
-            yield readable
-            return
-        readable.add_metric([], 1)
-        yield readable
-        for name, meaning, value in _FIGURES if self._ships else _FIGURES[:2]:
-            family = GaugeMetricFamily(name, meaning, labels=("stream",))
-            for stream, one in found.items():
-                if (figure := value(one)) is not None:
-                    family.add_metric([stream], figure)
-            yield family
-
-
-def _oldest_seconds(one: Held) -> float | None:
-    return None if one.oldest_unshipped_ms is None else one.oldest_unshipped_ms / 1000
-
-
-_FIGURES: Final = (
-    ("kintsugi_spool_events", "Events that can be read.", lambda one: one.events),
-    ("kintsugi_spool_bytes", "Bytes of their values.", lambda one: one.bytes),
-    ("kintsugi_spool_unshipped_events", "Not in Kafka yet.", lambda one: one.unshipped),
-    (
-        "kintsugi_spool_oldest_unshipped_timestamp_seconds",
-        "When the first event that is not in Kafka yet was recorded; absent without one.",
-        _oldest_seconds,
-    ),
-)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from events.blobs import BlobStore
@@ -20,6 +21,11 @@ from events.sqlite_receipts import Receipt
 
 class Spool(Protocol):
     """What the gateway needs of a log of its own."""
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        ...
 
     def begin_append(
         self, entries: Sequence[Entry], receipt: Receipt | None = None

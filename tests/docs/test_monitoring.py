@@ -31,6 +31,7 @@ _METRIC = re.compile(r"\bkintsugi_[a-z0-9_]+")
 _OF_SPOOLS = {
     "kintsugi_spool_events", "kintsugi_spool_bytes", "kintsugi_spool_unshipped_events",
     "kintsugi_spool_oldest_unshipped_timestamp_seconds", "kintsugi_spool_readable",
+    "kintsugi_spool_disk_free_bytes", "kintsugi_spool_disk_bytes",
     "kintsugi_upstream_well", "kintsugi_upstream_proven",
 }  # fmt: skip
 """Made where there is a spool and an engine: test_metrics.py of the gateway asks for them."""
@@ -129,6 +130,31 @@ def test_recorded_series_are_recorded() -> None:
         for name in re.findall(r"\bkintsugi:[\w:]+", query)
     }
     assert asked <= made
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Every alert by its name."""
+    return {
+        rule["alert"]: rule
+        for group in yaml.safe_load(RULES[1].read_text())["groups"]
+        for rule in group["rules"]
+    }
+
+
+def test_every_alert_names_its_runbook_and_the_page_names_every_alert() -> None:
+    page = PAGE.read_text()
+    for name, rule in alerts().items():
+        kebab = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+        assert rule["annotations"]["runbook"] == f"docs/runbooks/{kebab}.md"
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert f"| `{name}` |" in page, name
+
+
+def test_every_alert_is_seen_to_fire_and_not_to_fire() -> None:
+    tested = yaml.safe_load((ROOT / "ops/prometheus/rules_test.yml").read_text())["tests"]
+    cases = [case for test in tested for case in test.get("alert_rule_test", ())]
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == set(alerts())
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == set(alerts())
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.name)

@@ -141,19 +141,33 @@ def engine(folder: Path) -> Iterator[Side]:
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
     """Our gateway, which has proven the engine."""
+    with recording("ours", "daemon", folder, home, upstream, syncs.environment) as side:
+        yield side
+
+
+@contextmanager
+def recording(
+    name: str,
+    program: str,
+    folder: Path,
+    home: Home,
+    upstream: Side,
+    more: Mapping[str, str] | None = None,
+) -> Iterator[Side]:
+    """A gateway that records: `program` takes the arguments of `kintsugi`, `more` is of its
+    environment."""
     port = _free_port()
     command = [
-        sys.executable, "-m", "daemon", "gateway", "--port", str(port), "--upstream",
-        _url(upstream),
+        sys.executable, "-m", program, "gateway", "--port", str(port), "--upstream", _url(upstream),
     ]  # fmt: skip
     environment = {
-        **syncs.environment,
+        **(more or {}),
         "KINTSUGI_HOME": str(home.folder),
         "KINTSUGI_GATEWAY__KEYS": _KEYS,
     }
-    with _running("ours", command, environment, folder) as process:
-        _wait(process, port, "/readyz", folder / "ours.log")
-        yield Side("ours", Target(port, recorded=True), process)
+    with _running(name, command, environment, folder) as process:
+        _wait(process, port, "/readyz", folder / f"{name}.log")
+        yield Side(name, Target(port, recorded=True), process)
         home.close()
 
 

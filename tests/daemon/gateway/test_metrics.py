@@ -57,6 +57,15 @@ def test_what_happened_is_counted(front: Fronted, live: Live) -> None:
     assert found[labelled("kintsugi_gateway_calls_in_flight")] == 0
     for name in ("call_duration", "first_byte"):
         assert found[labelled(f"kintsugi_gateway_{name}_seconds_count", endpoint="chat")] == 3
+    # What failed has no engine's part to subtract.
+    overhead, took = (f"kintsugi_gateway_{name}_seconds" for name in ("overhead", "call_duration"))
+    assert found[labelled(f"{overhead}_count", endpoint="chat")] == 2
+    assert found[labelled(f"{overhead}_sum", endpoint="chat")] > 0
+    ends = labelled(f"{overhead}_sum", endpoint="completions")
+    assert found[ends] < found[labelled(f"{took}_sum", endpoint="completions")]
+    assert found[labelled("kintsugi_log_last_append_timestamp_seconds", stream="rollouts")] > 1e9
+    free, disk = (labelled(f"kintsugi_spool_disk_{name}bytes") for name in ("free_", ""))
+    assert 0 < found[free] <= found[disk]
     for event in ("CallStarted", "CallEnded"):
         series = "kintsugi_log_append_duration_seconds_count"
         assert found[labelled(series, stream="rollouts", type=event)] == 4

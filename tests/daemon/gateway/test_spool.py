@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -153,3 +154,27 @@ def test_a_broker_that_comes_back_is_waited_for(broker: Broker, home: Path) -> N
         done = draining.result()
     assert done.code == 0, done.err
     assert done.json == {"ships": True, "drained": 5, "left": 0}
+
+
+def test_a_gateway_that_is_killed_leaves_word_of_what_it_recorded(
+    live: Live, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    variables = on(NOWHERE, home)
+
+    def told() -> int:
+        return sum(one["unfolded"] for one in run_here(["spool", "ls", "--json"], variables).json)
+
+    with running(home, [f"{live.url}/v1"], variables=variables) as program:
+        body = {"messages": HELLO, "max_tokens": 2}
+        answer = httpx2.post(f"{program.url}/v1/chat/completions", json=body, timeout=60)
+        assert answer.headers["x-kintsugi-recorded"] == "yes"
+        deadline = time.monotonic() + 60
+        while told() < 2:
+            assert time.monotonic() < deadline, "".join(program.said)
+            time.sleep(0.2)
+        program.process.kill()
+        program.process.wait()
+    (line,) = run_here(["spool", "ls", "--json"], variables).json
+    assert (line["path"], line["unfolded"]) == (str(home / "log.db"), 2)
+    assert line["state"] == "live", "it is not silent yet"

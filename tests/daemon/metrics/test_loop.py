@@ -73,6 +73,9 @@ def test_a_canary_is_told_of_from_its_patterns_to_its_share(app: App) -> None:
         if name == "kintsugi_cycle_last_success_timestamp_seconds"
     }
     assert stops == {"diagnose", "propose", "train", "gate", "canary"}
+    newest = labelled("kintsugi_rollouts_newest_timestamp_seconds", alias="agent")
+    assert utc_now().timestamp() - found[newest] < 300
+    assert labelled("kintsugi_cycle_duration_seconds", alias="agent") not in found, "none is over"
     # Judged by nobody live: no rate is better than one of nothing.
     assert labelled("kintsugi_live_pass_ratio", alias="agent", slot="canary") not in found
     assert value("live_judged_sessions", alias="agent", slot="canary") == 0
@@ -201,8 +204,48 @@ def test_another_version_of_the_folds_is_told_as_a_halt(app: App) -> None:
         connection.execute(update(Projection.table()).values(fold_version=0))
     sheet = Sheet(log.LOG)
     log.read(app, sheet)
-    halted = labelled("kintsugi_projection_state", projection="history", state="halted")
-    assert series(sheet.metrics())[halted] == 1
+    found = series(sheet.metrics())
+    assert found[labelled("kintsugi_projection_state", projection="history", state="halted")] == 1
+    why = labelled("kintsugi_projection_halted_info", projection="history", reason="fold_version")
+    assert found[why] == 1
+
+
+def test_a_wiped_log_is_told_as_the_reason_of_a_halt(app: App) -> None:
+    from sqlalchemy import update
+
+    from consumers.tables import Offset
+
+    with app.engine.begin() as connection:
+        connection.execute(update(Offset.table()).values(next_offset=1000))
+    sheet = Sheet(log.LOG)
+    log.read(app, sheet)
+    found = series(sheet.metrics())
+    why = labelled("kintsugi_projection_halted_info", projection="history", reason="ahead_of_log")
+    assert found[why] == 1
+
+
+def test_a_spool_whose_owner_is_silent_is_told_with_what_the_tables_lack(app: App) -> None:
+    from sqlalchemy import text
+
+    from consumers import database, spools
+
+    def told_of() -> Series:
+        sheet = Sheet(log.LOG)
+        log.read(app, sheet)
+        return series(sheet.metrics())
+
+    silent = labelled("kintsugi_spools_silent_timestamp_seconds")
+    assert silent not in told_of()
+    with database.writing(app.engine) as connection:
+        for source in ("gone", "here"):
+            said = spools.Report(source, "host", f"/{source}/log.db", {"rollouts": (2, 1)})
+            spools.report(connection, said)
+        connection.execute(text("UPDATE spools SET seen = seen - 3600 WHERE source = 'gone'"))
+    found = told_of()
+    for state in ("live", "silent"):
+        assert found[labelled("kintsugi_spools", state=state)] == 1
+        assert found[labelled("kintsugi_spools_unfolded_events", state=state)] == 3
+    assert utc_now().timestamp() - found[silent] == pytest.approx(3600, abs=60)
 
 
 def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -> None:

@@ -1,0 +1,92 @@
+"""Whose recorded events the log may lack: spools, as their owners last reported them.
+
+A spool that nobody ships is seen by nobody else: what waits in it is neither in the log nor in the
+tables. So whoever writes or ships one says in a row how far it reaches, every few seconds, and
+takes the row out at an end at which all was shipped. A row that stays and falls silent is of an
+owner who was killed, or who left with events that Kafka does not have; what the fold has not
+reached of it is missing. However they come, once they are folded they are missing no more.
+
+The time is the database's. Not folded from the log and not rebuilt. Not covered: what an owner
+recorded after its last report, which is why silence alone is told of as well.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from consumers.database import clock
+from consumers.position import position
+from consumers.tables import METADATA
+from events.canonical import exact_json
+from events.position import Position
+
+_SPOOLS = METADATA.tables["spools"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is said of a spool."""
+
+    source: str
+    """The id of its log, that its events carry."""
+    host: str
+    path: str
+    ends: Mapping[str, Sequence[int]]
+    """Stream -> per partition, the offset after its last event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A spool's last report, how old that is, and what came of its events."""
+
+    report: Report
+    seen: float
+    """By the database's clock, in seconds since 1970."""
+    age_seconds: float
+    unfolded: int
+    """Events of it that are not in the tables."""
+
+
+def report(connection: Connection, said: Report) -> None:
+    """Write the row of one spool, within `database.writing`."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    row = {
+        "host": said.host,
+        "path": said.path,
+        "seen": clock(connection),
+        "ends": exact_json({stream: list(ends) for stream, ends in said.ends.items()}),
+    }
+    connection.execute(
+        dialect.insert(_SPOOLS)
+        .values(source=said.source, **row)
+        .on_conflict_do_update(index_elements=["source"], set_=row)
+    )
+
+
+def forget(connection: Connection, source: str) -> bool:
+    """Take out a row, within `database.writing`; whether there was one."""
+    gone = delete(_SPOOLS).where(_SPOOLS.c.source == source).returning(_SPOOLS.c.source)
+    return connection.execute(gone).first() is not None
+
+
+def known(connection: Connection) -> list[Seen]:
+    """All that were reported and not taken out, by source."""
+    now, folded = clock(connection), position(connection)
+    found = []
+    for row in connection.execute(select(_SPOOLS).order_by(_SPOOLS.c.source)):
+        said = Report(row.source, row.host, row.path, json.loads(row.ends))
+        found.append(Seen(said, row.seen, now - row.seen, unfolded(said, folded)))
+    return found
+
+
+def unfolded(said: Report, folded: Position) -> int:
+    """How many of its events a fold at this position lacks. In its own log a record's sequence is
+    its offset."""
+    return sum(
+        max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(said.source, -1))
+        for stream, ends in said.ends.items()
+        for partition, end in enumerate(ends)
+    )

@@ -1,0 +1,101 @@
+"""What a gateway looks up when Prometheus asks: its engines, and its own log.
+
+Registered by metrics.py; everything else is counted as it happens. Asking never fails where the log
+cannot be read: `kintsugi_spool_readable` is 0 then.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from events.errors import KintsugiError
+from producers.unshipped import Held, Spool, held
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What is said of an engine."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def well(self) -> bool: ...
+    @property
+    def unproven(self) -> str | None: ...
+
+
+class Engines(Collector):
+    """The configured engines."""
+
+    def __init__(self, engines: Iterable[Engine]) -> None:
+        self._engines = tuple(engines)
+
+    def collect(self) -> Iterator[Metric]:
+        well = GaugeMetricFamily(
+            "kintsugi_upstream_well", "Whether the engine answers.", labels=("upstream",)
+        )
+        proven = GaugeMetricFamily(
+            "kintsugi_upstream_proven",
+            "Whether its calls can be trained on.",
+            labels=("upstream",),
+        )
+        for engine in self._engines:
+            well.add_metric([engine.url], engine.well)
+            proven.add_metric([engine.url], engine.unproven is None)
+        yield well
+        yield proven
+
+
+class Spooled(Collector):
+    """The spool as it is when somebody asks."""
+
+    def __init__(self, spool: Spool, ships: bool) -> None:
+        self._spool = spool
+        self._ships = ships
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry would read the spool to learn the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        readable = GaugeMetricFamily("kintsugi_spool_readable", "Whether the log can be read.")
+        try:
+            found, disk = held(self._spool), shutil.disk_usage(self._spool.path.parent)
+        except (KintsugiError, OSError) as error:
+            _logger.warning("%s", error, extra={"action": "spool_unreadable"})
+            readable.add_metric([], 0)
+            yield readable
+            return
+        readable.add_metric([], 1)
+        yield readable
+        yield GaugeMetricFamily(
+            "kintsugi_spool_disk_free_bytes", "Left on the log's disk.", disk.free
+        )
+        yield GaugeMetricFamily("kintsugi_spool_disk_bytes", "All of that disk.", disk.total)
+        for name, meaning, value in _FIGURES if self._ships else _FIGURES[:2]:
+            family = GaugeMetricFamily(name, meaning, labels=("stream",))
+            for stream, one in found.items():
+                if (figure := value(one)) is not None:
+                    family.add_metric([stream], figure)
+            yield family
+
+
+def _oldest_seconds(one: Held) -> float | None:
+    return None if one.oldest_unshipped_ms is None else one.oldest_unshipped_ms / 1000
+
+
+_FIGURES: Final = (
+    ("kintsugi_spool_events", "Events that can be read.", lambda one: one.events),
+    ("kintsugi_spool_bytes", "Bytes of their values.", lambda one: one.bytes),
+    ("kintsugi_spool_unshipped_events", "Not in Kafka yet.", lambda one: one.unshipped),
+    (
+        "kintsugi_spool_oldest_unshipped_timestamp_seconds",
+        "When the first event that is not in Kafka yet was recorded; absent without one.",
+        _oldest_seconds,
+    ),
+)
