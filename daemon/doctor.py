@@ -36,6 +36,7 @@ ON_KAFKA: Final[Mapping[str, Callable[[App], Finding]]] = {
     "crc32c": machine.crc32c,
     "kafka": records.kafka,
     "spool": records.spool,
+    "spools": records.spools,
 }
 
 

@@ -104,6 +104,21 @@ def spool(app: "App") -> Finding:
     return True, said
 
 
+def spools(app: "App") -> Finding:
+    """Spools whose owners fell silent, with events that are in no table."""
+    from consumers.spools import known
+    from daemon.spooled import SILENT_SECONDS
+
+    with app.reading() as connection:
+        told = known(connection)
+    silent = [one for one in told if one.age_seconds > SILENT_SECONDS and one.unfolded]
+    if silent:
+        first = silent[0].report
+        said = f"{first.path} on {first.host} is silent, and events of it are in no table"
+        return False, f"{said}; see kintsugi spool ls"
+    return True, f"{len(told)} told of"
+
+
 def _age(ms: int | None) -> float:
     """Seconds since a moment; 0 without one."""
     return 0.0 if ms is None else max(0.0, time.time() - ms / 1000)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers import reads, spools
 from consumers.tables import PROJECTION
-from daemon.health import folded, halting
+from daemon.health import folded, halting, oldest_unfolded_ms
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
 from daemon.spooled import SILENT_SECONDS
@@ -78,6 +78,9 @@ def read(app: "App", sheet: Sheet) -> None:
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
         _stream(events, reached, sheet, stream)
+    for stream, oldest in oldest_unfolded_ms(events, reached).items():
+        name = "kintsugi_projection_oldest_unfolded_timestamp_seconds"
+        sheet.say(name, oldest / 1000, PROJECTION, stream)
     halted = halting(events, reached)
     sheet.one_of("kintsugi_projection_state", "halted" if halted else "live", STATES, PROJECTION)
     for reason in sorted({halt.reason for halt in halted}):
@@ -98,7 +101,6 @@ def _spools(sheet: Sheet, told: "list[Seen]") -> None:
 
 
 def _stream(events: "EventLog", reached: "Folded", sheet: Sheet, stream: str) -> None:
-    oldest: list[int] = []
     for partition, (start, end) in enumerate(
         zip(events.start(stream), events.end(stream), strict=True)
     ):
@@ -109,9 +111,3 @@ def _stream(events: "EventLog", reached: "Folded", sheet: Sheet, stream: str) ->
         sheet.say("kintsugi_log_end_offset", end, stream, at)
         sheet.say("kintsugi_projection_offset", offset, PROJECTION, stream, at)
         sheet.say("kintsugi_projection_lag_events", behind, PROJECTION, stream, at)
-        if behind:
-            records = events.read(stream, partition, max(start, offset), limit=1)
-            oldest += [record.recorded_ms for record in records]
-    if oldest:
-        name = "kintsugi_projection_oldest_unfolded_timestamp_seconds"
-        sheet.say(name, min(oldest) / 1000, PROJECTION, stream)
