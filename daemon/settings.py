@@ -1,7 +1,8 @@
 """Settings: declared once, composed from flags, environment, a TOML file and defaults.
 
-Order: flags, `KINTSUGI_*`, TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else `kintsugi.toml`
-in HOME), defaults. An unknown key is an error that names it, in the file and in the environment.
+Order: flags, `KINTSUGI_*`, files of secrets (named like the variables, in `$KINTSUGI_SECRETS`, else
+where systemd put the unit's credentials), TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else
+`kintsugi.toml` in HOME), defaults. An unknown key is an error that names it, in all of them.
 Each setting is described in docs/configuration.md; a test compares that page with this module.
 """
 
@@ -9,7 +10,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NestedSecretsSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -33,10 +35,15 @@ from producers.gateway.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
+SECRETS_VARIABLE: Final = "KINTSUGI_SECRETS"
+_CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
+"""Where systemd has put what LoadCredential= names."""
 
-_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"})
-"""Variables that are read elsewhere: where the TOML file is, and where ops/kafka keeps its jars and
-ops/vllm its environments."""
+_NO_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, SECRETS_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"}
+)
+"""Variables that are read elsewhere: where the TOML file and the secrets are, and where ops/kafka
+keeps its jars and ops/vllm its environments."""
 
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
@@ -551,9 +558,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment, TOML; no .env file, which would be one place too many."""
+        """Flags, environment, secrets, TOML; no .env file, which would be one place too many."""
         toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
-        return init_settings, env_settings, toml
+        return init_settings, env_settings, _secrets(settings_cls), toml
 
     @property
     def adapters(self) -> Path:
@@ -580,7 +587,7 @@ class Origin:
     value: Any
     """JSON; a secret is starred out."""
     origin: str
-    """`flag`, `environment`, the TOML file's path, or `default`."""
+    """`flag`, `environment`, the path of the secrets or of the TOML file, or `default`."""
 
 
 def config_file(home: str | Path | None = None) -> Path | None:
@@ -600,10 +607,29 @@ def config_file(home: str | Path | None = None) -> Path | None:
     return None
 
 
+def secrets_folder() -> Path | None:
+    """The folder whose files are settings, each named like a variable; None when there is none."""
+    named = os.environ.get(SECRETS_VARIABLE)
+    if named:
+        path = Path(named).expanduser().absolute()
+        if not path.is_dir():
+            raise ConfigurationError(
+                f"{SECRETS_VARIABLE} names {path}, which is no folder; unset it or mount the "
+                "secrets there"
+            )
+        return path
+    loaded = os.environ.get(_CREDENTIALS_VARIABLE)
+    return Path(loaded) if loaded and Path(loaded).is_dir() else None
+
+
 def load(**flags: Any) -> Settings:
     """The settings in force; `flags` that are None were not given."""
     given = _given(flags)
-    _refuse_unknown_variables(os.environ)
+    _refuse_unknown("environment variable", os.environ)
+    folder = secrets_folder()
+    if folder is not None:
+        # Other files may lie there too, as the key that an upstream's api_key_file names.
+        _refuse_unknown(f"file of secrets in {folder}", [one.name for one in folder.iterdir()])
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -626,6 +652,7 @@ def origins(**flags: Any) -> list[Origin]:
     layers: list[tuple[str, Mapping[str, Any]]] = [
         ("flag", given),
         ("environment", EnvSettingsSource(Settings)()),
+        (str(secrets_folder()), _secrets(Settings)()),
         (str(file), TomlConfigSettingsSource(Settings, file)() if file else {}),
     ]
     return [
@@ -680,16 +707,21 @@ def _shown(settings: Settings, name: str) -> Any:
     return value
 
 
-def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    known = {variable(name) for name in names()}
-    sections = {variable(name.rsplit(".", 1)[0]) for name in names() if "." in name}
-    for found in sorted(environment):
-        upper = found.upper()
+def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
+    return NestedSecretsSettingsSource(settings, secrets_dir=secrets_folder())
+
+
+def _refuse_unknown(what: str, found: Iterable[str]) -> None:
+    """Refuse what is named as a setting would be and is none."""
+    known = {variable(one) for one in names()}
+    sections = {variable(one.rsplit(".", 1)[0]) for one in names() if "." in one}
+    for name in sorted(found):
+        upper = name.upper()
         if not upper.startswith(PREFIX) or upper in known | sections | _NO_SETTINGS:
             continue
         if _SERVICE_LINK.search(upper):
             continue
-        raise ConfigurationError(f"environment variable {found} is no setting; {_nearest(upper)}")
+        raise ConfigurationError(f"{what} {name} is no setting; {_nearest(upper)}")
 
 
 def _nearest(upper: str) -> str:
