@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
+from daemon import notifying
 from daemon.settings import ConfigurationError
 from events.errors import KintsugiError
 
@@ -137,6 +138,7 @@ class Supervisor:
                 running = _Running(program, _started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
+            notifying.ready()
             log.info("up: %s", ", ".join(program.name for program in self._programs))
             while not stop.wait(_LOOK_SECONDS):
                 for running in self._running:
