@@ -66,11 +66,13 @@ env:
 {{- if ne .role "gateway" }}
 ports:
   - { name: metrics-{{ .role }}, containerPort: {{ include "kintsugi.metrics" . }} }
-# It answers once the role does its work; whether that goes on is told by its metrics.
-startupProbe:
+{{- end }}
+{{- /* Not of ship: a broker that is away takes no gateway out of service. And none is killed by a
+       probe: what a role waits for comes back, and that it is stuck is told by its metrics. */}}
+{{- if and (ne .role "gateway") (ne .role "ship") }}
+readinessProbe:
   httpGet: { path: /metrics, port: metrics-{{ .role }} }
-  periodSeconds: 5
-  failureThreshold: 120
+  timeoutSeconds: 5
 {{- end }}
 volumeMounts:
   - { name: home, mountPath: /var/lib/kintsugi }
@@ -82,7 +84,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{- /* What a pod has around its containers: (dict "root" $ "role" "work") */}}
+{{- /* What a pod has around its containers: (dict "root" $ "role" "work" "shared" (list "blobs")) */}}
 {{- define "kintsugi.pod" -}}
 {{- $own := index .root.Values .role -}}
 automountServiceAccountToken: false
@@ -111,7 +113,9 @@ volumes:
   - { name: tmp, emptyDir: {} }
   - { name: config, configMap: { name: {{ include "kintsugi.name" .root }} } }
   - { name: secrets, secret: { secretName: {{ .root.Values.existingSecret }} } }
+  {{- if .shared }}
   - { name: shared, persistentVolumeClaim: { claimName: {{ include "kintsugi.claim" .root }} } }
+  {{- end }}
 {{- end }}
 
 {{- define "kintsugi.annotations" -}}
@@ -145,13 +149,13 @@ spec:
       terminationGracePeriodSeconds: {{ .grace }}
       # Started before the role and stopped after it: what the role recorded last is shipped too.
       initContainers:
-        - {{- include "kintsugi.container" (dict "root" .root "role" "ship" "shared" .shared) | nindent 10 }}
+        - {{ include "kintsugi.container" (dict "root" .root "role" "ship" "shared" .shared) | indent 10 | trim }}
           restartPolicy: Always
           {{- with .root.Values.ship.resources }}
           resources: {{- toYaml . | nindent 12 }}
           {{- end }}
       containers:
-        - {{- include "kintsugi.container" . | nindent 10 }}
+        - {{ include "kintsugi.container" . | indent 10 | trim }}
           {{- with .more }}
           {{- . | nindent 10 }}
           {{- end }}
