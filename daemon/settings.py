@@ -63,12 +63,19 @@ class KafkaSecurity(Section):
     """TLS and SASL of the Kafka client."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Of the brokers' listener."""
     ca_file: Path | None = None
+    """PEM file of the authority that signed the brokers' certificates; the system's when unset."""
     certificate_file: Path | None = None
+    """PEM file of this client's certificate, for brokers that ask for one."""
     key_file: Path | None = None
+    """PEM file of its key."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """Needed by the SASL protocols, as the next two."""
     username: str | None = None
+    """As the broker knows this client."""
     password: SecretStr | None = None
+    """A secret."""
 
     @field_validator("ca_file", "certificate_file", "key_file")
     @classmethod
@@ -82,6 +89,7 @@ class Kafka(Section):
     replication_factor: int = Field(default=1, ge=1)
     """Of topics that are created; topics that exist are left as they are."""
     min_insync_replicas: int = Field(default=1, ge=1)
+    """Replicas that acknowledge an event, likewise."""
     security: KafkaSecurity = KafkaSecurity()
 
 
@@ -150,19 +158,25 @@ class Gateway(Section):
     """The gateway beside the agent."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; any but a loopback address needs keys."""
     port: int = Field(default=8080, ge=0, lt=65536)
+    """Port to listen on; 0 takes any that is free."""
     alias: str = Field(default="agent", min_length=1, max_length=128)
     """Under which its calls count."""
     capture: Literal["best_effort", "required"] = "best_effort"
     """What happens to a call that the disk refuses: answered and said so, or not answered."""
     keys: tuple[Key, ...] = ()
+    """Of clients, as `kintsugi key` prints them."""
     timeout_seconds: float = Field(default=600.0, gt=0)
+    """For a whole call, streamed or not."""
     grace_seconds: int = Field(default=30, ge=1)
     """For calls that are being answered when it is told to stop."""
     max_body_bytes: int = Field(default=32 << 20, ge=1024)
+    """Of one request."""
     client_seconds: float = Field(default=60.0, gt=0)
     """That a client has for sending a request, and for taking some of what waits for it."""
     feedback_per_minute: int = Field(default=600, ge=1)
+    """Requests to `/v1/feedback` per key."""
 
 
 class Serving(Section):
@@ -249,6 +263,7 @@ class Redaction(Section):
     """What the gateway must not write."""
 
     rules: tuple[BuiltIn | Rule, ...] = ()
+    """Built-in ones by name, own ones by name and pattern."""
 
     @field_validator("rules")
     @classmethod
@@ -307,6 +322,7 @@ class Engine(Section):
     name: str | None = None
     """What the model is called; its folder's name when unset."""
     port: int = Field(default=8001, ge=1, lt=65536)
+    """Where it listens, on this machine alone."""
     threads: int | None = Field(default=None, ge=1)
     """Of the processor; torch's own choice when unset."""
 
@@ -446,6 +462,7 @@ class Analyzer(Section):
     model: str = "default"
     """Its name there."""
     api_key: SecretStr | None = None
+    """A secret."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts besides this machine to which conversations may be sent."""
     timeout_seconds: float = Field(default=120.0, gt=0)
@@ -509,8 +526,10 @@ class Settings(BaseSettings):
     """Folder of real benchmark data."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
+    """Engines behind the gateway."""
     engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
+    """Agents that are to get better."""
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
     proposer: Proposer = Proposer()
