@@ -109,20 +109,16 @@ class Connection:
         )
 
     def _say_what_is_missing(self, error: theirs.KafkaError) -> None:
-        """A listener that wants TLS or SASL says nothing to a client that has not got it."""
-        protocol = self.security.get("security_protocol", "PLAINTEXT")
+        """A listener that wants TLS or SASL says nothing to a client that comes without both."""
+        if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
+            return
         for host, port in self._servers():
-            if not protocol.endswith("SSL") and speaks_tls(host, port, self.timeout_seconds):
-                raise LogUnavailable(
-                    f"{host}:{port} speaks TLS, and kafka.security.protocol is {protocol}; set it "
-                    "to SSL or SASL_SSL, as the listener is"
-                ) from error
-            if not protocol.startswith("SASL"):
-                raise LogUnavailable(
-                    f"{host}:{port} gives no answer ({error}), and kafka.security.protocol is "
-                    f"{protocol}; where its listener asks for SASL, set it to SASL_{protocol}; it "
-                    "is tried again"
-                ) from error
+            wanted = "TLS" if speaks_tls(host, port, self.timeout_seconds) else "SASL, perhaps"
+            raise LogUnavailable(
+                f"{host}:{port} gives no answer ({error}): it wants {wanted}, and "
+                "kafka.security.protocol is PLAINTEXT; set it to that of its listener; it is tried "
+                "again"
+            ) from error
 
     def _servers(self) -> Iterator[tuple[str, int]]:
         for server in self.bootstrap_servers.split(","):

@@ -22,10 +22,11 @@ from kafka.net.sasl import get_sasl_mechanism
 from events.errors import LogError, LogReadOnly, LogUnavailable
 
 _CLIENT: Final = b"kintsugi"
+_METADATA: Final = 3
 _SASL_HANDSHAKE: Final = 17
 _SASL_AUTHENTICATE: Final = 36
 _VERSION: Final = 1
-"""Of both requests: since Kafka 1.0, and before fields were tagged."""
+"""Of all three requests: since Kafka 1.0, and before fields were tagged."""
 _LARGEST_ANSWER: Final = 1 << 20
 
 
@@ -40,6 +41,8 @@ def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
         with channel:
             if protocol.startswith("SASL"):
                 _authenticate(channel, host, security)
+            elif protocol == "SSL":
+                _be_answered(channel, host)
 
 
 def speaks_tls(host: str, port: int, timeout_seconds: float) -> bool:
@@ -93,6 +96,19 @@ def _context(security: Mapping[str, str]) -> ssl.SSLContext:
             f"{files} cannot be used for TLS ({error}); give PEM files that fit together"
         ) from error
     return context
+
+
+def _be_answered(channel: socket.socket, host: str) -> None:
+    """A listener that wants a certificate or SASL ends the connection at the first request."""
+    where = f"{host}:{channel.getpeername()[1]}"
+    try:
+        _asked(channel, _METADATA, struct.pack(">i", 0))
+    except (OSError, EOFError, struct.error) as error:
+        raise LogUnavailable(
+            f"{where} does not let this client in ({error}); where it asks for a certificate, set "
+            "kafka.security.certificate_file and key_file, and where it asks for SASL, "
+            "kafka.security.protocol to SASL_SSL; it is tried again"
+        ) from error
 
 
 def _authenticate(channel: socket.socket, host: str, security: Mapping[str, str]) -> None:

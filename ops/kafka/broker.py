@@ -10,7 +10,7 @@ process that started it; from the command line it stays:
 
     python -m ops.kafka.broker start|stop|status [--folder F] [--port P]
 
-`secured=True` adds a listener with TLS and SASL, whose authority, user and password are made anew
+`secured=True` adds listeners with TLS, one by SASL and one by certificates, which are made anew
 (security.py). Not covered: more than one node.
 """
 
@@ -27,13 +27,15 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ops.kafka.jars import BrokerMissing, cache, jars, java
-from ops.kafka.security import Secured
+
+if TYPE_CHECKING:
+    from ops.kafka.security import Secured
 
 READY_SECONDS: Final = 60
 """A start takes 3 to 10 s on two idle cores; the rest is for cores that are not idle."""
@@ -85,7 +87,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self._controller = self._ports(port)
         self._properties = dict(properties or {})
-        self.secured = Secured(self.folder / "security", _free_ports(1)[0]) if secured else None
+        self.secured = _secured(self.folder / "security") if secured else None
 
     @property
     def bootstrap(self) -> str:
@@ -232,6 +234,13 @@ class Broker:
     def _log_end(self) -> str:
         log = self.folder / "broker.log"
         return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
+
+
+def _secured(folder: Path) -> "Secured":
+    # What makes certificates is wanted here alone.
+    from ops.kafka.security import Secured
+
+    return Secured(folder, *_free_ports(2))
 
 
 def _describe(bootstrap: str) -> None:

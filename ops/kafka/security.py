@@ -1,10 +1,12 @@
-"""The listener with TLS and SASL of a broker: an authority, a certificate, a user and a password.
+"""Listeners with TLS of a broker: one that asks for user and password, one for a certificate.
 
-    secured = Secured(folder, port)
+    secured = Secured(folder, port, other)
     secured.properties(plain, controller)     what server.properties has to say
-    secured.client                            what a client has to say, as settings of kintsugi
+    secured.bootstrap, secured.client         by SASL: where, and as whom, as settings of kintsugi
+    secured.mutual, secured.certified         by a certificate of the client
 
-Everything is made anew for each object, so it suits a broker that lives no longer than it.
+Authority, certificates and password are made anew for each object, so it suits a broker that lives
+no longer than it.
 """
 
 import secrets
@@ -26,32 +28,28 @@ MECHANISM: Final = "SCRAM-SHA-512"
 
 
 class Secured:
-    """One listener of one broker."""
+    """Two listeners of one broker."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, other: int) -> None:
         self.bootstrap = f"localhost:{port}"
+        self.mutual = f"localhost:{other}"
         self._folder = folder
         self._password = secrets.token_hex(16)
         self._authority = trustme.CA()
         folder.mkdir(parents=True, exist_ok=True)
-        self._authority.cert_pem.write_to_path(self._ca_file)
-        self._store()
+        self._authority.cert_pem.write_to_path(self._at("ca.pem"))
+        self._store("broker.pem", self._authority.issue_cert("localhost"))
+        self._store("client.pem", self._authority.issue_cert("client.localhost"))
 
-    @property
-    def _ca_file(self) -> str:
-        return str(self._folder / "ca.pem")
+    def _at(self, name: str) -> str:
+        return str(self._folder / name)
 
-    @property
-    def _key_store(self) -> Path:
-        return self._folder / "broker.pem"
-
-    def _store(self) -> None:
+    def _store(self, name: str, issued: trustme.LeafCert) -> None:
         """Key and chain in one file, the key as PKCS #8, which is all that Kafka reads."""
-        issued = self._authority.issue_cert("localhost")
         key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
         plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-        self._key_store.write_bytes(plain + chain)
+        (self._folder / name).write_bytes(plain + chain)
 
     @property
     def user(self) -> str:
@@ -60,26 +58,38 @@ class Secured:
 
     @property
     def client(self) -> KafkaSecurity:
-        """What a client needs."""
+        """What a client needs that has a password."""
         return KafkaSecurity.model_validate(
             {
-                "protocol": "SASL_SSL", "ca_file": self._ca_file, "mechanism": MECHANISM,
+                "protocol": "SASL_SSL", "ca_file": self._at("ca.pem"), "mechanism": MECHANISM,
                 "username": USER, "password": self._password,
             }
         )  # fmt: skip
 
+    @property
+    def certified(self) -> KafkaSecurity:
+        """What a client needs that has a certificate."""
+        held = Path(self._at("client.pem"))
+        return KafkaSecurity(
+            protocol="SSL", ca_file=Path(self._at("ca.pem")), certificate_file=held, key_file=held
+        )
+
     def properties(self, plain: str, controller: str) -> dict[str, str]:
         """Of a broker with a listener without security too, which it talks to itself by."""
+        listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
         return {
-            "listeners": f"PLAINTEXT://{plain},SECURED://{self.bootstrap},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{plain},SECURED://{self.bootstrap}",
+            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "advertised.listeners": listeners,
             "listener.security.protocol.map": (
-                "PLAINTEXT:PLAINTEXT,SECURED:SASL_SSL,CONTROLLER:PLAINTEXT"
+                "PLAINTEXT:PLAINTEXT,SECURED:SASL_SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT"
             ),
             "sasl.enabled.mechanisms": MECHANISM,
             "listener.name.secured.scram-sha-512.sasl.jaas.config": (
                 "org.apache.kafka.common.security.scram.ScramLoginModule required;"
             ),
+            "listener.name.mutual.ssl.client.auth": "required",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self._key_store),
+            "ssl.keystore.location": self._at("broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self._at("ca.pem"),
         }

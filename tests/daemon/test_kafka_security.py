@@ -45,19 +45,24 @@ def listener() -> Iterator[Secured]:
         broker.kill()
 
 
-@pytest.fixture
-def log(listener: Secured, kafka_topics: dict[str, str]) -> Iterator[KafkaLog]:
-    made = connected(listener, listener.client, kafka_topics)
+@pytest.fixture(params=["password", "certificate"])
+def log(
+    request: pytest.FixtureRequest, listener: Secured, kafka_topics: dict[str, str]
+) -> Iterator[KafkaLog]:
+    if request.param == "password":
+        made = connected(listener.bootstrap, listener.client, kafka_topics)
+    else:
+        made = connected(listener.mutual, listener.certified, kafka_topics)
     made.ensure_topics()
     yield made
     made.close()
 
 
 def connected(
-    listener: Secured, security: KafkaSecurity, topics: dict[str, str] | None = None
+    bootstrap: str, security: KafkaSecurity, topics: dict[str, str] | None = None
 ) -> KafkaLog:
     return KafkaLog(
-        listener.bootstrap, security=client_security(security), topics=topics, replication=1,
+        bootstrap, security=client_security(security), topics=topics, replication=1,
         timeout_seconds=3.0,
     )  # fmt: skip
 
@@ -99,8 +104,8 @@ def changed(listener: Secured, **given: object) -> KafkaSecurity:
     return KafkaSecurity.model_validate(listener.client.model_dump() | given)
 
 
-def refused(listener: Secured, security: KafkaSecurity) -> KintsugiError:
-    log = connected(listener, security)
+def refused(bootstrap: str, security: KafkaSecurity) -> KintsugiError:
+    log = connected(bootstrap, security)
     try:
         with pytest.raises((LogReadOnly, LogUnavailable)) as caught:
             log.ensure_topics()
@@ -110,11 +115,11 @@ def refused(listener: Secured, security: KafkaSecurity) -> KintsugiError:
 
 
 def test_credentials_that_are_refused_are_named(listener: Secured) -> None:
-    wrong = refused(listener, changed(listener, password="wrong"))
+    wrong = refused(listener.bootstrap, changed(listener, password="wrong"))
     assert isinstance(wrong, LogReadOnly)
     assert "refuses user 'kintsugi' by SCRAM-SHA-512 (Authentication failed" in str(wrong)
     assert "correct kafka.security.username and kafka.security.password" in str(wrong)
-    other = refused(listener, changed(listener, mechanism="PLAIN"))
+    other = refused(listener.bootstrap, changed(listener, mechanism="PLAIN"))
     assert isinstance(other, LogReadOnly)
     assert "mechanism PLAIN, but SCRAM-SHA-512; set kafka.security.mechanism" in str(other)
 
@@ -124,17 +129,21 @@ def test_a_certificate_of_another_authority_is_not_trusted(
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     for ca_file in (tmp_path / "other.pem", None):
-        found = refused(listener, changed(listener, ca_file=ca_file))
+        found = refused(listener.bootstrap, changed(listener, ca_file=ca_file))
         assert isinstance(found, LogUnavailable)
         assert "cannot be trusted" in str(found)
         assert "kafka.security.ca_file" in str(found)
 
 
-def test_a_client_without_tls_or_sasl_is_told_what_the_listener_wants(listener: Secured) -> None:
-    plain = refused(listener, KafkaSecurity())
-    assert "speaks TLS, and kafka.security.protocol is PLAINTEXT; set it to SSL" in str(plain)
-    open_ = refused(listener, KafkaSecurity(protocol="SSL", ca_file=listener.client.ca_file))
-    assert "where its listener asks for SASL, set it to SASL_SSL" in str(open_)
+def test_a_client_is_told_what_the_listener_wants(listener: Secured) -> None:
+    plain = refused(listener.bootstrap, KafkaSecurity())
+    assert "it wants TLS, and kafka.security.protocol is PLAINTEXT; set it to" in str(plain)
+    without = KafkaSecurity(protocol="SSL", ca_file=listener.client.ca_file)
+    for bootstrap in (listener.bootstrap, listener.mutual):
+        found = str(refused(bootstrap, without))
+        assert "does not let this client in" in found
+        assert "kafka.security.certificate_file" in found
+        assert "kafka.security.protocol to SASL_SSL" in found
 
 
 def test_the_command_line_is_let_in_by_its_settings_and_says_what_they_lack(
