@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Final
 
-_SOCKET: Final = "NOTIFY_SOCKET"
+SOCKET: Final = "NOTIFY_SOCKET"
 _LIMIT: Final = "WATCHDOG_USEC"
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Pulse:
 
 
 def _tell(line: str) -> None:
-    address = os.environ.get(_SOCKET)
+    address = os.environ.get(SOCKET)
     if not address:
         return
     if address.startswith("@"):
@@ -52,4 +52,4 @@ def _tell(line: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sending:
             sending.sendto(line.encode(), address)
     except OSError as error:
-        log.warning("%s cannot be told %s: %s", os.environ[_SOCKET], line, error)
+        log.warning("%s cannot be told %s: %s", os.environ[SOCKET], line, error)

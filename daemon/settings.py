@@ -23,6 +23,7 @@ from pydantic_settings import (
     NestedSecretsSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
+    SecretsSettingsSource,
     SettingsConfigDict,
     SettingsError,
     TomlConfigSettingsSource,
@@ -727,7 +728,9 @@ def _shown(settings: Settings, name: str) -> Any:
 
 
 def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
-    return NestedSecretsSettingsSource(settings, secrets_dir=secrets_folder())
+    return NestedSecretsSettingsSource(
+        SecretsSettingsSource(settings), secrets_dir=secrets_folder()
+    )
 
 
 def _refuse_unknown(what: str, found: Iterable[str]) -> None:

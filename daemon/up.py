@@ -15,6 +15,7 @@ next `work` adopts them.
 """
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -208,8 +209,10 @@ _STOPS: Final = {"gateway": 0, "engine": 2}
 
 def _started(program: Program) -> "subprocess.Popen[bytes]":
     arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
+    # Who started this process is told of all of them at once, and not by each.
+    own = {name: value for name, value in os.environ.items() if name != notifying.SOCKET}
     # A process group of its own: an interrupt at the terminal is this process's to pass on.
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0)
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
 
 def _let_go(process: "subprocess.Popen[bytes]") -> None:

@@ -5,7 +5,6 @@ than the declaration and link to other pages; a setting that the page has not ye
 declaration. Rows of settings that are gone go too.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -58,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
