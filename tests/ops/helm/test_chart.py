@@ -2,6 +2,8 @@
 what they are given."""
 
 import json
+import os
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -23,6 +25,8 @@ KUBERNETES = "1.30"
 EVERYTHING = (
     "monitoring.serviceMonitor.enabled=true", "monitoring.rules.enabled=true",
     "monitoring.dashboards.enabled=true", "jobs.runner=ray", "shared.className=nfs",
+    "extraVolumes[0].name=models", "extraVolumes[0].emptyDir.medium=Memory",
+    "extraVolumeMounts[0].name=models", "extraVolumeMounts[0].mountPath=/models",
 )  # fmt: skip
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Of the Prometheus operator, whose schemas kubectl-validate has not got."""
@@ -148,11 +152,33 @@ def _fits(one: dict[str, Any], settings: Settings) -> None:
         port = port_of(settings, one["name"]) or 0
     assert [opened["containerPort"] for opened in one["ports"]] == [port]
     at = {mount["mountPath"]: mount for mount in one["volumeMounts"]}
+    assert at["/models"]["name"] == "models"
     assert at[str(settings.home)]["name"] == "home"
     if one["name"] in ("schedule", "work"):
         assert at[str(settings.adapters)] == {
             "name": "shared", "mountPath": str(settings.adapters), "subPath": "adapters"
         }  # fmt: skip
+
+
+@pytest.mark.long
+def test_the_values_of_the_page_are_taken_and_its_settings_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(example)
+    done = helm(
+        "template", "mine", CHART.name, "--kube-version", KUBERNETES,
+        "--values", str(tmp_path / "mine.yaml"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "kintsugi.toml").write_text(yaml.safe_load(example)["config"])
+    for name in [name for name in os.environ if name.startswith("KINTSUGI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KINTSUGI_CONFIG", str(tmp_path / "kintsugi.toml"))
+    settings = load()
+    assert settings.kafka.replication_factor == 3
+    assert [str(one.checkpoint) for one in settings.agents] == ["/models/base"]
 
 
 @pytest.mark.long

@@ -82,6 +82,9 @@ volumeMounts:
   {{- range .shared }}
   - { name: shared, mountPath: /var/lib/kintsugi/{{ . }}, subPath: {{ . }} }
   {{- end }}
+  {{- with .root.Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{- /* What a pod has around its containers: (dict "root" $ "role" "work" "shared" (list "blobs")) */}}
@@ -115,6 +118,9 @@ volumes:
   - { name: secrets, secret: { secretName: {{ .root.Values.existingSecret }} } }
   {{- if .shared }}
   - { name: shared, persistentVolumeClaim: { claimName: {{ include "kintsugi.claim" .root }} } }
+  {{- end }}
+  {{- with .root.Values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
