@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 LEARNER := $(VENV)/.learner
 # In several processes, in each of which torch would take every core.
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-FAST := not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
+FAST := not deployment and not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
 .PHONY: help setup components learner lint check test long demo faults bench constraints clean
 
@@ -32,7 +32,7 @@ $(LEARNER): $(READY)
 	@ops/install/environment "$(PYTHON)" "$(VENV)" train
 	@touch $@
 
-components: $(READY) ## PostgreSQL, Prometheus, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
+components: $(READY) ## PostgreSQL, Prometheus, docker-compose, Java, Maven, a C compiler, Apache Kafka, vLLM, Ray, bfcl-eval: where missing.
 	@ops/install/components "$(BIN)/python"
 
 lint: $(LEARNER) ## Format, rules, types, and which package may import which.
@@ -48,7 +48,8 @@ test: components $(LEARNER) ## All tests but the long ones, against a real Kafka
 	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
 	    --durations 12 $(PYTEST)
 
-long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray.
+long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm.
+	$(BIN)/python -m ops.helm.programs
 	$(SHARED_OUT) -m long --durations 12 $(PYTEST)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.

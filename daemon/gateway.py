@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import uvicorn
 import uvloop
 
+from daemon import notifying
 from daemon.page import status_page
 from daemon.patience import PatientConnection
 from daemon.routes import following
@@ -187,16 +188,24 @@ class _Server(uvicorn.Server):
         self._gateway = stopped
         self._grace_seconds = grace_seconds
         self._until: float | None = None
+        self._pulse = notifying.Pulse()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell the service manager."""
+        await super().startup(sockets)
+        notifying.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the grace, a second one ends it."""
         if self._until is not None:
             super().handle_exit(sig, frame)
             return
+        notifying.stopping()
         self._gateway.stop()
         self._until = time.monotonic() + self._grace_seconds
 
     async def on_tick(self, counter: int) -> bool:
+        self._pulse.beat()
         if self._until is not None:
             over = not self._gateway.busy or time.monotonic() >= self._until
             self.should_exit = self.should_exit or over

@@ -1,7 +1,8 @@
 """Settings: declared once, composed from flags, environment, a TOML file and defaults.
 
-Order: flags, `KINTSUGI_*`, TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else `kintsugi.toml`
-in HOME), defaults. An unknown key is an error that names it, in the file and in the environment.
+Order: flags, `KINTSUGI_*`, files of secrets (named like the variables, in `$KINTSUGI_SECRETS`, else
+where systemd put the unit's credentials), TOML (`$KINTSUGI_CONFIG`, else `./kintsugi.toml`, else
+`kintsugi.toml` in HOME), defaults. An unknown key is an error that names it, in all of them.
 Each setting is described in docs/configuration.md; a test compares that page with this module.
 """
 
@@ -9,7 +10,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,8 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NestedSecretsSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
+    SecretsSettingsSource,
     SettingsConfigDict,
     SettingsError,
     TomlConfigSettingsSource,
@@ -33,10 +36,15 @@ from producers.gateway.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"
+SECRETS_VARIABLE: Final = "KINTSUGI_SECRETS"
+_CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
+"""Where systemd has put what LoadCredential= names."""
 
-_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"})
-"""Variables that are read elsewhere: where the TOML file is, and where ops/kafka keeps its jars and
-ops/vllm its environments."""
+_NO_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, SECRETS_VARIABLE, "KINTSUGI_KAFKA_CACHE", "KINTSUGI_VLLM_CACHE"}
+)
+"""Variables that are read elsewhere: where the TOML file and the secrets are, and where ops/kafka
+keeps its jars and ops/vllm its environments."""
 
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP)(_\w+)?)?$")
 """Kubernetes gives each container such variables for every service, one called kintsugi too."""
@@ -56,12 +64,19 @@ class KafkaSecurity(Section):
     """TLS and SASL of the Kafka client."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Of the brokers' listener."""
     ca_file: Path | None = None
+    """PEM file of the authority that signed the brokers' certificates; the system's when unset."""
     certificate_file: Path | None = None
+    """PEM file of this client's certificate, for brokers that ask for one."""
     key_file: Path | None = None
+    """PEM file of its key."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """Needed by the SASL protocols, as the next two."""
     username: str | None = None
+    """As the broker knows this client."""
     password: SecretStr | None = None
+    """A secret."""
 
     @field_validator("ca_file", "certificate_file", "key_file")
     @classmethod
@@ -75,6 +90,7 @@ class Kafka(Section):
     replication_factor: int = Field(default=1, ge=1)
     """Of topics that are created; topics that exist are left as they are."""
     min_insync_replicas: int = Field(default=1, ge=1)
+    """Replicas that acknowledge an event, likewise."""
     security: KafkaSecurity = KafkaSecurity()
 
 
@@ -145,19 +161,25 @@ class Gateway(Section):
     """The gateway beside the agent."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; any but a loopback address needs keys."""
     port: int = Field(default=8080, ge=0, lt=65536)
+    """Port to listen on; 0 takes any that is free."""
     alias: str = Field(default="agent", min_length=1, max_length=128)
     """Under which its calls count."""
     capture: Literal["best_effort", "required"] = "best_effort"
     """What happens to a call that the disk refuses: answered and said so, or not answered."""
     keys: tuple[Key, ...] = ()
+    """Of clients, as `kintsugi key` prints them."""
     timeout_seconds: float = Field(default=600.0, gt=0)
+    """For a whole call, streamed or not."""
     grace_seconds: int = Field(default=30, ge=1)
     """For calls that are being answered when it is told to stop."""
     max_body_bytes: int = Field(default=32 << 20, ge=1024)
+    """Of one request."""
     client_seconds: float = Field(default=60.0, gt=0)
     """That a client has for sending a request, and for taking some of what waits for it."""
     feedback_per_minute: int = Field(default=600, ge=1)
+    """Requests to `/v1/feedback` per key."""
 
 
 class Serving(Section):
@@ -244,6 +266,7 @@ class Redaction(Section):
     """What the gateway must not write."""
 
     rules: tuple[BuiltIn | Rule, ...] = ()
+    """Built-in ones by name, own ones by name and pattern."""
 
     @field_validator("rules")
     @classmethod
@@ -302,6 +325,7 @@ class Engine(Section):
     name: str | None = None
     """What the model is called; its folder's name when unset."""
     port: int = Field(default=8001, ge=1, lt=65536)
+    """Where it listens, on this machine alone."""
     threads: int | None = Field(default=None, ge=1)
     """Of the processor; torch's own choice when unset."""
 
@@ -441,6 +465,7 @@ class Analyzer(Section):
     model: str = "default"
     """Its name there."""
     api_key: SecretStr | None = None
+    """A secret."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts besides this machine to which conversations may be sent."""
     timeout_seconds: float = Field(default=120.0, gt=0)
@@ -504,8 +529,10 @@ class Settings(BaseSettings):
     """Folder of real benchmark data."""
     environments: Environments = Environments()
     upstreams: tuple[Upstream, ...] = ()
+    """Engines behind the gateway."""
     engine: Engine = Engine()
     agents: tuple[Agent, ...] = ()
+    """Agents that are to get better."""
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
     proposer: Proposer = Proposer()
@@ -553,9 +580,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment, TOML; no .env file, which would be one place too many."""
+        """Flags, environment, secrets, TOML; no .env file, which would be one place too many."""
         toml = TomlConfigSettingsSource(settings_cls, config_file(init_settings().get("home")))
-        return init_settings, env_settings, toml
+        return init_settings, env_settings, _secrets(settings_cls), toml
 
     @property
     def adapters(self) -> Path:
@@ -582,7 +609,7 @@ class Origin:
     value: Any
     """JSON; a secret is starred out."""
     origin: str
-    """`flag`, `environment`, the TOML file's path, or `default`."""
+    """`flag`, `environment`, the path of the secrets or of the TOML file, or `default`."""
 
 
 def config_file(home: str | Path | None = None) -> Path | None:
@@ -602,10 +629,29 @@ def config_file(home: str | Path | None = None) -> Path | None:
     return None
 
 
+def secrets_folder() -> Path | None:
+    """The folder whose files are settings, each named like a variable; None when there is none."""
+    named = os.environ.get(SECRETS_VARIABLE)
+    if named:
+        path = Path(named).expanduser().absolute()
+        if not path.is_dir():
+            raise ConfigurationError(
+                f"{SECRETS_VARIABLE} names {path}, which is no folder; unset it or mount the "
+                "secrets there"
+            )
+        return path
+    loaded = os.environ.get(_CREDENTIALS_VARIABLE)
+    return Path(loaded) if loaded and Path(loaded).is_dir() else None
+
+
 def load(**flags: Any) -> Settings:
     """The settings in force; `flags` that are None were not given."""
     given = _given(flags)
-    _refuse_unknown_variables(os.environ)
+    _refuse_unknown("environment variable", os.environ)
+    folder = secrets_folder()
+    if folder is not None:
+        # Other files may lie there too, as the key that an upstream's api_key_file names.
+        _refuse_unknown(f"file of secrets in {folder}", [one.name for one in folder.iterdir()])
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -628,6 +674,7 @@ def origins(**flags: Any) -> list[Origin]:
     layers: list[tuple[str, Mapping[str, Any]]] = [
         ("flag", given),
         ("environment", EnvSettingsSource(Settings)()),
+        (str(secrets_folder()), _secrets(Settings)()),
         (str(file), TomlConfigSettingsSource(Settings, file)() if file else {}),
     ]
     return [
@@ -682,16 +729,23 @@ def _shown(settings: Settings, name: str) -> Any:
     return value
 
 
-def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    known = {variable(name) for name in names()}
-    sections = {variable(name.rsplit(".", 1)[0]) for name in names() if "." in name}
-    for found in sorted(environment):
-        upper = found.upper()
+def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
+    return NestedSecretsSettingsSource(
+        SecretsSettingsSource(settings), secrets_dir=secrets_folder()
+    )
+
+
+def _refuse_unknown(what: str, found: Iterable[str]) -> None:
+    """Refuse what is named as a setting would be and is none."""
+    known = {variable(one) for one in names()}
+    sections = {variable(one.rsplit(".", 1)[0]) for one in names() if "." in one}
+    for name in sorted(found):
+        upper = name.upper()
         if not upper.startswith(PREFIX) or upper in known | sections | _NO_SETTINGS:
             continue
         if _SERVICE_LINK.search(upper):
             continue
-        raise ConfigurationError(f"environment variable {found} is no setting; {_nearest(upper)}")
+        raise ConfigurationError(f"{what} {name} is no setting; {_nearest(upper)}")
 
 
 def _nearest(upper: str) -> str:

@@ -15,6 +15,7 @@ next `work` adopts them.
 """
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
+from daemon import notifying
 from daemon.settings import ConfigurationError
 from events.errors import KintsugiError
 
@@ -140,6 +142,7 @@ class Supervisor:
                 running = _Running(program, _started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
+            notifying.ready()
             log.info("up: %s", ", ".join(program.name for program in self._programs))
             while not stop.wait(_LOOK_SECONDS):
                 for running in self._running:
@@ -209,8 +212,10 @@ _STOPS: Final = {"gateway": 0, "engine": 2}
 
 def _started(program: Program) -> "subprocess.Popen[bytes]":
     arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
+    # Who started this process is told of all of them at once, and not by each.
+    own = {name: value for name, value in os.environ.items() if name != notifying.SOCKET}
     # A process group of its own: an interrupt at the terminal is this process's to pass on.
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0)
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
 
 def _let_go(process: "subprocess.Popen[bytes]") -> None:

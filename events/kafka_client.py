@@ -2,8 +2,9 @@
 
 kafka-python 3.0 has traps that everything beside this file relies on being handled here:
 
-- A constructor bootstraps at once and, when that fails, leaves its I/O thread running. `build` asks
-  the port first and closes what a failed constructor left.
+- A constructor bootstraps at once and, when that fails, leaves its I/O thread running, and says
+  nothing of why. `build` has the broker let us in first (kafka_greeting.py) and closes what a
+  failed constructor left.
 - `KafkaProducer.close` gives up on its own flush while the broker is down and then closes nothing.
 - A call may never return: a fetched batch that cannot be decoded makes the next `poll` spin, and
   the blocking calls wait on an event without a deadline. `Watchdog` ends the process then. Nothing
@@ -36,6 +37,7 @@ from events.errors import (
     LogUnavailable,
     TooLarge,
 )
+from events.kafka_greeting import greet, speaks_tls
 from events.streams import STREAMS
 
 EXIT_STUCK: Final = 70
@@ -86,27 +88,44 @@ class Connection:
             for client in made:
                 client.close()
             if isinstance(error, theirs.KafkaError):
+                self._say_what_is_missing(error)
                 raise classified(error, f"connecting to {self.bootstrap_servers}") from error
             raise
 
     def _probe(self) -> None:
-        """Whether anybody listens: far cheaper than a client that finds out by itself."""
-        last: OSError | None = None
+        """Whether anybody listens and lets us in: far cheaper than a client that finds out by
+        itself, and says what is wrong."""
+        last: OSError | LogUnavailable | None = None
+        for host, port in self._servers():
+            try:
+                opened = socket.create_connection((host, port), self.timeout_seconds)
+                return greet(opened, host, self.security)
+            except (OSError, LogUnavailable) as error:
+                last = error
+        if isinstance(last, LogUnavailable):
+            raise last
+        raise LogUnavailable(
+            f"no broker listens at {self.bootstrap_servers} ({last}); it is tried again"
+        )
+
+    def _say_what_is_missing(self, error: theirs.KafkaError) -> None:
+        """A listener that wants TLS or SASL says nothing to a client that comes without both."""
+        if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
+            return
+        for host, port in self._servers():
+            wanted = "TLS" if speaks_tls(host, port, self.timeout_seconds) else "SASL, perhaps"
+            raise LogUnavailable(
+                f"{host}:{port} gives no answer ({error}): it wants {wanted}, and "
+                "kafka.security.protocol is PLAINTEXT; set it to that of its listener; it is tried "
+                "again"
+            ) from error
+
+    def _servers(self) -> Iterator[tuple[str, int]]:
         for server in self.bootstrap_servers.split(","):
             host, _, port = server.strip().rpartition(":")
             if not host or not port.isdigit():
                 raise LogError(f"bootstrap server {server!r} must be written host:port")
-            try:
-                socket.create_connection(
-                    (host.strip("[]"), int(port)), self.timeout_seconds
-                ).close()
-            except OSError as error:
-                last = error
-            else:
-                return
-        raise LogUnavailable(
-            f"no broker listens at {self.bootstrap_servers} ({last}); it is tried again"
-        )
+            yield host.strip("[]"), int(port)
 
 
 def require_crc32c() -> None:

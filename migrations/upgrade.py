@@ -23,7 +23,9 @@ _LOCK: Final = 0x6B696E74
 
 
 def upgrade(engine: Engine) -> str:
-    """Apply the missing revisions; returns the revision reached."""
+    """Apply the missing revisions; returns the revision reached. Raises DatabaseOutdated where a
+    newer version has been here."""
+    _refuse_newer(engine, current(engine))
     config = _config()
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
@@ -49,10 +51,22 @@ def current(engine: Engine) -> str | None:
 def require_head(engine: Engine) -> None:
     """Raise DatabaseOutdated unless the database is at this code's revision."""
     found = current(engine)
+    _refuse_newer(engine, found)
     if found != head():
         raise DatabaseOutdated(
             f"database {engine.url.render_as_string(hide_password=True)} is at revision {found}, "
             f"this version needs {head()}; run kintsugi db upgrade"
+        )
+
+
+def _refuse_newer(engine: Engine, found: str | None) -> None:
+    """Nothing that this code could do would help there."""
+    known = {one.revision for one in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise DatabaseOutdated(
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision {found}, "
+            f"which this version does not know (it needs {head()}); run the newer kintsugi that "
+            "made it"
         )
 
 

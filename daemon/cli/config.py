@@ -1,6 +1,7 @@
 """`kintsugi config`: what is set, and by whom."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -57,10 +58,26 @@ def check(cli: Cli) -> None:
 @command(group)
 def schema(cli: Cli) -> None:
     """Print the JSON Schema of the TOML file."""
-    from daemon.settings import Settings
+    from daemon.reference import schema
 
-    schema = Settings.model_json_schema()
+    found = schema()
     if cli.out.json:
-        cli.out.document(schema)
+        cli.out.document(found)
     else:
-        cli.out.show(json.dumps(schema, indent=2))
+        cli.out.show(json.dumps(found, indent=2))
+
+
+@command(group)
+def reference(cli: Cli) -> None:
+    """Print what every setting means, what it may be, and its default."""
+    from daemon.reference import described
+
+    found = list(described())
+    if cli.out.json:
+        cli.out.document([asdict(one) for one in found])
+        return
+    rows = [
+        [one.setting, one.values, "" if one.default in (None, []) else one.default, one.meaning]
+        for one in found
+    ]
+    cli.out.show(table(["setting", "values", "default", "meaning"], rows))

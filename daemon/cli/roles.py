@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from daemon import notifying
 from daemon.cli.command import Cli, command
 from daemon.cli.serving import EngineUrls
 
@@ -59,6 +60,7 @@ def consume(cli: Cli) -> None:
         if runner is None:
             return
         registry.register(folding(runner.counters))
+        notifying.ready()
         log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
         try:
             runner.run(stop)
@@ -95,6 +97,7 @@ def ship(cli: Cli) -> None:
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
         registry.register(Spooled(app.spool, ships=True))
+        notifying.ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
 
@@ -146,6 +149,7 @@ def _lead(
         registry.register(of_loop)
         registry.register(of_log)
         rounds = Leading(registry, leadership)
+        notifying.ready()
         _tick(leader, rounds, settings.scheduler.tick_seconds, stop)
 
 
@@ -226,6 +230,7 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
     with job_figures(settings) as of_jobs, exposed(settings, "work") as registry:
         registry.register(of_jobs)
         rounds = Working(registry)
+        notifying.ready()
         while not stop.is_set():
             rounds.looks()
             try:
@@ -267,10 +272,12 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
     for name in ("kafka", "httpx2", "apscheduler", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+
+    def told(*_: object) -> None:
+        stop.set()
+        notifying.stopping()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

@@ -10,7 +10,8 @@ process that started it; from the command line it stays:
 
     python -m ops.kafka.broker start|stop|status [--folder F] [--port P]
 
-Not covered: more than one node, TLS, SASL.
+`secured=True` adds listeners with TLS, one by SASL and one by certificates, which are made anew
+(security.py). Not covered: more than one node.
 """
 
 import argparse
@@ -26,12 +27,15 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from ops.kafka.jars import BrokerMissing, cache, jars, java
+
+if TYPE_CHECKING:
+    from ops.kafka.security import Secured
 
 READY_SECONDS: Final = 60
 """A start takes 3 to 10 s on two idle cores; the rest is for cores that are not idle."""
@@ -73,6 +77,7 @@ class Broker:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
         follow_parent: bool = True,
+        secured: bool = False,
     ) -> None:
         self.folder = folder.resolve()
         self.data = self.folder / "data"
@@ -82,6 +87,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self._controller = self._ports(port)
         self._properties = dict(properties or {})
+        self.secured = _secured(self.folder / "security") if secured else None
 
     @property
     def bootstrap(self) -> str:
@@ -104,7 +110,11 @@ class Broker:
         libs, virtual_machine = jars(), java()
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {"data": self.data, "port": self.port, "controller": self._controller}
-        extra = "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        more = dict(self._properties)
+        if self.secured is not None:
+            more |= self.secured.properties(self.bootstrap, f"127.0.0.1:{self._controller}")
+        # Of two lines with one name the last counts.
+        extra = "".join(f"{name}={value}\n" for name, value in more.items())
         self._config.write_text(_PROPERTIES.format(**settings) + extra)
         if not (self.data / "meta.properties").exists():
             self._format(virtual_machine, libs)
@@ -161,6 +171,8 @@ class Broker:
         # The glob is Java's to expand, not a shell's.
         command = [virtual_machine, "-Xmx256m", "-cp", f"{libs}/*", "kafka.tools.StorageTool"]
         command += ["format", "--standalone", "-t", identity, "-c", str(self._config)]
+        if self.secured is not None:
+            command += ["--add-scram", self.secured.user]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
             raise BrokerFailed(
@@ -222,6 +234,13 @@ class Broker:
     def _log_end(self) -> str:
         log = self.folder / "broker.log"
         return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
+
+
+def _secured(folder: Path) -> "Secured":
+    # What makes certificates is wanted here alone.
+    from ops.kafka.security import Secured
+
+    return Secured(folder, *_free_ports(2))
 
 
 def _describe(bootstrap: str) -> None:

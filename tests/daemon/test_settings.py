@@ -141,6 +141,56 @@ def test_every_origin_is_told_and_secrets_are_not(
     assert kintsugi("config", "check", "--json").json == {"ok": True, "file": str(file)}
 
 
+def test_files_of_secrets_come_after_variables_and_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    (clean / "kintsugi.toml").write_text(
+        'database_url = "postgresql://file"\n[kafka.security]\nusername = "file"\n'
+    )
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    # As Kubernetes mounts a secret: files behind a link to a folder of their moment.
+    (folder / "..now").mkdir()
+    (folder / "..data").symlink_to("..now")
+    for name, value in {
+        "KINTSUGI_DATABASE_URL": "postgresql://secret\n",
+        "KINTSUGI_KAFKA__SECURITY__PASSWORD": "hidden\n",
+        "upstream": "of upstreams[].api_key_file",
+    }.items():
+        (folder / "..now" / name).write_text(value)
+        (folder / name).symlink_to(f"..data/{name}")
+    monkeypatch.setenv("KINTSUGI_SECRETS", str(folder))
+    settings = load()
+    assert settings.database == "postgresql://secret"
+    assert settings.kafka.security.username == "file"
+    assert settings.kafka.security.password == SecretStr("hidden")
+    told = {one.setting: one for one in origins()}
+    assert told["kafka.security.password"].origin == str(folder)
+    assert told["kafka.security.password"].value == "**********"
+    monkeypatch.setenv("KINTSUGI_DATABASE_URL", "postgresql://variable")
+    assert load().database == "postgresql://variable"
+
+
+def test_what_systemd_loaded_for_a_unit_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "KINTSUGI_DATABASE_URL").write_text("postgresql://credential")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert load().database == "postgresql://credential"
+
+
+def test_a_folder_of_secrets_that_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KINTSUGI_SECRETS", str(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match=r"none, which is no folder; unset it or mount"):
+        load()
+    (tmp_path / "KINTSUGI_DATABASE_URI").write_text("x")
+    monkeypatch.setenv("KINTSUGI_SECRETS", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="URI is no setting; did you mean KINTSUGI_DATAB"):
+        load()
+
+
 def test_a_check_refuses_what_cannot_be_used(clean: Path, kintsugi: Kintsugi) -> None:
     (clean / "kintsugi.toml").write_text(
         "kafka_bootstrap_servers = 'b:1'\n[kafka.security]\nprotocol = 'SASL_SSL'\n"

@@ -1,0 +1,55 @@
+"""What a service manager is told of the process that it started: ready, alive, stopping.
+
+systemd (Type=notify, WatchdogSec=) names a socket in $NOTIFY_SOCKET and reads lines from it.
+Without one nothing is told. That nobody reads there any more is no reason for a role to end.
+"""
+
+import logging
+import os
+import socket
+import time
+from typing import Final
+
+SOCKET: Final = "NOTIFY_SOCKET"
+_LIMIT: Final = "WATCHDOG_USEC"
+
+log = logging.getLogger(__name__)
+
+
+def ready() -> None:
+    """It can be used now."""
+    _tell("READY=1")
+
+
+def stopping() -> None:
+    """It was told to stop, and finishes what it began."""
+    _tell("STOPPING=1")
+
+
+class Pulse:
+    """Says that the loop that asks it goes round, often enough for the watchdog and no oftener."""
+
+    def __init__(self) -> None:
+        limit = os.environ.get(_LIMIT)
+        self._every = int(limit) / 3e6 if limit else None
+        self._last = 0.0
+
+    def beat(self) -> None:
+        """Once round."""
+        now = time.monotonic()
+        if self._every is not None and now - self._last >= self._every:
+            self._last = now
+            _tell("WATCHDOG=1")
+
+
+def _tell(line: str) -> None:
+    address = os.environ.get(SOCKET)
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sending:
+            sending.sendto(line.encode(), address)
+    except OSError as error:
+        log.warning("%s cannot be told %s: %s", os.environ[SOCKET], line, error)

@@ -1,0 +1,183 @@
+"""Whether a broker lets this client in, asked before kafka-python is.
+
+kafka-python 3.0 says "Unable to bootstrap" of everything that goes wrong between connecting and the
+first answer, after trying until its time is over: of a certificate that nobody trusts, a wrong
+password (whose refusal it misses when the broker closes right behind it), or a port that speaks TLS
+to a client that does not. So TLS and SASL are gone through here once, on a connection of its own,
+and what refuses is named.
+
+    greet(socket, host, security)    returns when the broker let us in
+    speaks_tls(host, port, timeout)  whether TLS is spoken there, whoever it may be
+"""
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import kafka.errors as theirs
+from kafka.net.sasl import get_sasl_mechanism
+
+from events.errors import LogError, LogReadOnly, LogUnavailable
+
+_CLIENT: Final = b"kintsugi"
+_METADATA: Final = 3
+_SASL_HANDSHAKE: Final = 17
+_SASL_AUTHENTICATE: Final = 36
+_VERSION: Final = 1
+"""Of all three requests: since Kafka 1.0, and before fields were tagged."""
+_LARGEST_ANSWER: Final = 1 << 20
+
+
+def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
+    """Go through TLS and SASL as the settings say; `plain` is closed in the end.
+
+    Raises LogUnavailable where TLS fails, LogReadOnly where the credentials are refused.
+    """
+    protocol = security.get("security_protocol", "PLAINTEXT")
+    with plain:
+        channel = _encrypted(plain, host, security) if protocol.endswith("SSL") else plain
+        with channel:
+            if protocol.startswith("SASL"):
+                _authenticate(channel, host, security)
+            elif protocol == "SSL":
+                _be_answered(channel, host)
+
+
+def speaks_tls(host: str, port: int, timeout_seconds: float) -> bool:
+    """Whether a TLS handshake succeeds there, whatever certificate is shown."""
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout_seconds) as plain,
+            anybody.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _encrypted(plain: socket.socket, host: str, security: Mapping[str, str]) -> ssl.SSLSocket:
+    where = f"{host}:{plain.getpeername()[1]}"
+    context = _context(security)
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise LogUnavailable(
+            f"the certificate of {where} cannot be trusted ({error.verify_message}); have "
+            "kafka.security.ca_file name the authority that signed it, and kafka_bootstrap_servers "
+            "a name that it is for; it is tried again"
+        ) from error
+    except OSError as error:
+        raise LogUnavailable(
+            f"{where} does not speak TLS with this client ({error}), and kafka.security.protocol "
+            f"is {security['security_protocol']}; name the port of a TLS listener, and the "
+            "certificate where it asks for one; it is tried again"
+        ) from error
+
+
+def _context(security: Mapping[str, str]) -> ssl.SSLContext:
+    """As kafka-python makes it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if "ssl_cafile" in security:
+            context.load_verify_locations(security["ssl_cafile"])
+        else:
+            context.load_default_certs()
+        if "ssl_certfile" in security:
+            context.load_cert_chain(security["ssl_certfile"], security.get("ssl_keyfile"))
+    except (ssl.SSLError, OSError) as error:
+        files = ", ".join(value for name, value in security.items() if name.endswith("file"))
+        raise LogError(
+            f"{files} cannot be used for TLS ({error}); give PEM files that fit together"
+        ) from error
+    return context
+
+
+def _be_answered(channel: socket.socket, host: str) -> None:
+    """A listener that wants a certificate or SASL ends the connection at the first request."""
+    where = f"{host}:{channel.getpeername()[1]}"
+    try:
+        _asked(channel, _METADATA, struct.pack(">i", 0))
+    except (OSError, EOFError, struct.error) as error:
+        raise LogUnavailable(
+            f"{where} does not let this client in ({error}); where it asks for a certificate, set "
+            "kafka.security.certificate_file and key_file, and where it asks for SASL, "
+            "kafka.security.protocol to SASL_SSL; it is tried again"
+        ) from error
+
+
+def _authenticate(channel: socket.socket, host: str, security: Mapping[str, str]) -> None:
+    mechanism, user = security["sasl_mechanism"], security["sasl_plain_username"]
+    where = f"{host}:{channel.getpeername()[1]}"
+    try:
+        _handshake(channel, where, mechanism)
+        client = get_sasl_mechanism(mechanism)(host=host, **security)
+        while not client.is_done():
+            client.receive(_answered(channel, where, client.auth_bytes(), user, mechanism))
+    except (OSError, EOFError, struct.error) as error:
+        raise LogUnavailable(
+            f"{where} ended the connection while it asked who we are ({error}); have "
+            "kafka.security.protocol and kafka.security.mechanism be those of its listener; it is "
+            "tried again"
+        ) from error
+
+
+def _handshake(channel: socket.socket, where: str, mechanism: str) -> None:
+    answer = _asked(channel, _SASL_HANDSHAKE, _string(mechanism.encode()))
+    code, count = struct.unpack_from(">hi", answer)
+    if code == 0:
+        return
+    offered: list[str] = []
+    at = 6
+    for _ in range(count):
+        (size,) = struct.unpack_from(">h", answer, at)
+        offered.append(answer[at + 2 : at + 2 + size].decode())
+        at += 2 + size
+    raise LogReadOnly(
+        f"{where} does not offer the SASL mechanism {mechanism}, but {', '.join(offered)}; set "
+        "kafka.security.mechanism to one of these"
+    )
+
+
+def _answered(channel: socket.socket, where: str, token: bytes, user: str, mechanism: str) -> bytes:
+    """What the broker says to one step of the mechanism."""
+    answer = _asked(channel, _SASL_AUTHENTICATE, struct.pack(">i", len(token)) + token)
+    code, size = struct.unpack_from(">hh", answer)
+    at = 4 + max(0, size)
+    if code:
+        said = answer[4:at].decode() or theirs.for_code(code).__name__
+        raise LogReadOnly(
+            f"{where} refuses user {user!r} by {mechanism} ({said}); correct "
+            "kafka.security.username and kafka.security.password, or give the broker that user"
+        )
+    (size,) = struct.unpack_from(">i", answer, at)
+    return answer[at + 4 : at + 4 + size]
+
+
+def _asked(channel: socket.socket, key: int, body: bytes) -> bytes:
+    """The body of the answer to one request; raises EOFError where the broker closes instead."""
+    request = struct.pack(">hhi", key, _VERSION, 0) + _string(_CLIENT) + body
+    channel.sendall(struct.pack(">i", len(request)) + request)
+    (size,) = struct.unpack(">i", _exactly(channel, 4))
+    if not 4 <= size <= _LARGEST_ANSWER:
+        raise EOFError("its answer is none of Kafka's")
+    return _exactly(channel, size)[4:]
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        more = channel.recv(size - len(received))
+        if not more:
+            raise EOFError("it closed")
+        received += more
+    return received
+
+
+def _string(text: bytes) -> bytes:
+    return struct.pack(">h", len(text)) + text

@@ -1,0 +1,95 @@
+"""Listeners with TLS of a broker: one that asks for user and password, one for a certificate.
+
+    secured = Secured(folder, port, other)
+    secured.properties(plain, controller)     what server.properties has to say
+    secured.bootstrap, secured.client         by SASL: where, and as whom, as settings of kintsugi
+    secured.mutual, secured.certified         by a certificate of the client
+
+Authority, certificates and password are made anew for each object, so it suits a broker that lives
+no longer than it.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from daemon.settings import KafkaSecurity
+
+USER: Final = "kintsugi"
+MECHANISM: Final = "SCRAM-SHA-512"
+
+
+class Secured:
+    """Two listeners of one broker."""
+
+    def __init__(self, folder: Path, port: int, other: int) -> None:
+        self.bootstrap = f"localhost:{port}"
+        self.mutual = f"localhost:{other}"
+        self._folder = folder
+        self._password = secrets.token_hex(16)
+        self._authority = trustme.CA()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._authority.cert_pem.write_to_path(self._at("ca.pem"))
+        self._store("broker.pem", self._authority.issue_cert("localhost"))
+        self._store("client.pem", self._authority.issue_cert("client.localhost"))
+
+    def _at(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def _store(self, name: str, issued: trustme.LeafCert) -> None:
+        """Key and chain in one file, the key as PKCS #8, which is all that Kafka reads."""
+        key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+        plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        (self._folder / name).write_bytes(plain + chain)
+
+    @property
+    def user(self) -> str:
+        """As the tool that formats a broker's folder is told."""
+        return f"{MECHANISM}=[name={USER},password={self._password}]"
+
+    @property
+    def client(self) -> KafkaSecurity:
+        """What a client needs that has a password."""
+        return KafkaSecurity.model_validate(
+            {
+                "protocol": "SASL_SSL", "ca_file": self._at("ca.pem"), "mechanism": MECHANISM,
+                "username": USER, "password": self._password,
+            }
+        )  # fmt: skip
+
+    @property
+    def certified(self) -> KafkaSecurity:
+        """What a client needs that has a certificate."""
+        held = Path(self._at("client.pem"))
+        return KafkaSecurity(
+            protocol="SSL", ca_file=Path(self._at("ca.pem")), certificate_file=held, key_file=held
+        )
+
+    def properties(self, plain: str, controller: str) -> dict[str, str]:
+        """Of a broker with a listener without security too, which it talks to itself by."""
+        listeners = f"PLAINTEXT://{plain},SECURED://{self.bootstrap},MUTUAL://{self.mutual}"
+        return {
+            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SECURED:SASL_SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": MECHANISM,
+            "listener.name.secured.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._at("broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self._at("ca.pem"),
+        }

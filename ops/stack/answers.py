@@ -1,0 +1,26 @@
+"""Exit code 0 when a URL answers with success: what a container's health is asked by.
+
+python -m ops.stack.answers http://127.0.0.1:8080/readyz
+"""
+
+import sys
+from typing import Final
+from urllib.request import ProxyHandler, build_opener
+
+_SECONDS: Final = 5.0
+
+
+def main() -> int:
+    """The command line."""
+    (url,) = sys.argv[1:]
+    try:
+        # Not by a proxy, which variables may name.
+        build_opener(ProxyHandler({})).open(url, timeout=_SECONDS).close()
+    except OSError as error:
+        print(f"{url}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

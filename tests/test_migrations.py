@@ -1,0 +1,65 @@
+"""Revisions in the order in which versions follow one another: they add, and drop only later."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VERSIONS = sorted((Path(__file__).parents[1] / "migrations" / "versions").glob("[0-9]*.py"))
+CONTRACT = "Contract: "
+"""How the docstring of a revision begins that drops what the version before no longer reads."""
+
+TAKES_AWAY = ("drop_", "alter_", "rename_", "execute")
+
+
+def upgrade_of(revision: ast.Module) -> ast.FunctionDef:
+    (found,) = [
+        one for one in revision.body if isinstance(one, ast.FunctionDef) and one.name == "upgrade"
+    ]
+    return found
+
+
+def called(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr, node
+
+
+def troubles(source: str) -> list[str]:
+    """What a version that runs on these tables while it is replaced would stumble over."""
+    revision = ast.parse(source)
+    if (ast.get_docstring(revision) or "").startswith(CONTRACT):
+        return []
+    found: list[str] = []
+    for name, call in called(upgrade_of(revision)):
+        if name.startswith(TAKES_AWAY):
+            found.append(ast.unparse(call))
+        if name == "add_column":
+            said = {word.arg: ast.unparse(word.value) for word in _column(call).keywords}
+            if said.get("nullable") != "True" and "server_default" not in said:
+                found.append(ast.unparse(call))
+    return found
+
+
+def _column(call: ast.Call) -> ast.Call:
+    (column,) = [
+        one for name, one in called(call) if name == "Column"
+    ]  # fmt: skip
+    return column
+
+
+@pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.stem)
+def test_a_revision_only_adds(path: Path) -> None:
+    assert troubles(path.read_text()) == [], f"see docs/upgrading.md, or begin with {CONTRACT!r}"
+
+
+def test_what_takes_away_is_found() -> None:
+    body = (
+        "op.drop_column('a', 'b')",
+        "op.add_column('a', sa.Column('b', sa.Text(), nullable=False))",
+        "op.add_column('a', sa.Column('c', sa.Text(), nullable=True))",
+    )
+    source = "def upgrade() -> None:\n" + "".join(f"    {line}\n" for line in body)
+    assert troubles(source) == list(body[:2])
+    assert troubles(f'"""{CONTRACT}nobody reads b."""\n{source}') == []
