@@ -13,38 +13,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from producers.conventions import (
+    CONVERSATION,
+    DETAILS,
+    FINISH_REASONS,
+    INPUT,
+    INPUT_TOKENS,
+    INSTRUCTIONS,
+    OPERATION,
+    OUTPUT,
+    OUTPUT_TOKENS,
+    PEOPLE,
+    REQUEST_MODEL,
+    RESPONSE_MODEL,
+    SAMPLING,
+    TOOLS,
+)
 from producers.otlp import Attributes, Received
 from producers.records import Unusable
 
 Json = dict[str, Any]
-
-OPERATION: Final = "gen_ai.operation.name"
-CONVERSATION: Final = "gen_ai.conversation.id"
-REQUEST_MODEL: Final = "gen_ai.request.model"
-RESPONSE_MODEL: Final = "gen_ai.response.model"
-FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
-INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-INSTRUCTIONS: Final = "gen_ai.system_instructions"
-INPUT: Final = "gen_ai.input.messages"
-OUTPUT: Final = "gen_ai.output.messages"
-TOOLS: Final = "gen_ai.tool.definitions"
-DETAILS: Final = "gen_ai.client.inference.operation.details"
-"""The event that may hold what the span does not."""
-PEOPLE: Final = ("user.id", "enduser.id")
-
-SAMPLING: Final = {
-    "gen_ai.request.temperature": "temperature",
-    "gen_ai.request.top_p": "top_p",
-    "gen_ai.request.top_k": "top_k",
-    "gen_ai.request.max_tokens": "max_tokens",
-    "gen_ai.request.frequency_penalty": "frequency_penalty",
-    "gen_ai.request.presence_penalty": "presence_penalty",
-    "gen_ai.request.stop_sequences": "stop",
-    "gen_ai.request.seed": "seed",
-    "gen_ai.request.choice.count": "n",
-}
-"""Attribute -> parameter of a request."""
 
 _CALLS: Final = ("chat", "generate_content")
 _MEDIA: Final = "media"

@@ -17,7 +17,7 @@ from daemon.app import App
 from daemon.settings import load
 from events.rollouts import CallEnded, CallStarted
 from events.tracecontext import parsed
-from producers import genai
+from producers import conventions as genai
 from producers.gateway.keys import ClientKey, hashed
 from producers.gateway.traces import BECAUSE
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
