@@ -158,6 +158,17 @@ def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Sid
 
 
 @contextmanager
+def role(
+    name: str, folder: Path, home: Home, environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
+    """Another role of our home, such as `consume`."""
+    command = [sys.executable, "-m", "daemon", name]
+    variables = {**environment, "KINTSUGI_HOME": str(home.folder)}
+    with _running(name, command, variables, folder) as process:
+        yield process
+
+
+@contextmanager
 def public(folder: Path, upstream: Side) -> Iterator[Side]:
     """LiteLLM's proxy: no database, nothing logged. Raises NotInstalled."""
     python = isolated.interpreter(_PUBLIC_EXTRA)

@@ -28,7 +28,7 @@ from daemon.tracing.sending import Sender, Sent
 from events.codec import decode, encode
 from events.envelope import Envelope, utc_now
 from events.errors import AheadOfLog
-from events.learning import DirectiveWritten, JobRequested
+from events.learning import CycleStarted, DirectiveWritten, JobRequested
 from events.rollouts import CallStarted, SessionEnded
 from events.streams import LEARNING
 from producers import conventions as names
@@ -165,7 +165,16 @@ def test_one_trace_runs_from_the_request_to_the_route(
     with opened(home) as app:
         whole_loop(app)
         sent = export(app, receiver)
+        events = [decode(record) for record in app.log.read(LEARNING.name, 0, 0)]
     assert sent == Sent(taken=len(receiver.spans))
+    # The log says it too: whoever reads these events goes on in the trace.
+    headers = {
+        event.data.TYPE: event.envelope.traceparent or ""
+        for event in events
+        if isinstance(event.data, CycleStarted | DirectiveWritten | JobRequested)
+    }
+    assert len(headers) == 3
+    assert {header.split("-")[1] for header in headers.values()} == {client.trace}
     of_client = {i: s for i, s in receiver.spans.items() if s.trace_id.hex() == client.trace}
     others = {i: s for i, s in receiver.spans.items() if i not in of_client}
     assert {span.name for span in of_client.values()} == OF_CYCLE | {
@@ -332,19 +341,6 @@ def test_a_call_whose_gateway_was_killed_has_a_span(
         export(app, receiver)
     (found,) = [s for s in receiver.named("chat agent") if told(s)["kintsugi.call"] == "lost"]
     assert (found.status.code, told(found)[names.ERROR_TYPE]) == (2, "lost")
-
-
-def test_the_headers_of_decisions_lead_to_the_job(home: Path, engine: Live) -> None:
-    client = traffic(home, engine)
-    with opened(home) as app:
-        whole_loop(app)
-        events = [decode(record) for record in app.log.read(LEARNING.name, 0, 0)]
-    of_cycle = [event for event in events if event.data.TYPE in ("CycleStarted", "JobRequested")]
-    assert len(of_cycle) == 2
-    for event in of_cycle:
-        assert event.envelope.traceparent is not None
-        assert event.envelope.traceparent.split("-")[1] == client.trace
-    assert isinstance(of_cycle[1].data, JobRequested)
 
 
 def test_a_position_of_another_log_is_refused(home: Path, receiver: Receiver) -> None:
