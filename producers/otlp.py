@@ -142,10 +142,10 @@ def _service() -> Any:
 
 def _written(kind: Kind, message: "Message") -> bytes:
     if kind == PROTOBUF:
-        return message.SerializeToString()
+        return bytes(message.SerializeToString())
     from google.protobuf.json_format import MessageToJson
 
-    return MessageToJson(message, indent=None).encode()
+    return str(MessageToJson(message, indent=None)).encode()
 
 
 def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> None:

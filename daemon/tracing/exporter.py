@@ -86,11 +86,7 @@ class Exporter:
 
     def rewind(self) -> None:
         """Begin where the log begins: everything is sent again."""
-        self._reached = {
-            (stream, partition): start
-            for stream in STREAMS
-            for partition, start in enumerate(self._app.log.start(stream))
-        }
+        self._reached = self._starts()
 
     def run(self, stop: threading.Event) -> None:
         """Send until told to stop. Raises what waiting does not heal."""
@@ -115,7 +111,7 @@ class Exporter:
             folded = offsets(connection)
         if not self._reached:
             # For the first time: what was before is told by --from-start alone.
-            self._reached = dict(folded)
+            self._reached = {**self._starts(), **folded}
             self._write_position()
         done = 0
         for at, end in sorted(folded.items()):
@@ -127,6 +123,13 @@ class Exporter:
                 self._write_position()
                 done += len(page)
         return done
+
+    def _starts(self) -> dict[At, int]:
+        return {
+            (stream, partition): start
+            for stream in STREAMS
+            for partition, start in enumerate(self._app.log.start(stream))
+        }
 
     def _check(self, at: At, folded: int) -> None:
         """A position behind the fold is waited for; one beyond the log is of another log."""

@@ -46,6 +46,7 @@ BECAUSE: Final = "a trace told of the call, and traces have no token ids"
 _UNKNOWN: Final = "unknown"
 _LONGEST_NAME: Final = 128
 _MOST_REASONS: Final = 3
+_LONGEST_REASON: Final = 300
 _LONGEST_ERROR: Final = 1000
 
 
@@ -56,6 +57,11 @@ class Taken:
     counts: Counter[Result] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     """Of those that were rejected."""
+
+    def reject(self, why: str) -> None:
+        """One more that is not recorded."""
+        self.counts["rejected"] += 1
+        self.reasons[why[:_LONGEST_REASON]] += 1
 
     @property
     def message(self) -> str:
@@ -97,8 +103,10 @@ class Traces:
             try:
                 call = await self._call(span, caller)
             except (Unusable, Refused) as error:
-                taken.counts["rejected"] += 1
-                taken.reasons[str(error)[:300]] += 1
+                taken.reject(str(error))
+                continue
+            except RecursionError:
+                taken.reject("it is nested too deeply to be stored")
                 continue
             if call is None:
                 taken.counts["ignored"] += 1
@@ -144,8 +152,7 @@ class Traces:
                 try:
                     await self._append(call, caller)
                 except (Unusable, TooLarge) as error:
-                    taken.counts["rejected"] += 1
-                    taken.reasons[str(error)[:300]] += 1
+                    taken.reject(str(error))
                 else:
                     taken.counts["recorded"] += 1
 

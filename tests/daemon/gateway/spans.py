@@ -91,4 +91,4 @@ class Agent:
         try:
             return exporter.export(self.spans) is SpanExportResult.SUCCESS
         finally:
-            exporter.shutdown()
+            exporter.shutdown()  # type: ignore[no-untyped-call]

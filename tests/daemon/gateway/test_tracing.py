@@ -225,7 +225,7 @@ def test_sent_again_after_a_rebuild_every_span_is_the_same(
 ) -> None:
     traffic(home, engine)
     with opened(home) as app:
-        whole_loop(app)
+        close_sessions(app, utc_now())
         first = export(app, receiver)
     assert kintsugi("rebuild", "--json").json["equal"] is True
     with opened(home) as app:
@@ -350,6 +350,24 @@ def test_a_position_of_another_log_is_refused(home: Path, receiver: Receiver) ->
         Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
         with pytest.raises(AheadOfLog, match=r"learning/0 was sent up to offset 7"):
             Exporter(app, sender).catch_up(threading.Event())
+
+
+def test_it_begins_with_what_happens_after_its_first_start(
+    home: Path, engine: Live, receiver: Receiver
+) -> None:
+    home.mkdir()
+    with opened(home) as app, Sender(receiver.url, {}) as sender:
+        app.settle()
+        exporter = Exporter(app, sender)
+        assert exporter.catch_up(threading.Event()) == 0
+        client = traffic(home, engine)
+        app.settle()
+        exporter.catch_up(threading.Event())
+        assert len(receiver.named("chat agent")) == 4
+        assert client.trace in {span.trace_id.hex() for span in receiver.spans.values()}
+        # One that begins now has seen nothing, and sends nothing of before.
+        (home / "tracing.json").unlink()
+        assert Exporter(app, sender).catch_up(threading.Event()) == 0
 
 
 def test_without_a_receiver_the_role_says_what_to_set(tmp_path: Path) -> None:
