@@ -75,7 +75,7 @@ bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving
 
 constraints: $(READY) ## Pin the newest versions that pyproject.toml allows.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
-	    --no-header --extra train --group dev --output-file constraints.txt pyproject.toml
+	    --no-header --extra train --extra otel --group dev --output-file constraints.txt pyproject.toml
 
 clean: ## Remove what make and the tools left, the virtual environment included.
 	rm -rf $(VENV) .local dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \

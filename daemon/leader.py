@@ -26,6 +26,7 @@ from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, followi
 from daemon.leadership import Leadership
 from daemon.scheduler import Due, Facts, Waiting, decide
 from daemon.serving.decisions import Decisions
+from daemon.tracing.contexts import Contexts
 from events.envelope import derived_id, parse_timestamp, utc_now
 from events.errors import KintsugiError
 from events.learning import (
@@ -162,7 +163,9 @@ class Leader:
             environment=facts.environment, trigger=due.trigger, reason=due.reason[:_MOST_REASON],
             position=facts.position, slot=due.slot, acted=due.acted,
         )  # fmt: skip
-        decisions.take(started, "started", due.acted or name, origin=name)
+        with self._app.reading() as connection:
+            newest = Contexts(connection, self._app.log).newest(facts.alias, facts.base)
+        decisions.take(started, "started", due.acted or name, origin=name, within=newest)
         return f"cycle {facts.number} of {facts.alias} began ({due.trigger}): {due.reason}"
 
     def _take(self, decisions: Decisions, cycle: CycleRow, step: Step) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Row, func, select
 
 from consumers.tables import Call, Rollout, SessionEnd
+from daemon.tracing.contexts import of_session
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import VERSION, grade
@@ -39,6 +40,7 @@ from events.rollouts import (
     Task,
 )
 from events.streams import ROLLOUTS
+from events.tracecontext import parsed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -145,6 +147,7 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
     leaf = next(row for row in rows if row.call == line[-1])
     person = history.person(leaf)
+    first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
     messages = history.whole(leaf)
     tools = history.tools(leaf)
     data = RolloutEnded(
@@ -164,7 +167,9 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     task = next((row.task for row in rows if row.task is not None), None)
     if task is not None:
         data = _judged(app, data, task)
-    return _entry(app, data, end.rollout, parse_timestamp(end.time), end.session_end, person)
+    within = of_session(end.session, end.since, first)
+    moment = parse_timestamp(end.time)
+    return _entry(app, data, end.rollout, moment, end.session_end, person, within.header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +224,21 @@ class History:
         self._conversation(row)
         return self._tools[row.call]
 
+    def asked(self, row: Row[Any]) -> tuple[Message, ...]:
+        """What was said up to a call."""
+        return self._conversation(row)
+
+    def answered(self, row: Row[Any]) -> tuple[Message, ...]:
+        """What was answered to it, one message per choice."""
+        return self._answer(row)
+
     def person(self, row: Row[Any]) -> str | None:
         """Whose data a call is."""
         return self._event(row, row.started_offset).envelope.person
+
+    def traceparent(self, row: Row[Any]) -> str | None:
+        """The header of the client's span."""
+        return self._event(row, row.started_offset).envelope.traceparent
 
     def _conversation(self, row: Row[Any]) -> tuple[Message, ...]:
         """The messages of a call's request; its ancestors' first, without recursion."""
@@ -333,6 +350,7 @@ def _entry(
     time: datetime,
     cause: str | None = None,
     person: str | None = None,
+    traceparent: str | None = None,
 ) -> Entry:
     envelope = Envelope(
         id=event_id,
@@ -342,6 +360,7 @@ def _entry(
         time=time,
         cause=cause,
         person=person,
+        traceparent=traceparent,
     )
     encoded = encode(envelope, data, now_ms())
     if encoded.blob is not None:

@@ -504,8 +504,20 @@ class Metrics(Section):
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int | None = Field(default=None, ge=1, le=65532)
-    """Of `consume`; `ship`, `schedule` and `work` take the next three. Unset: nobody listens."""
+    port: int | None = Field(default=None, ge=1, le=65531)
+    """Of `consume`; `ship`, `schedule`, `work` and `trace` take the next four. Unset: nobody
+    listens."""
+
+
+class Tracing(Section):
+    """Where `kintsugi trace` sends what happened, as spans."""
+
+    endpoint: str = Field(default="", pattern="^(https?://.+)?$")
+    """URL to which OTLP is posted, its path included (`/v1/traces`); empty: nothing is sent."""
+    headers: dict[str, SecretStr] = {}
+    """Sent with it: a key, a project."""
+    content: bool = False
+    """Whether what was said is sent as well."""
 
 
 class Settings(BaseSettings):
@@ -548,6 +560,7 @@ class Settings(BaseSettings):
     kafka: Kafka = Kafka()
     log: Log = Log()
     metrics: Metrics = Metrics()
+    tracing: Tracing = Tracing()
 
     @field_validator("home", mode="before")
     @classmethod
@@ -763,7 +776,7 @@ def _explain(error: ValidationError) -> str:
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     # What is wrong with an engine may be the whole entry, its key included.
-    starts = ("database_url", "upstreams", "controller.analyzer.api_key")
+    starts = ("database_url", "upstreams", "controller.analyzer.api_key", "tracing.headers")
     secret = "password" in name or name.startswith(starts)
     value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
     return f"setting {name}: {message}{value}; see docs/configuration.md"

@@ -6,6 +6,7 @@
     ship       copies the home's log to Kafka, where it is configured
     schedule   leads: starts cycles and takes them on
     work       sessions, jobs, adapters, canaries
+    trace      sends spans, where somebody is named who takes them
 
 A process that ends is started again, after a pause that doubles each time and is forgotten once it
 ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops and says so. On
@@ -97,6 +98,8 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         Program("schedule", ("daemon", "schedule", *flags, *upstream)),
         Program("work", ("daemon", "work", *flags, *upstream)),
     ]
+    if settings.tracing.endpoint:
+        found.append(Program("trace", ("daemon", "trace", *flags)))
     return found
 
 

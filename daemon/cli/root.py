@@ -32,6 +32,7 @@ from daemon.cli import (
     routes,
     spool,
     status,
+    trace,
     up,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
@@ -68,7 +69,7 @@ def root(
 
 for module in (
     importing, evaluation, diagnose, patterns, status, rebuild, replaying, doctor, gateway, roles,
-    up, explain,
+    trace, up, explain,
 ):  # fmt: skip
     module.register(app)
 for module in (

@@ -13,7 +13,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,7 @@ class LocalRunner:
                 slot = self._slot(held)
                 if slot is None:
                     return False
-                self._spawn(folder, (alive, slot))
+                self._spawn(folder, (alive, slot), job.environment)
                 return True
         except OSError as error:
             where = error.filename or folder.path
@@ -112,7 +112,9 @@ class LocalRunner:
                 return taken
         return None
 
-    def _spawn(self, folder: JobFolder, locks: Sequence[int]) -> None:
+    def _spawn(
+        self, folder: JobFolder, locks: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
         """Start an attempt that holds these locks."""
         name = folder.begin(len(folder.attempts()) + 1)
         arguments = [*self._command, *folder.arguments]
@@ -127,7 +129,7 @@ class LocalRunner:
             child = os.posix_spawn(
                 "/bin/sh",
                 ["sh", "-c", SHELL, "sh", str(name), *arguments],
-                os.environ,
+                {**os.environ, **environment},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, output[0], 1),

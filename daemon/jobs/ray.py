@@ -165,7 +165,7 @@ class RayRunner:
                 number = len(attempts)
         if self._open() >= self._slots:
             return False
-        self._submit(job.id, number, folder.begin(number), folder.arguments)
+        self._submit(job, number, folder.begin(number), folder.arguments)
         return True
 
     def _name(self, job: str, number: int) -> str:
@@ -183,23 +183,24 @@ class RayRunner:
             one.open and ours <= (one.metadata or {}).items() for one in self._cluster.jobs()
         )
 
-    def _submit(self, job: str, number: int, name: Path, arguments: Sequence[str]) -> None:
+    def _submit(self, job: Job, number: int, name: Path, arguments: Sequence[str]) -> None:
         """Raises JobNotStarted, RunnerUnavailable."""
+        variables = {_STOP_WAIT: str(round(self._grace)), **job.environment}
         words = ["sh", "-c", _SHELL, "sh", str(name), *self._command, *arguments]
-        attempt = self._name(job, number)
+        attempt = self._name(job.id, number)
         refused = self._cluster.submit(
             {
                 "entrypoint": f"exec {shlex.join(words)}",
                 "submission_id": attempt,
-                "metadata": {_HOME: self._home, "job": job},
+                "metadata": {_HOME: self._home, "job": job.id},
                 "entrypoint_num_cpus": self._needs.cpus,
                 "entrypoint_num_gpus": self._needs.gpus,
-                "runtime_env": {"env_vars": {_STOP_WAIT: str(round(self._grace))}},
+                "runtime_env": {"env_vars": variables},
             }
         )
         if refused is not None and self._cluster.job(attempt) is None:
             raise JobNotStarted(
-                f"job {job} was not started, for the Ray cluster refused it: {refused}; it is "
+                f"job {job.id} was not started, for the Ray cluster refused it: {refused}; it is "
                 "tried again"
             )
 

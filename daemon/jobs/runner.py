@@ -56,6 +56,13 @@ class Job:
     id: str
     spec: Frozen
     """What the program is told, in words of its own."""
+    traceparent: str | None = None
+    """The span that it is, for whatever in it can be traced: its variable TRACEPARENT."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What it finds beside the variables of whoever starts it."""
+        return {} if self.traceparent is None else {"TRACEPARENT": self.traceparent}
 
 
 class Result(Frozen):

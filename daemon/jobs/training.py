@@ -34,6 +34,7 @@ from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.directory import AdapterNotWritten, BadAdapter
 from daemon.serving.fitting import BadBase
 from daemon.solver.journal import BadJournal
+from daemon.tracing.contexts import Contexts
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment
 from events.learning import Decision, JobEnded, JobOutcome
@@ -94,7 +95,9 @@ class _Look:
                 yield from self._after(ended)
 
     def _start(self, attempt: int, why: str) -> Iterator[str]:
-        if self._runner.start(Job(self._job.job, self._job.spec)):
+        with self._app.reading() as connection:
+            span = Contexts(connection, self._app.log).job(self._job.job)
+        if self._runner.start(Job(self._job.job, self._job.spec, span.header)):
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
     def _stop(self, running: Running) -> str | None:

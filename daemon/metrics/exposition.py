@@ -3,9 +3,9 @@
     with exposed(settings, "work") as registry:
         registry.register(...)
 
-With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2 and
-`work` on P + 3, whoever starts them and wherever they run; without it nobody does. Nothing that is
-served names a client, a session or a prompt.
+With the setting `metrics.port` P, `consume` listens on P, `ship` on P + 1, `schedule` on P + 2,
+`work` on P + 3 and `trace` on P + 4, whoever starts them and wherever they run; without it nobody
+does. Nothing that is served names a client, a session or a prompt.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ from producers.gateway.metrics import say_build
 if TYPE_CHECKING:
     from daemon.settings import Settings
 
-Role = Literal["consume", "ship", "schedule", "work"]
+Role = Literal["consume", "ship", "schedule", "work", "trace"]
 
-ROLES: Final[tuple[Role, ...]] = ("consume", "ship", "schedule", "work")
+ROLES: Final[tuple[Role, ...]] = ("consume", "ship", "schedule", "work", "trace")
 """In the order of their ports."""
 
 
@@ -51,7 +51,7 @@ def exposed(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
     except OSError as error:
         raise PortTaken(
             f"the metrics of {role} cannot be served on {host} port {port}: "
-            f"{error.strerror or error}; set metrics.port to the first of four that are free"
+            f"{error.strerror or error}; set metrics.port to the first of five that are free"
         ) from error
     try:
         yield registry

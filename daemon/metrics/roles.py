@@ -1,4 +1,4 @@
-"""What `consume`, `ship`, `schedule` and `work` count while they run (counters -> families).
+"""What the roles but the gateway count while they run (counters -> families).
 
 Counters that a role keeps anyway are read when somebody asks; what a round of `schedule` or `work`
 did is counted here. Guarantee: no label but those of the code, and class names of errors.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consumers.runner import Counters
     from daemon.leader import Led
     from daemon.leadership import Leadership
+    from daemon.tracing.exporter import Counters as Traced
     from daemon.work import Worked
     from producers.shipper import Shipped
 
@@ -64,6 +65,22 @@ SHIP: Final = (
     Family("kintsugi_ship_records_total", "Records that Kafka acknowledged, repeated ones too."),
     Family("kintsugi_ship_go_backs_total", "Times it began again at the cursor.", ("error",)),
     Family("kintsugi_ship_inflight_bytes", "Sent and not acknowledged."),
+)
+
+TRACE: Final = (
+    _LOOKED,
+    Family("kintsugi_trace_spans_total", "Spans that the receiver has taken."),
+    Family(
+        "kintsugi_trace_dropped_total",
+        "Spans that the receiver does not take, whole requests of them, and events whose spans "
+        "were never made: the log had trimmed them.",
+        ("reason",),
+    ),
+    Family("kintsugi_trace_retries_total", "Waits for receiver, log or database."),
+    Family(
+        "kintsugi_trace_last_event_timestamp_seconds",
+        "When the newest event whose spans were sent had been recorded; absent before the first.",
+    ),
 )
 
 
@@ -126,6 +143,26 @@ def shipping(counters: "Shipped") -> Counted:
         sheet.say("kintsugi_ship_inflight_bytes", counters.in_flight_bytes)
 
     return Counted(SHIP, say)
+
+
+def tracing(counters: "Traced") -> Counted:
+    """Of what sends spans."""
+
+    def say(sheet: Sheet) -> None:
+        sent = counters.sent
+        sheet.say(_LOOKED.name, counters.looked, "trace")
+        sheet.say("kintsugi_trace_spans_total", sent.taken)
+        for reason, count in (
+            ("rejected", sent.rejected),
+            ("refused", sent.refused),
+            ("trimmed", counters.trimmed),
+        ):
+            sheet.say("kintsugi_trace_dropped_total", count, reason)
+        sheet.say("kintsugi_trace_retries_total", counters.retries)
+        newest = counters.newest_ms / 1000 if counters.newest_ms else None
+        sheet.say("kintsugi_trace_last_event_timestamp_seconds", newest)
+
+    return Counted(TRACE, say)
 
 
 class Rounds:

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers import serving
+from daemon.tracing.contexts import Contexts
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.errors import KintsugiError
 from events.learning import Decision
 from events.log import now_ms
 from events.serving import OperatorActed
+from events.tracecontext import TraceContext
 
 if TYPE_CHECKING:
     from daemon.app import App
@@ -69,16 +71,25 @@ class Decisions:
         self._append({cause: said}, None)
         return cause
 
-    def take(self, data: Decision, step: str, cause: str, origin: str | None = None) -> str:
+    def take(
+        self,
+        data: Decision,
+        step: str,
+        cause: str,
+        origin: str | None = None,
+        within: TraceContext | None = None,
+    ) -> str:
         """Append what follows from `cause` as its `step`, and see it in the tables; its id.
 
         The id follows from `origin`, by default the cause: what is to happen once, although it may
-        be asked for twice, needs an origin that is the same both times.
+        be asked for twice, needs an origin that is the same both times. `within` is the span in
+        which it is written, by default that of the cause.
 
         Raises DecisionRefused, LogError (nothing was appended), DatabaseUnavailable (it counts as
         soon as it is folded).
         """
-        (event,) = self.take_all({step: data}, cause, origin)
+        event = derived_id(origin or cause, step)
+        self.record({event: data}, cause, within)
         return event
 
     def take_all(
@@ -88,9 +99,11 @@ class Decisions:
         events = {derived_id(origin or cause, step): data for step, data in steps.items()}
         return self.record(events, cause)
 
-    def record(self, events: Mapping[str, Decision], cause: str) -> list[str]:
+    def record(
+        self, events: Mapping[str, Decision], cause: str, within: TraceContext | None = None
+    ) -> list[str]:
         """The same for events whose ids are known: id -> what is said."""
-        self._append(events, cause)
+        self._append(events, cause, within)
         for event in events:
             self._check_counted(event)
         return list(events)
@@ -103,12 +116,21 @@ class Decisions:
                 f"{found[-1].refused}; see what changed (kintsugi route show), then decide"
             )
 
-    def _append(self, events: Mapping[str, Decision], cause: str | None) -> None:
+    def _append(
+        self,
+        events: Mapping[str, Decision],
+        cause: str | None,
+        within: TraceContext | None = None,
+    ) -> None:
+        if within is None and cause is not None:
+            with self._app.reading() as connection:
+                within = Contexts(connection, self._app.log).within(cause)
+        header = None if within is None else within.header
         entries = []
         for event, data in events.items():
             envelope = Envelope(
                 id=event, type=data.TYPE, version=data.VERSION, subject=data.key(),
-                time=utc_now(), cause=cause, epoch=self._epoch,
+                time=utc_now(), cause=cause, epoch=self._epoch, traceparent=header,
             )  # fmt: skip
             entries.append(encode(envelope, data, now_ms()).entry)
         self._app.append(entries)

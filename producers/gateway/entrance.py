@@ -2,7 +2,8 @@
 
     framing       a request with two lengths: where it ends is a matter of opinion, and whatever
                   stands before us may be of the other one
-    encoding      a compressed body: a few bytes that may become gigabytes
+    encoding      a compressed body: a few bytes that may become gigabytes; but for gzip where spans
+                  are taken, which is inflated there to a limit
     length        a head that is too long
     this machine  without keys, only who addresses this machine as such, and no page of another
                   site: a browser sends its pages' requests to loopback addresses too, under any
@@ -13,7 +14,7 @@ without keys they may ask.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,6 +30,12 @@ MAX_HEAD_BYTES: Final = 64 << 10
 TOO_LONG: Final = (
     f"the request's line and headers are more than {MAX_HEAD_BYTES:,} bytes; send less"
 )
+
+TRACES: Final = "/v1/traces"
+"""Where spans are taken."""
+
+_PLAIN: Final = ("", "identity")
+_OF_TRACES: Final = (*_PLAIN, "gzip")
 
 _FIELD_BYTES: Final = 4
 """Between a header's name and value, and after it."""
@@ -66,7 +73,8 @@ class Entrance:
         size = sum(len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > MAX_HEAD_BYTES:
             return Refused(431, TOO_LONG)
-        return turned_away(scope["headers"], self._keyless)
+        codings = _OF_TRACES if scope["path"].endswith(TRACES) else _PLAIN
+        return turned_away(scope["headers"], self._keyless, codings)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
@@ -84,13 +92,15 @@ class Entrance:
             await asyncio.wait(self.live, timeout=patience_seconds)
 
 
-def turned_away(headers: Iterable[Header], keyless: bool) -> Refused | None:
+def turned_away(
+    headers: Iterable[Header], keyless: bool, codings: Collection[str] = _PLAIN
+) -> Refused | None:
     """Why a request with these headers is not even looked at; None when it is."""
     given = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in given and b"transfer-encoding" in given:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
     coding = given.get(b"content-encoding", "identity")
-    if coding.strip().lower() not in ("identity", ""):
+    if coding.strip().lower() not in codings:
         return Refused(415, f"the body is encoded as {coding[:40]!r}; send it as it is")
     return _foreign(given) if keyless else None
 

@@ -97,6 +97,14 @@ class Metrics:
             "Pieces of feedback that were taken.",
             registry=self.registry,
         )
+        self._spans = Counter(
+            "kintsugi_gateway_spans",
+            "Spans that were sent here, by what became of them.",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("recorded", "repeated", "ignored", "rejected"):
+            self._spans.labels(result)
         self._rejected = Counter(
             "kintsugi_capture_rejected",
             "Requests that were refused here and reached no engine.",
@@ -198,6 +206,10 @@ class Metrics:
     def feedback(self) -> None:
         """A piece of feedback was taken."""
         self._feedback.inc()
+
+    def spans(self, result: str, count: int) -> None:
+        """So many spans came to this."""
+        self._spans.labels(result).inc(count)
 
     def rejected(self, status: int) -> None:
         """A request was refused here."""

@@ -129,6 +129,14 @@ DOCUMENT: Final[Json] = {
                 parameters=[{"name": "ended", "in": "path", "required": True, "schema": _NAME}],
             )
         },
+        "/v1/traces": {
+            "post": _operation(
+                "Spans of calls that were made elsewhere, as OTLP; also as protobuf and with gzip.",
+                _json(_OBJECT),
+                _OBJECT | {"properties": {"resourceSpans": {"type": "array", "items": _OBJECT}}},
+                _HEADERS[1:2],
+            )
+        },
         "/livez": _look("Whether it runs.", "text/plain"),
         "/readyz": _look("Whether it answers calls.", "text/plain"),
         "/metrics": _look("What it counts, for Prometheus.", "text/plain"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from events.blobs import BlobStore
-from events.codec import Arrays, encode
+from events.codec import Arrays, Encoded, encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, Place, Record, now_ms
 from events.rollouts import EventData
@@ -86,18 +86,47 @@ class Recorder:
         receipt: Receipt | None = None,
     ) -> str:
         """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
-        envelope = Envelope(
-            id=id or minted_id(),
-            type=data.TYPE,
-            version=data.VERSION,
-            subject=data.key(),
-            time=utc_now(),
-            cause=cause,
-            person=about.person,
-            traceparent=about.traceparent,
-        )
-        encoded = encode(envelope, data, now_ms(), arrays)
-        if encoded.blob is not None:
-            await asyncio.to_thread(self._blobs.put, encoded.blob)
-        await asyncio.wrap_future(self.spool.begin_append([encoded.entry], receipt))
-        return envelope.id
+        encoded = _encoded(data, about, id or minted_id(), cause, arrays)
+        await self._safe([encoded], receipt)
+        return encoded.id
+
+    async def append_all(
+        self,
+        events: Sequence[tuple[str, str | None, EventData]],
+        about: About,
+        receipt: Receipt | None = None,
+    ) -> None:
+        """The same for several (id, cause, what is said), of which the log gets all or none."""
+        found = [_encoded(data, about, event, cause, None) for event, cause, data in events]
+        await self._safe(found, receipt)
+
+    async def _safe(self, found: Sequence["_Ready"], receipt: Receipt | None) -> None:
+        for one in found:
+            if one.encoded.blob is not None:
+                await asyncio.to_thread(self._blobs.put, one.encoded.blob)
+        entries = [one.encoded.entry for one in found]
+        await asyncio.wrap_future(self.spool.begin_append(entries, receipt))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An event that can be appended."""
+
+    id: str
+    encoded: Encoded
+
+
+def _encoded(
+    data: EventData, about: About, event: str, cause: str | None, arrays: Arrays | None
+) -> _Ready:
+    envelope = Envelope(
+        id=event,
+        type=data.TYPE,
+        version=data.VERSION,
+        subject=data.key(),
+        time=utc_now(),
+        cause=cause,
+        person=about.person,
+        traceparent=about.traceparent,
+    )
+    return _Ready(event, encode(envelope, data, now_ms(), arrays))

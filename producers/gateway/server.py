@@ -1,4 +1,4 @@
-"""The gateway behind HTTP: OpenAI's endpoints, Anthropic's, feedback, and the ends of sessions.
+"""The gateway behind HTTP: OpenAI's endpoints, Anthropic's, feedback, ends of sessions, traces.
 
     POST /v1/chat/completions   POST /v1/feedback                    GET /livez
     POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
@@ -33,11 +33,12 @@ from events.envelope import derived_id, minted_id, utc_now
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, Purpose, SessionEnded
 from events.sqlite_receipts import Receipt
+from producers import otlp
 from producers.gateway import openapi
 from producers.gateway.answered import Answered
 from producers.gateway.call import Call, CaptureMode, Desk
 from producers.gateway.connections import HttpClient
-from producers.gateway.entrance import Entrance
+from producers.gateway.entrance import TRACES, Entrance
 from producers.gateway.feedback import Posted, Rate, posted, session_of
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
@@ -51,6 +52,7 @@ from producers.gateway.retries import Keyed, Once, Retries
 from producers.gateway.routing import Routing
 from producers.gateway.sessions import Conversation, Named, Sessions
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
+from producers.gateway.traces import Traces
 from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams
 from producers.gateway.wire import (
     Asked,
@@ -70,6 +72,12 @@ _RECALL_SECONDS: Final = 2.0
 _PATH_FIELDS: Final = ("session", "task", "user")
 _GONE: Final = 499
 """Status of what nobody reads any more."""
+
+_TRACES_AT_ONCE: Final = 2
+"""Requests with spans that are read: each may be as large as the largest body."""
+
+_OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
+"""Asked in any other form, a refusal is JSON."""
 
 _ANTHROPICS: Final = re.compile(r"/v1/messages(/count_tokens)?$")
 
@@ -127,6 +135,8 @@ class Gateway:
             redaction=self._redaction,
         )
         self._shadows = Shadows(self.desk, upstreams, options.max_shadows)
+        self._traces = Traces(self.desk, self._retries)
+        self._reading = asyncio.Semaphore(_TRACES_AT_ONCE)
         routes: Sequence[tuple[str, Any, str]] = (
             ("/v1/chat/completions", self._chat, "POST"),
             ("/v1/completions", self._complete, "POST"),
@@ -135,6 +145,7 @@ class Gateway:
             ("/v1/models", self._models, "GET"),
             ("/v1/feedback", self._feedback, "POST"),
             ("/v1/sessions/{ended}/end", self._end_session, "POST"),
+            (TRACES, self._take_traces, "POST"),
         )
         self.routes = [
             Route(prefix + path, endpoint, methods=[method])
@@ -323,6 +334,20 @@ class Gateway:
         self.desk.routing.ended(session)
         return _json({"session": session, "ended": True})
 
+    async def _take_traces(self, request: Request) -> Response:
+        client, kind = self._client(request, "call"), _otlp_kind(request)
+        caller = _caller(request, client, _path_fields(request), self._redaction)
+        most = self._options.max_body_bytes
+        body = await _body(request, most)
+        async with self._reading:
+            # Beside the loop: a batch of spans is larger than a call, and calls must not wait.
+            spans = await asyncio.to_thread(_spans, body, kind, _is_gzip(request), most)
+            taken = await self._traces.take(spans, caller)
+        for result, count in taken.counts.items():
+            self.metrics.spans(result, count)
+        answer = otlp.answered(kind, taken.counts["rejected"], taken.message)
+        return Response(answer, media_type=kind)
+
     async def _append_once(self, data: Any, about: About, event_id: str) -> bool:
         """Append, unless an event of this id is there: it follows from an idempotency key."""
         keyed = Keyed(event_id, data.TYPE)
@@ -469,6 +494,34 @@ def _traceparent(request: Request, redaction: Redaction) -> str | None:
     return value if proper and redaction.text(value) == value else None
 
 
+def _otlp_kind(request: Request) -> otlp.Kind:
+    """How spans are sent. Raises Refused."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    for kind in get_args(otlp.Kind):
+        if given == kind:
+            found: otlp.Kind = kind
+            return found
+    raise Refused(
+        415, f"content-type is {given[:80]!r}; use one of {', '.join(get_args(otlp.Kind))}"
+    )
+
+
+def _is_gzip(request: Request) -> bool:
+    return request.headers.get("content-encoding", "").strip().lower() == "gzip"
+
+
+def _spans(body: bytes, kind: otlp.Kind, gzip: bool, most: int) -> list[otlp.Received]:
+    """The spans of a body. Raises Refused."""
+    try:
+        return otlp.spans(otlp.inflated(body, most) if gzip else body, kind)
+    except otlp.TooMuch as error:
+        raise Refused(413, str(error)) from error
+    except otlp.BadTraces as error:
+        raise bad_request(str(error)) from error
+    except otlp.OtlpMissing as error:
+        raise Refused(501, str(error)) from error
+
+
 async def _body(request: Request, most: int) -> bytes:
     read = bytearray()
     async for chunk in request.stream():
@@ -508,7 +561,12 @@ def _refused(refused: Refused, request: Request) -> Response:
     """As the clients of this path read it."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     # Not request.url: a Host that is none makes no URL.
-    anthropics = _ANTHROPICS.search(request.scope["path"]) is not None
+    path = request.scope["path"]
+    if path.endswith(TRACES):
+        kind = _OTLP_ANSWERS.get(request.headers.get("content-type", ""), otlp.JSON)
+        body = otlp.refused(kind, str(refused))
+        return Response(body, refused.status, headers, media_type=kind)
+    anthropics = _ANTHROPICS.search(path) is not None
     return _json(refused.body("messages" if anthropics else None), refused.status, headers)
 
 

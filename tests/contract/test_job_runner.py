@@ -61,6 +61,15 @@ def test_a_job_runs_once_and_only_so_many_at_once(make: Make, tmp_path: Path) ->
     ended(other, "second")
 
 
+def test_a_job_finds_the_span_that_it_is(make: Make) -> None:
+    header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    here = make()
+    assert here.start(Job("j", job("traced").spec, header))
+    result = ended(here).result
+    assert result is not None
+    assert result.reason == header
+
+
 def test_a_job_that_does_not_listen_is_killed(make: Make, tmp_path: Path) -> None:
     here = make(grace=0.0)
     here.start(job("deaf"))

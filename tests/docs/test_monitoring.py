@@ -14,9 +14,10 @@ from consumers.runner import Counters
 from daemon.app import App
 from daemon.leadership import Leadership
 from daemon.metrics import jobs, log, loop
-from daemon.metrics.exposition import PortTaken, exposed
-from daemon.metrics.roles import Leading, Working, folding, shipping
+from daemon.metrics.exposition import ROLES, PortTaken, exposed
+from daemon.metrics.roles import Leading, Working, folding, shipping, tracing
 from daemon.settings import Settings
+from daemon.tracing.exporter import Counters as Traced
 from producers.gateway.metrics import Metrics
 from producers.shipper import Shipped
 
@@ -53,13 +54,15 @@ def of_roles(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     settings = Settings(home=tmp_path_factory.mktemp("home"))
     found: set[str] = set()
     with App(settings) as app:
-        for role in ("consume", "ship", "schedule", "work"):
+        for role in ROLES:
             with exposed(settings, role) as registry:
                 match role:
                     case "consume":
                         registry.register(folding(Counters()))
                     case "ship":
                         registry.register(shipping(Shipped()))
+                    case "trace":
+                        registry.register(tracing(Traced()))
                     case "schedule":
                         Leading(registry, Leadership(app))
                         with loop.loop(settings) as of_loop, log.log(settings) as of_log:
@@ -179,7 +182,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = Settings.model_validate(
-            {"home": tmp_path, "metrics": {"port": min(port, 65532)}}
+            {"home": tmp_path, "metrics": {"port": min(port, 65531)}}
         )
         with (
             pytest.raises(PortTaken, match=f"port {port}.*set metrics.port"),

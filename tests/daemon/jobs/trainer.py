@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-WAYS: Final = ("trains", "waits", "deaf", "memory", "raises", "usage", "plays and dies", "diverges")
+WAYS: Final = (
+    "trains", "waits", "deaf", "memory", "raises", "usage", "plays and dies", "diverges", "traced",
+)  # fmt: skip
 PYTHON: Final = sys.executable
 COMMAND: Final = (PYTHON, __file__)
 
@@ -61,6 +63,8 @@ def main() -> None:
         case "diverges":
             end("failed", "the loss of update 3 is not finite; lower optimizer.lr", steps=3)
             sys.exit(1)
+        case "traced":
+            end("failed", os.environ.get("TRACEPARENT", "no span"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,188 @@
+"""Spans of what the agent did: `CallEnded` and `RolloutEnded` (events, rows -> spans).
+
+    chat {model}            a call of the model; a child of the client's span where it named one,
+                            else of its session's
+    invoke_agent {agent}    a session that became a rollout, from its first call to the end of its
+                            last, linked to the calls of it that are in other traces
+
+A call whose gateway was killed has no `CallEnded`; its span, an error, comes with the rollout. What
+a client does not sample is not sent. Calls that were told by a trace (POST /v1/traces) have a span
+already. Simulated and imported rollouts have none.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from sqlalchemy import Row, select
+
+from consumers.tables import Call
+from daemon.sessions import History
+from daemon.tracing.contexts import LIVE, chat_span, of_session, since
+from daemon.tracing.spans import Attributes, Happened, Span
+from daemon.tracing.told import content_of, sampling_of
+from events.codec import Event, decode
+from events.envelope import timestamp
+from events.errors import LogTruncated
+from events.rollouts import CallEnded, RolloutEnded
+from events.streams import ROLLOUTS
+from events.tracecontext import TraceContext, parsed
+from producers import conventions as names
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+PROVIDER: Final = "kintsugi"
+MOST_LINKS: Final = 128
+"""As the limit of OpenTelemetry's SDKs."""
+
+
+class CallSpans:
+    """Spans of the stream `rollouts`, over one moment of the tables."""
+
+    def __init__(self, app: "App", connection: "Connection", content: bool) -> None:
+        self._app = app
+        self._connection = connection
+        self._content = content
+        self._history = History(app, connection)
+
+    def of(self, events: Sequence[Event]) -> Iterator[Span]:
+        """What the events tell of."""
+        ended = {e.data.call: e for e in events if isinstance(e.data, CallEnded)}
+        for row in self._rows(list(ended)):
+            header = parsed(ended[row.call].envelope.traceparent)
+            if span := self._chat(row, header):
+                yield span
+        for event in events:
+            if isinstance(event.data, RolloutEnded) and event.data.source == LIVE:
+                yield from self._rollout(event, event.data)
+
+    def _rows(self, calls: Sequence[str]) -> Sequence[Row[Any]]:
+        table = Call.table()
+        query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
+        return self._connection.execute(query).all()
+
+    def _chat(self, row: Row[Any], header: TraceContext | None) -> Span | None:
+        """None where it has one already, or is not to have one."""
+        if row.attribution is None or row.started is None:
+            return None
+        if header is not None and not header.sampled:
+            return None
+        around = header or of_session(
+            row.session, since(self._connection, row.session, row.started), None
+        )
+        failed = None if row.outcome == "completed" else row.outcome or "lost"
+        return Span(
+            name=f"chat {row.alias}",
+            context=TraceContext(around.trace, chat_span(row.call)),
+            parent=around.span,
+            began=row.started,
+            ended=row.ended or row.started,
+            kind="client",
+            attributes={
+                **_chat_attributes(row),
+                names.ERROR_TYPE: failed,
+                **(content_of(self._history, row) if self._content else {}),
+            },
+            error=failed,
+        )
+
+    def _rollout(self, event: Event, data: RolloutEnded) -> Iterator[Span]:
+        context, moment = parsed(event.envelope.traceparent), event.envelope.time
+        rows = self._rows([*data.calls, *data.forks])
+        if not rows or moment is None or data.session is None or context is None:
+            return
+        if not context.sampled:
+            return
+        headers = {row.call: self._asked_within(row) for row in rows}
+        for row in rows:
+            if row.ended is None and (lost := self._chat(row, headers[row.call])):
+                yield lost
+        first = headers.get(data.calls[0]) if data.calls else None
+        inside = first is not None and first.trace == context.trace
+        elsewhere = {
+            chat_span(call): header
+            for call, header in headers.items()
+            if header is not None and header.trace != context.trace
+        }
+        links = [TraceContext(header.trace, span) for span, header in elsewhere.items()]
+        yield Span(
+            name=f"invoke_agent {data.alias}",
+            context=context,
+            parent=first.span if inside and first is not None else None,
+            began=min(row.started for row in rows if row.started),
+            ended=max(row.ended or row.started for row in rows if row.started),
+            attributes=_rollout_attributes(data),
+            links=tuple(links[:MOST_LINKS]),
+            happened=tuple(_verdict(data, timestamp(moment))),
+        )
+
+    def _asked_within(self, row: Row[Any]) -> TraceContext | None:
+        """The client's span of a call."""
+        if row.started_offset is None:
+            return None
+        try:
+            records = self._app.log.read(ROLLOUTS.name, row.partition, row.started_offset, limit=1)
+        except LogTruncated:
+            return None
+        event = decode(records[0], content=False)
+        return parsed(event.envelope.traceparent)
+
+
+def _chat_attributes(row: Row[Any]) -> Attributes:
+    url = urlsplit(row.upstream or "")
+    return {
+        names.OPERATION: "chat",
+        names.PROVIDER: PROVIDER,
+        names.AGENT: row.alias,
+        names.CONVERSATION: row.session,
+        names.REQUEST_MODEL: row.alias,
+        names.RESPONSE_MODEL: row.policy,
+        names.RESPONSE_ID: row.call,
+        names.FINISH_REASONS: [row.finish_reason] if row.finish_reason else None,
+        names.INPUT_TOKENS: row.prompt_tokens,
+        names.OUTPUT_TOKENS: row.completion_tokens,
+        names.STATUS: row.status,
+        names.SERVER: url.hostname,
+        names.PORT: url.port,
+        **sampling_of(row.sampling),
+        "kintsugi.call": row.call,
+        "kintsugi.base": row.base,
+        "kintsugi.routed": row.routed,
+        "kintsugi.purpose": row.purpose,
+        "kintsugi.trainable": row.trainable,
+        "kintsugi.untrainable_because": row.untrainable_because if row.outcome else None,
+        "kintsugi.invalid_tool_calls": row.invalid_tool_calls,
+    }
+
+
+def _rollout_attributes(data: RolloutEnded) -> Attributes:
+    return {
+        names.OPERATION: "invoke_agent",
+        names.PROVIDER: PROVIDER,
+        names.AGENT: data.alias,
+        names.CONVERSATION: data.session,
+        names.RESPONSE_MODEL: data.policy,
+        "kintsugi.rollout": data.rollout,
+        "kintsugi.base": data.base,
+        "kintsugi.task": data.task.id if data.task else None,
+        "kintsugi.success": data.success,
+        "kintsugi.reward": data.reward,
+        "kintsugi.termination": data.termination,
+        "kintsugi.calls": len(data.calls),
+        "kintsugi.forks": len(data.forks),
+    }
+
+
+def _verdict(data: RolloutEnded, moment: str) -> Iterator[Happened]:
+    if data.reward is None and data.success is None:
+        return
+    label = None if data.success is None else ("pass" if data.success else "fail")
+    told = {
+        names.EVALUATION_NAME: "reward",
+        names.EVALUATION_SCORE: data.reward,
+        names.EVALUATION_LABEL: label,
+    }
+    yield Happened(names.EVALUATION, moment, told)

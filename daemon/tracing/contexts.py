@@ -1,0 +1,130 @@
+"""Which span of which trace something belongs to (tables, headers of the log -> contexts).
+
+    a session    the trace of its first call, where the client named one; else one of its own
+    a cycle      the trace of the newest rollout that it had not read before: one trace from the
+                 call that made it due to the route; the other rollouts are linked
+    a job, an adapter, a route    the trace of their cycle
+
+Only a cycle's trace has to be written down, in the header of its `CycleStarted`, and a rollout's in
+that of its `RolloutEnded`: every other id follows. What was written before headers had contexts
+gets traces of its own.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from consumers.tables import (
+    Adapter,
+    Job,
+    LearningCycle,
+    Projected,
+    Rollout,
+    ServingStep,
+    SessionEnd,
+)
+from events.envelope import from_headers
+from events.errors import LogTruncated
+from events.log import EventLog
+from events.streams import LEARNING, ROLLOUTS
+from events.tracecontext import TraceContext, parsed, root, span_id
+
+LIVE = "live"
+"""Source of the rollouts that have a span: those of sessions."""
+
+
+def of_session(session: str, since: str, first: TraceContext | None) -> TraceContext:
+    """The span of a session's calls after the moment at which it ended before; "" where it had
+    not. `first` is what the client of its first call named."""
+    if first is None:
+        return root("session", session, since)
+    return first.child("session", session, since)
+
+
+def since(connection: Connection, session: str, moment: str) -> str:
+    """When a session last ended before a moment; "" where it had not."""
+    ends = SessionEnd.table().c
+    query = select(func.max(ends.time)).where(ends.session == session, ends.time < moment)
+    return connection.execute(query).scalar() or ""
+
+
+class Contexts:
+    """The contexts of a log and its tables at one moment."""
+
+    def __init__(self, connection: Connection, log: EventLog) -> None:
+        self._connection = connection
+        self._log = log
+
+    def cycle(self, cycle: str) -> TraceContext:
+        """The span of a cycle."""
+        before = self.before_cycle(cycle)
+        return root("cycle", cycle) if before is None else before.child("cycle", cycle)
+
+    def before_cycle(self, cycle: str) -> TraceContext | None:
+        """The span that a cycle's is a child of."""
+        row = self._row(LearningCycle, "cycle", cycle)
+        return None if row is None else self._header(LEARNING.name, 0, row.offset)
+
+    def job(self, job: str) -> TraceContext:
+        """The span of a training run."""
+        row = self._row(Job, "job", job)
+        if row is None or row.cycle is None:
+            return root("job", job)
+        return self.cycle(row.cycle).child("job", job)
+
+    def adapter(self, adapter: str) -> TraceContext:
+        """The span that what happens to an adapter is a child of: its cycle's, where it has one."""
+        row = self._row(Adapter, "adapter", adapter)
+        job = None if row is None or row.job is None else self._row(Job, "job", row.job)
+        if job is None:
+            return root("adapter", adapter)
+        return self.job(job.job) if job.cycle is None else self.cycle(job.cycle)
+
+    def rollout(self, rollout: str) -> TraceContext | None:
+        """The span of a rollout; None where it has none."""
+        row = self._row(Rollout, "rollout", rollout)
+        return None if row is None else self._of_rollout(row)
+
+    def newest(self, alias: str, base: str) -> TraceContext | None:
+        """The span of an agent's newest rollout of those that no round has read."""
+        table = Rollout.table().c
+        query = (
+            select(Rollout.table())
+            .where(table.round.is_(None), table.alias == alias, table.base == base)
+            .where(table.source == LIVE)
+            .order_by(table.time.desc(), table.rollout.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(query).first()
+        found = None if row is None else self._of_rollout(row)
+        return found if found is not None and found.sampled else None
+
+    def within(self, cause: str) -> TraceContext | None:
+        """The span in which something is written that follows from an event of `learning`."""
+        if (row := self._row(LearningCycle, "event", cause)) is not None:
+            return self.cycle(row.cycle)
+        if (row := self._row(Job, "event", cause)) is not None:
+            return self.job(row.job)
+        row = self._row(ServingStep, "event", cause)
+        return None if row is None else self._header(LEARNING.name, 0, row.offset)
+
+    def _of_rollout(self, row: Row[Any]) -> TraceContext | None:
+        if row.source != LIVE:
+            return None
+        return self._header(ROLLOUTS.name, row.partition, row.offset)
+
+    def _row(self, model: type[Projected], column: str, value: str) -> Row[Any] | None:
+        table = model.table()
+        return self._connection.execute(select(table).where(table.c[column] == value)).first()
+
+    def _header(self, stream: str, partition: int, offset: int) -> TraceContext | None:
+        try:
+            records = self._log.read(stream, partition, offset, limit=1)
+        except LogTruncated:
+            return None
+        return parsed(from_headers(records[0].headers).traceparent) if records else None
+
+
+def chat_span(call: str) -> str:
+    """The id of a call's span."""
+    return span_id("call", call)

@@ -1,0 +1,235 @@
+"""Spans of what the daemon decided: the stream `learning` (events, rows -> spans).
+
+    cycle {agent}      from what made it due to how it came out, linked to the rollouts that its
+                       directive shows; within it diagnose, direct and propose
+    train {agent}      a job, from its request to its end
+    stage {adapter}    until every replica had loaded it
+    evaluate {adapter} until the gate had decided
+    canary {adapter}   the time in which it had a part of the sessions
+    route {agent}      the moment at which the route changed
+
+All are made of rows, so an event that counted for nothing makes no other span than the one that
+counted. A span of a cycle that is open is not sent; its job's is.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Row, select
+
+from consumers.tables import Adapter, Evaluation, Job, LearningCycle, Projected, ServingStep
+from daemon.tracing.calls import MOST_LINKS, PROVIDER
+from daemon.tracing.contexts import Contexts
+from daemon.tracing.spans import Happened, Span
+from events.codec import Event
+from events.envelope import timestamp
+from events.learning import CycleEnded, Directive, JobEnded
+from events.serving import AdapterEvaluated, AdapterStaged, GateDecided, RouteChanged
+from events.tracecontext import TraceContext, root
+from producers import conventions as names
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+_FAILED: Final = ("failed", "cancelled", "rolled_back")
+"""Outcomes of cycles and jobs that are errors of a span; a rejection is none."""
+
+
+class DecisionSpans:
+    """Spans of the stream `learning`, over one moment of the tables."""
+
+    def __init__(self, app: "App", connection: "Connection") -> None:
+        self._connection = connection
+        self._contexts = Contexts(connection, app.log)
+
+    def of(self, events: Sequence[Event]) -> Iterator[Span]:
+        """What the events tell of."""
+        for event in events:
+            match event.data:
+                case CycleEnded(cycle=cycle):
+                    yield from self._cycle(cycle)
+                case JobEnded(job=job):
+                    yield from self._job(job)
+                case AdapterStaged() | GateDecided():
+                    yield from self._step(event)
+                case RouteChanged():
+                    yield from self._route(event, event.data)
+                case _:
+                    pass
+
+    def _cycle(self, cycle: str) -> Iterator[Span]:
+        row = self._first(LearningCycle, cycle=cycle)
+        if row is None or row.started is None or row.ended is None:
+            return
+        context, before = self._contexts.cycle(cycle), self._contexts.before_cycle(cycle)
+        said = {"kintsugi.cycle": cycle, names.AGENT: row.alias, "kintsugi.base": row.base}
+        job = None if row.job is None else self._first(Job, job=row.job)
+        stages = (
+            ("diagnose", row.started, row.diagnosed),
+            ("direct", row.diagnosed, row.directed),
+            ("propose", row.directed, job.requested if job else row.ended),
+        )
+        for name, began, ended in stages:
+            if began is not None and ended is not None:
+                inner = context.child("cycle", cycle, name)
+                yield Span(f"{name} {row.alias}", inner, context.span, began, ended, said)
+        yield Span(
+            name=f"cycle {row.alias}",
+            context=context,
+            parent=None if before is None else before.span,
+            began=row.started,
+            ended=row.ended,
+            attributes={
+                **said,
+                "kintsugi.number": row.number,
+                "kintsugi.environment": row.environment,
+                "kintsugi.trigger": row.trigger,
+                "kintsugi.reason": row.reason,
+                "kintsugi.round": row.round,
+                "kintsugi.tasks": row.accepted,
+                "kintsugi.tasks.rejected": row.rejected,
+                "kintsugi.job": row.job,
+                "kintsugi.outcome": row.outcome,
+                "kintsugi.outcome.reason": row.ended_because,
+            },
+            links=self._links(row, before),
+            error=row.outcome if row.outcome in _FAILED else None,
+        )
+
+    def _links(self, row: Row[Any], before: TraceContext | None) -> tuple[TraceContext, ...]:
+        """The rollouts that a cycle rests on."""
+        if row.directive is None:
+            return ()
+        quotas = Directive.model_validate(json.loads(row.directive)).quotas
+        shown = dict.fromkeys(one for quota in quotas for one in quota.examples)
+        found = (self._contexts.rollout(one) for one in list(shown)[:MOST_LINKS])
+        return tuple(one for one in found if one is not None and one != before)
+
+    def _job(self, job: str) -> Iterator[Span]:
+        row = self._first(Job, job=job)
+        if row is None or row.requested is None or row.ended is None:
+            return
+        context = self._contexts.job(job)
+        yield Span(
+            name=f"train {row.alias}",
+            context=context,
+            parent=None if row.cycle is None else self._contexts.cycle(row.cycle).span,
+            began=row.requested,
+            ended=row.ended,
+            attributes={
+                names.AGENT: row.alias,
+                "kintsugi.job": job,
+                "kintsugi.cycle": row.cycle,
+                "kintsugi.base": row.base,
+                "kintsugi.capability": row.capability,
+                "kintsugi.outcome": row.outcome,
+                "kintsugi.outcome.reason": row.reason or None,
+                "kintsugi.steps": row.steps,
+                "kintsugi.rollouts": row.rollouts,
+                "kintsugi.attempts": row.attempts,
+                "kintsugi.seconds": row.seconds,
+            },
+            error=row.outcome if row.outcome in _FAILED else None,
+        )
+
+    def _step(self, event: Event) -> Iterator[Span]:
+        for step, before in self._steps(event):
+            staged = isinstance(event.data, AdapterStaged)
+            yield self._of_adapter(event, "stage" if staged else "evaluate", step, before.time)
+
+    def _route(self, event: Event, data: RouteChanged) -> Iterator[Span]:
+        assert event.envelope.time is not None, "a decision says when"
+        moment = timestamp(event.envelope.time)
+        steps = list(self._steps(event))
+        for step, before in steps:
+            if before.state == "canary":
+                yield self._of_adapter(event, "canary", step, before.time)
+        about = (
+            self._contexts.adapter(steps[0][0].subject)
+            if steps
+            else root("route", event.envelope.id)
+        )
+        adapters = [share.adapter or data.base for share in data.shares]
+        yield Span(
+            name=f"route {data.alias}",
+            context=about.child("route", event.envelope.id),
+            parent=about.span if steps else None,
+            began=moment,
+            ended=moment,
+            attributes={
+                names.AGENT: data.alias,
+                "kintsugi.base": data.base,
+                "kintsugi.route.policies": adapters,
+                "kintsugi.route.shares": [f"{share.share:g}" for share in data.shares],
+                "kintsugi.route.shadow": data.shadow,
+                "kintsugi.route.why": data.why,
+                "kintsugi.reason": data.reason or None,
+            },
+        )
+
+    def _of_adapter(self, event: Event, name: str, step: Row[Any], began: str) -> Span:
+        about = self._contexts.adapter(step.subject)
+        row = self._first(Adapter, adapter=step.subject)
+        return Span(
+            name=f"{name} {step.subject}",
+            context=about.child(name, event.envelope.id, step.subject),
+            parent=about.span,
+            began=began,
+            ended=step.time,
+            attributes={
+                names.PROVIDER: PROVIDER,
+                "kintsugi.adapter": step.subject,
+                "kintsugi.adapter.state": step.state,
+                "kintsugi.job": None if row is None else row.job,
+                "kintsugi.base": None if row is None else row.base,
+                "kintsugi.reason": step.reason or None,
+            },
+            happened=tuple(self._measured(event, step)),
+        )
+
+    def _measured(self, event: Event, step: Row[Any]) -> Iterator[Happened]:
+        """What the gate had seen."""
+        if not isinstance(event.data, GateDecided):
+            return
+        table = Evaluation.table()
+        query = select(table).where(table.c.adapter == step.subject, table.c.time <= step.time)
+        for row in self._connection.execute(query.order_by(table.c.number)):
+            told = {
+                names.EVALUATION_NAME: "pass^1",
+                names.EVALUATION_SCORE: row.candidate_pass,
+                names.EVALUATION_LABEL: event.data.report.decision,
+                "kintsugi.incumbent.pass": row.incumbent_pass,
+                "kintsugi.tasks": row.tasks,
+                "kintsugi.trials": row.trials,
+            }
+            yield Happened(names.EVALUATION, row.time, told)
+
+    def _steps(self, event: Event) -> Iterator[tuple[Row[Any], Row[Any]]]:
+        """What an event made of adapters, each with the step before it."""
+        steps = ServingStep.table()
+        of_event = select(steps).where(
+            steps.c.event == event.envelope.id,
+            steps.c.kind == "adapter",
+            steps.c.refused.is_(None),
+        )
+        for step in self._connection.execute(of_event.order_by(steps.c.subject)).all():
+            earlier = select(steps).where(
+                steps.c.kind == "adapter",
+                steps.c.subject == step.subject,
+                steps.c.number < step.number,
+                steps.c.refused.is_(None),
+                # Measured and decided is one step.
+                steps.c.type != AdapterEvaluated.TYPE,
+            )
+            newest = earlier.order_by(steps.c.number.desc()).limit(1)
+            before = self._connection.execute(newest).first()
+            if before is not None and before.time is not None and step.time is not None:
+                yield step, before
+
+    def _first(self, model: type[Projected], **where: str) -> Row[Any] | None:
+        table = model.table()
+        conditions = [table.c[name] == value for name, value in where.items()]
+        return self._connection.execute(select(table).where(*conditions)).first()

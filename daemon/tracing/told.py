@@ -1,0 +1,88 @@
+"""What was said in a call, and how it was drawn, as the conventions have it (rows -> attributes).
+
+Content is sent only where `tracing.content` says so: as it is in the log, which is after redaction.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Row
+
+from events.canonical import exact_json
+from events.errors import KintsugiError
+from events.messages import Message
+from producers import conventions as names
+
+if TYPE_CHECKING:
+    from daemon.sessions import History
+    from daemon.tracing.spans import Attributes
+
+_NUMBERS: Final = (int, float)
+
+log = logging.getLogger(__name__)
+
+
+def sampling_of(text: str | None) -> "Attributes":
+    """The parameters that have a name in the conventions."""
+    given = json.loads(text) if text else {}
+    found: dict[str, Any] = {}
+    for attribute, parameter in names.SAMPLING.items():
+        value = given.get(parameter)
+        if isinstance(value, str):
+            value = [value]
+        if isinstance(value, _NUMBERS) or _is_texts(value):
+            found[attribute] = value
+    return found
+
+
+def content_of(history: "History", row: Row[Any]) -> "Attributes":
+    """What was asked and answered; without it where the log cannot say any more."""
+    try:
+        asked, answered = history.asked(row), history.answered(row)
+    except KintsugiError as error:
+        log.warning("the content of call %s is not sent: %s", row.call, error)
+        return {}
+    told = {names.INPUT: exact_json([_message(one) for one in asked])}
+    if answered:
+        said = [{**_message(one), "finish_reason": row.finish_reason or ""} for one in answered]
+        told[names.OUTPUT] = exact_json(said)
+    return told
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "parts": list(_parts(message))}
+
+
+def _parts(message: Message) -> Sequence[dict[str, Any]]:
+    if message.role == "tool":
+        return [
+            {
+                "type": "tool_call_response",
+                "id": message.tool_call_id,
+                "response": message.content,
+            }
+        ]
+    parts: list[dict[str, Any]] = []
+    if message.reasoning:
+        parts.append({"type": "reasoning", "content": message.reasoning})
+    if isinstance(message.content, str):
+        parts.append({"type": "text", "content": message.content})
+    elif message.content is not None:
+        parts += [_part(one) for one in message.content]
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in message.tool_calls
+    ]
+    return parts
+
+
+def _part(one: dict[str, Any]) -> dict[str, Any]:
+    """A part of OpenAI's form; one that is no text has any shape, as the conventions allow."""
+    text = one.get("text")
+    return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **one}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

@@ -1,0 +1,65 @@
+"""W3C trace context: which span of which trace something belongs to (header <-> ids).
+
+The header of an envelope names the span within which its event was written; a span's first event
+(`CallStarted`, `CycleStarted`, `JobRequested`) bears that of its parent. Ids of spans follow from
+what they are spans of, so whoever derives one derives the same, and no process has to be told.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from events.envelope import derived_id
+
+_HEADER: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACE_DIGITS: Final = 32
+_SPAN_DIGITS: Final = 16
+_SAMPLED: Final = 1
+"""A bit of the flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """A span's place."""
+
+    trace: str
+    """32 hex digits."""
+    span: str
+    """16 hex digits."""
+    sampled: bool = True
+    """Whether whoever began the trace records it."""
+
+    @property
+    def header(self) -> str:
+        """As `traceparent` has it."""
+        return f"00-{self.trace}-{self.span}-{int(self.sampled):02x}"
+
+    def child(self, *of: str) -> "TraceContext":
+        """The span of something, in the same trace."""
+        return TraceContext(self.trace, span_id(*of), self.sampled)
+
+
+def parsed(header: str | None) -> TraceContext | None:
+    """What a header names; None without one, and for what is no such header."""
+    found = _HEADER.fullmatch(header) if header else None
+    if found is None:
+        return None
+    trace, span, flags = found.groups()
+    if not int(trace, 16) or not int(span, 16):
+        return None
+    return TraceContext(trace, span, bool(int(flags, 16) & _SAMPLED))
+
+
+def root(*of: str) -> TraceContext:
+    """The span of something in a trace of its own."""
+    return TraceContext(_digits("trace", *of)[:_TRACE_DIGITS], span_id(*of))
+
+
+def span_id(*of: str) -> str:
+    """The id of the span of something: its kind, then its name."""
+    return _digits("span", *of)[-_SPAN_DIGITS:]
+
+
+def _digits(*parts: str) -> str:
+    # A uuid5 has set bits in its middle, so neither half is all zeros.
+    return derived_id(*parts).replace("-", "")

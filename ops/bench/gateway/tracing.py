@@ -1,0 +1,207 @@
+"""What tracing costs the gateway: calls per second with the role `trace` and without it.
+
+    python -m ops.bench.gateway.tracing [--rounds 12] [--seconds 4] [--clients 16] [--folder DIR]
+
+Method. One engine, one gateway and one fold, as in the other benches, and a receiver of spans in a
+process of its own. In each round the same load runs twice for `seconds`, in an order that changes:
+while `trace` sends, and while it is stopped (SIGSTOP). Before either, the fold has caught up, and
+`trace` has sent what it missed, so that it never works off in one half what the other half left it.
+
+`ratio` is calls per second with tracing over those without, per round; the median of the rounds,
+and the interval that holds 95 of 100 medians of rounds drawn again from these. All of it runs on
+one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
+`trace` has a core of its own, less is left of its cost. Linux only.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from daemon.app import App
+from daemon.settings import Settings
+from daemon.tracing.exporter import POSITION
+from events.streams import ROLLOUTS
+from ops.bench.gateway.load import Load
+from ops.bench.gateway.sides import Home, Side, Syncs, engine, ours, role
+
+WANTED: Final = 0.95
+"""Of the calls per second without tracing, that are left with it."""
+_DRAWS: Final = 2000
+_PATIENCE: Final = 120.0
+_TAKEN: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What takes part."""
+
+    gateway: Side
+    tracer: "subprocess.Popen[str]"
+    home: Home
+    position: Path
+    fold: Callable[[], int]
+    """How far the rollouts were folded, summed over partitions."""
+
+    def rate(self, clients: int, seconds: float) -> float:
+        """Calls per second."""
+        begin = time.perf_counter()
+        deadline = begin + seconds
+        load = Load(self.gateway.target, False)
+        samples = asyncio.run(load.closed(clients, lambda _: time.perf_counter() > deadline))
+        return len(samples) / (time.perf_counter() - begin)
+
+    def trace(self, on: bool) -> None:
+        """Let the role run, or hold it."""
+        os.kill(self.tracer.pid, signal.SIGCONT if on else signal.SIGSTOP)
+
+    def caught_up(self) -> None:
+        """Wait until everything was folded and sent."""
+        self.trace(True)
+        deadline = time.monotonic() + _PATIENCE
+        while self.fold() < self.home.events or self.sent < self.home.events:
+            if time.monotonic() > deadline or self.tracer.poll() is not None:
+                raise RuntimeError(f"{self.sent} of {self.home.events} events were sent")
+            time.sleep(0.1)
+
+    @property
+    def sent(self) -> int:
+        """Events of `rollouts` whose spans were sent."""
+        if not self.position.exists():
+            return 0
+        found: dict[str, int] = json.loads(self.position.read_text())
+        return sum(n for name, n in found.items() if name.startswith(ROLLOUTS.name))
+
+
+@contextmanager
+def prepared(folder: Path) -> Iterator[Stage]:
+    """Everything started and warm."""
+    with ExitStack() as stack:
+        home, syncs = Home(folder), Syncs(folder)
+        gateway = stack.enter_context(
+            ours(folder, home, syncs, stack.enter_context(engine(folder)))
+        )
+        asyncio.run(Load(gateway.target, False).closed(4, lambda done: done > 100))
+        app = stack.enter_context(App(Settings(home=home.folder)))
+        app.settle()
+        receiver = stack.enter_context(_receiver())
+        variables = {"KINTSUGI_TRACING__ENDPOINT": f"http://127.0.0.1:{receiver}/v1/traces"}
+        stack.enter_context(role("consume", folder, home, {}))
+        tracer = stack.enter_context(role("trace", folder, home, variables))
+        yield Stage(gateway, tracer, home, home.folder / POSITION, lambda: _folded(app))
+
+
+def _folded(app: App) -> int:
+    from consumers.position import offsets
+
+    with app.reading() as connection:
+        found = offsets(connection)
+    return sum(offset for (stream, _), offset in found.items() if stream == ROLLOUTS.name)
+
+
+@contextmanager
+def _receiver() -> Iterator[int]:
+    command = [sys.executable, "-m", "ops.bench.gateway.tracing", "--receive"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "opened as a pipe"
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+async def receive() -> None:
+    """Take every request and read none: what a receiver does with spans is no cost of ours."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                (length,) = (
+                    int(line.partition(b":")[2])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length:")
+                )
+                await reader.readexactly(length)
+                writer.write(_TAKEN)
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """That holds 95 of 100 medians."""
+    chosen = random.Random(seed)
+    medians = sorted(
+        statistics.median(chosen.choices(ratios, k=len(ratios))) for _ in range(_DRAWS)
+    )
+    return medians[_DRAWS // 40], medians[-_DRAWS // 40 - 1]
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The benchmark as one document."""
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    with (
+        tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
+        prepared(Path(name)) as stage,
+    ):
+        for number in range(options.rounds):
+            for on in (True, False) if number % 2 else (False, True):
+                stage.caught_up()
+                stage.trace(on)
+                rates[on].append(stage.rate(options.clients, options.seconds))
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+        stage.caught_up()
+        sent = stage.sent
+    ratios = [on / off for on, off in zip(rates[True], rates[False], strict=True)]
+    low, high = interval(ratios)
+    ratio = statistics.median(ratios)
+    return {
+        "benchmark": "gateway tracing", "rounds": options.rounds, "seconds": options.seconds,
+        "clients": options.clients, "cores": os.cpu_count(),
+        "calls_per_second": {
+            "on": round(statistics.median(rates[True]), 1),
+            "off": round(statistics.median(rates[False]), 1),
+        },
+        "events_sent": sent, "ratios": [round(one, 3) for one in ratios],
+        "ratio": round(ratio, 3), "low": round(low, 3), "high": round(high, 3),
+        "goal": WANTED, "met": ratio >= WANTED,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=4.0, help="per half of a round")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: TMPDIR")
+    parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.receive:
+        asyncio.run(receive())
+    else:
+        print(json.dumps(measure(options), indent=2))
+
+
+if __name__ == "__main__":
+    main()

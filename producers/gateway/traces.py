@@ -1,0 +1,247 @@
+"""Calls that were made elsewhere, from their spans (POST /v1/traces -> two events per call).
+
+For agents whose base URL cannot be changed: what their instrumentation tells of a call becomes what
+a call through here would have been, without tokens: kept and diagnosed, and never trained on. The
+ids follow from the span's, so a span that is sent again changes nothing; within a day it is not
+even written again. Spans that are no call of a model are taken and not kept.
+
+A span without its conversation is rejected, and the sender told so: there is nothing in it to learn
+from. Times in the log are those of arrival: a span may come long after its session is over, and
+what counts for a session's end is when something was last heard of it.
+
+Guarantee: what was answered with 200 is in the log for good, but for what the answer rejects. Not
+covered: spans of one session that come out of order, which are stored whole where they could have
+been stored as what they add.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from events.envelope import derived_id
+from events.errors import KintsugiError, TooLarge
+from events.messages import Message
+from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
+from events.sqlite_receipts import Receipt
+from events.tracecontext import TraceContext
+from producers.gateway.call import Desk
+from producers.gateway.capture import capturing
+from producers.gateway.memory import as_sent
+from producers.gateway.record import Caller
+from producers.gateway.recorder import About
+from producers.gateway.redaction import Kept, unhurried
+from producers.gateway.retries import Keyed, Retries
+from producers.gateway.routes import choose
+from producers.gateway.sessions import Conversation, Named, Parent
+from producers.gateway.wire import Added, Asked, Refused, asked, encoded, identifier, storable_tools
+from producers.genai import Chat, chat_of
+from producers.otlp import Received
+from producers.records import Unusable
+
+Result = Literal["recorded", "repeated", "ignored", "rejected"]
+
+BECAUSE: Final = "a trace told of the call, and traces have no token ids"
+_UNKNOWN: Final = "unknown"
+_LONGEST_NAME: Final = 128
+_MOST_REASONS: Final = 3
+_LONGEST_REASON: Final = 300
+_LONGEST_ERROR: Final = 1000
+
+
+@dataclass(slots=True)
+class Taken:
+    """What became of the spans of a request."""
+
+    counts: Counter[Result] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Of those that were rejected."""
+
+    def reject(self, why: str) -> None:
+        """One more that is not recorded."""
+        self.counts["rejected"] += 1
+        self.reasons[why[:_LONGEST_REASON]] += 1
+
+    @property
+    def message(self) -> str:
+        """The reasons in words, the most frequent first; empty where nothing was rejected."""
+        said = [f"{count}: {why}" for why, count in self.reasons.most_common(_MOST_REASONS)]
+        more = len(self.reasons) - len(said)
+        return "; ".join([*said, *([f"and {more} more reasons"] if more > 0 else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that a span tells of."""
+
+    span: Received
+    chat: Chat
+    asked: Asked
+    kept: Kept
+    session: str
+    about: About
+
+    @property
+    def id(self) -> str:
+        return derived_id("span", self.span.trace, self.span.span)
+
+
+class Traces:
+    """Takes spans into the log of a gateway."""
+
+    def __init__(self, desk: Desk, retries: Retries) -> None:
+        self._desk = desk
+        self._retries = retries
+
+    async def take(self, spans: Sequence[Received], caller: Caller) -> Taken:
+        """Record what they tell. Raises Refused where the log does not take it; what was recorded
+        until then is known when it is sent again."""
+        taken = Taken()
+        sessions: dict[str, list[_Call]] = {}
+        for span in sorted(spans, key=lambda one: one.began):
+            try:
+                call = await self._call(span, caller)
+            except (Unusable, Refused) as error:
+                taken.reject(str(error))
+                continue
+            except RecursionError:
+                taken.reject("it is nested too deeply to be stored")
+                continue
+            if call is None:
+                taken.counts["ignored"] += 1
+            else:
+                sessions.setdefault(call.session, []).append(call)
+        # Those of one session one after the other: each may go on from the one before.
+        works = [self._recorded(calls, caller, taken) for calls in sessions.values()]
+        for failed in await asyncio.gather(*works, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                raise failed
+        return taken
+
+    async def _call(self, span: Received, caller: Caller) -> _Call | None:
+        """Raises Unusable, Refused."""
+        chat = chat_of(span)
+        if chat is None:
+            return None
+        if not span.well_named:
+            raise Unusable("its trace id or its span id is empty or of a wrong length")
+        redaction = self._desk.redaction
+        # Through the reader of requests: what it refuses in a body is not stored from here either.
+        body = encoded(chat.request)
+        wanted = asked("chat", body)
+        kept = await unhurried(len(body), redaction.kept, wanted)
+        named = identifier(chat.conversation, "gen_ai.conversation.id") or f"trace-{span.trace}"
+        person = caller.person or redaction.name(identifier(chat.person, "user.id"))
+        return _Call(
+            span,
+            chat,
+            wanted,
+            kept,
+            redaction.name(named) or named,
+            About(person, TraceContext(span.trace, span.span).header),
+        )
+
+    async def _recorded(self, calls: Sequence[_Call], caller: Caller, taken: Taken) -> None:
+        for call in calls:
+            keyed = Keyed(call.id, CallEnded.TYPE)
+            async with self._retries.turn(keyed):
+                if await self._retries.known(keyed):
+                    taken.counts["repeated"] += 1
+                    continue
+                try:
+                    await self._append(call, caller)
+                except (Unusable, TooLarge) as error:
+                    taken.reject(str(error))
+                else:
+                    taken.counts["recorded"] += 1
+
+    async def _append(self, call: _Call, caller: Caller) -> None:
+        """Raises Unusable, TooLarge; Refused where the log does not take it."""
+        messages = call.kept.asked.messages()
+        tools = storable_tools(call.kept.asked.tools)
+        if messages is None or tools is None:
+            raise Unusable("its messages or its tools are in a form that the log does not hold")
+        scope = caller.client, call.about.person
+        conversation = Conversation.of(call.asked.raw_messages, call.asked.tools)
+        found = self._desk.sessions.attribute(
+            Named(call.session, "header"), scope, conversation, call.session
+        )
+        parent = found.parent if len(messages) == len(conversation) else None
+        started = self._started(call, caller, messages, tools, parent)
+        ended, said = await self._ended(call)
+        first, last = (derived_id(call.id, step) for step in ("started", "ended"))
+        try:
+            await self._desk.recorder.append_all(
+                [(first, None, started), (last, first, ended)],
+                call.about,
+                Receipt(call.id, b""),
+            )
+        except TooLarge:
+            raise
+        except KintsugiError as error:
+            raise Refused(
+                503, f"the spans cannot be recorded: {error}; send them again", retry_after=5
+            ) from error
+        sessions = self._desk.sessions
+        sessions.placed(call.id, call.session)
+        sessions.started(call.session, call.id, conversation)
+        for one in said[:1]:
+            sessions.answered(call.session, call.id, scope, conversation, as_sent(one))
+
+    def _started(
+        self,
+        call: _Call,
+        caller: Caller,
+        messages: tuple[Message, ...],
+        tools: tuple[dict[str, object], ...],
+        parent: Parent | None,
+    ) -> CallStarted:
+        routing, redaction = self._desk.routing, self._desk.redaction
+        known = 0 if parent is None else parent.messages
+        same_tools = parent is not None and parent.same_tools and bool(tools)
+        model = redaction.text(call.chat.model or _UNKNOWN)[:_LONGEST_NAME]
+        choice = choose(routing.table, routing.alias, call.asked.model, call.session, {})
+        return CallStarted(
+            call=call.id,
+            session=call.session,
+            alias=choice.alias,
+            base=model,
+            policy=model,
+            task=caller.task,
+            parent=None if parent is None else parent.call,
+            parent_messages=known,
+            sampling=call.kept.asked.sampling,
+            parent_tools=same_tools,
+            client=caller.client,
+            purpose=caller.purpose,
+            content=CallStartedContent(
+                messages=messages[known:], tools=() if same_tools else tools
+            ),
+        )
+
+    async def _ended(self, call: _Call) -> tuple[CallEnded, tuple[Message, ...]]:
+        """The end of the call, and the answer as it was given."""
+        redaction, answer = self._desk.redaction, capturing(call.asked, Added(), None)
+        answer.whole(call.chat.answer)
+        found, spoken = answer.captured(), answer.spoken()
+        messages, because = await unhurried(
+            sum(map(len, spoken)), redaction.answer, found.messages, spoken
+        )
+        error = call.span.error
+        because = call.kept.because or because or BECAUSE
+        finish = found.finish_reason and redaction.text(found.finish_reason)
+        ended = CallEnded(
+            call=call.id,
+            session=call.session,
+            outcome="completed" if error is None else "failed",
+            finish_reason=finish,
+            prompt_tokens=found.prompt_tokens,
+            completion_tokens=found.completion_tokens,
+            duration_ms=int(call.span.seconds * 1000),
+            untrainable_because=because,
+            invalid_tool_calls=found.invalid_tool_calls,
+            error=None if error is None else redaction.text(error)[:_LONGEST_ERROR],
+            content=CallEndedContent(messages=messages) if messages else None,
+        )
+        return ended, found.messages if error is None else ()

@@ -1,0 +1,210 @@
+"""OTLP over HTTP as a receiver sees it: what an exporter of traces sends, and what it is told.
+
+    spans(body, kind)       the spans of a request, as protobuf or as JSON
+    inflated(body, most)    a body that came with gzip
+    answered, refused       the answer, in the form in which was asked
+
+Pure: bytes in, values out. The messages are those of opentelemetry-proto, which the extra `otel`
+brings; without it OtlpMissing is raised.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+    from opentelemetry.proto.common.v1 import common_pb2 as common
+    from opentelemetry.proto.trace.v1 import trace_pb2 as trace
+
+Kind = Literal["application/x-protobuf", "application/json"]
+
+PROTOBUF: Final[Kind] = "application/x-protobuf"
+JSON: Final[Kind] = "application/json"
+
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_ID_BYTES: Final = (16, 8)
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_ERROR: Final = 2
+"""STATUS_CODE_ERROR."""
+
+Attributes = Mapping[str, Any]
+
+
+class OtlpMissing(KintsugiError):
+    """The package that reads OTLP is not installed."""
+
+
+class BadTraces(KintsugiError):
+    """A body that is no request of OTLP."""
+
+
+class TooMuch(KintsugiError):
+    """A body that becomes too large when it is inflated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A span that somebody sent."""
+
+    trace: str
+    """32 hex digits; 16 for the span."""
+    span: str
+    attributes: Attributes
+    events: tuple[tuple[str, Attributes], ...]
+    """Names and attributes of what happened within it."""
+    seconds: float
+    """That it took; 0 where its times say nothing."""
+    began: int
+    """Nanoseconds since 1970: its place among the others."""
+    error: str | None
+    """What went wrong; None where nothing did."""
+
+    @property
+    def well_named(self) -> bool:
+        """Whether it has ids as a span must."""
+        sizes = tuple(len(name) // 2 for name in (self.trace, self.span))
+        return sizes == _ID_BYTES and bool(int(self.trace, 16) and int(self.span, 16))
+
+
+def spans(body: bytes, kind: Kind) -> list[Received]:
+    """The spans of a request. Raises BadTraces, OtlpMissing."""
+    request = _service().ExportTraceServiceRequest()
+    if kind == JSON:
+        _read_json(body, request)
+    else:
+        from google.protobuf.message import DecodeError
+
+        try:
+            request.ParseFromString(body)
+        except DecodeError as error:
+            raise BadTraces(
+                f"the body of {len(body):,} bytes is no ExportTraceServiceRequest ({error}); send "
+                "OTLP as protobuf, or as JSON with content-type application/json"
+            ) from error
+    return [
+        _received(one)
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for one in scope.spans
+    ]
+
+
+def inflated(body: bytes, most: int) -> bytes:
+    """A body without its gzip. Raises TooMuch, BadTraces."""
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        found = inflater.decompress(body, most + 1)
+    except zlib.error as error:
+        raise BadTraces(f"the body is no gzip ({error}), and its header says so") from error
+    if len(found) > most:
+        raise TooMuch(f"the body is larger than {most:,} bytes when it is inflated; send less")
+    if not inflater.eof:
+        raise BadTraces("the body's gzip is cut off; send the whole of it")
+    return found
+
+
+def answered(kind: Kind, rejected: int, message: str) -> bytes:
+    """What is said of a request that was taken, but for so many spans."""
+    response = _service().ExportTraceServiceResponse()
+    if rejected or message:
+        response.partial_success.rejected_spans = rejected
+        response.partial_success.error_message = message
+    return _written(kind, response)
+
+
+def refused(kind: Kind, message: str) -> bytes:
+    """What is said of a request that was not taken."""
+    try:
+        from google.rpc import status_pb2
+    except ImportError:
+        # Nothing of OTLP can be written then: the words alone.
+        return json.dumps({"message": message}).encode()
+    return _written(kind, status_pb2.Status(message=message))
+
+
+def _service() -> Any:
+    try:
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+    except ImportError as error:
+        raise OtlpMissing(
+            "traces are read by opentelemetry-proto, which is not installed; install "
+            "kintsugi[otel] where the gateway runs"
+        ) from error
+    return trace_service_pb2
+
+
+def _written(kind: Kind, message: "Message") -> bytes:
+    if kind == PROTOBUF:
+        return bytes(message.SerializeToString())
+    from google.protobuf.json_format import MessageToJson
+
+    return str(MessageToJson(message, indent=None)).encode()
+
+
+def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> None:
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    try:
+        document = json.loads(body)
+        for one in _spans_of(document):
+            _ids_as_bytes(one)
+        ParseDict(document, request, ignore_unknown_fields=True)
+    except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
+        raise BadTraces(
+            f"the body is no ExportTraceServiceRequest in JSON: {str(error)[:200]}; send OTLP"
+        ) from error
+
+
+def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
+    """The spans of a request, links of theirs as well: all that have ids."""
+    for resource in document.get("resourceSpans", ()):
+        for scope in resource.get("scopeSpans", ()):
+            for one in scope.get("spans", ()):
+                yield one
+                yield from one.get("links", ())
+
+
+def _ids_as_bytes(one: dict[str, Any]) -> None:
+    """OTLP writes ids in hex where every other reader of protobuf's JSON expects base64."""
+    for name in _IDS:
+        if name in one:
+            one[name] = base64.b64encode(bytes.fromhex(one[name])).decode()
+
+
+def _received(one: "trace.Span") -> Received:
+    took = one.end_time_unix_nano - one.start_time_unix_nano
+    failed = one.status.code == _ERROR
+    return Received(
+        trace=one.trace_id.hex(),
+        span=one.span_id.hex(),
+        attributes=_attributes(one.attributes),
+        events=tuple((event.name, _attributes(event.attributes)) for event in one.events),
+        seconds=max(0, took) / 1e9 if one.start_time_unix_nano else 0.0,
+        began=one.start_time_unix_nano,
+        error=(one.status.message or "the span says ERROR") if failed else None,
+    )
+
+
+def _attributes(pairs: "Iterable[common.KeyValue]") -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: "common.AnyValue") -> Any:
+    match value.WhichOneof("value"):
+        case "array_value":
+            return [_value(one) for one in value.array_value.values]
+        case "kvlist_value":
+            return _attributes(value.kvlist_value.values)
+        case "bytes_value":
+            return base64.b64encode(value.bytes_value).decode()
+        case None:
+            return None
+        case name:
+            return getattr(value, name)
