@@ -3,7 +3,8 @@
     FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
     FOLDER/000000100000.json    how far that is, and a hash over every row and column
 
-    keep(engine, folder, events)          makes one
+    keep(engine, tracked, folder, events) makes one; what it costs beside a copy of the file follows
+                                          from what changed since the one before
     nearest(folder, end)                  the last that is not beyond a place in the log
     diverging(one, other)                 between which of two foldings of one log parted
 
@@ -11,14 +12,15 @@ SQLite alone: a snapshot of PostgreSQL is what its own tools make.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.digest import exact_digest
 from consumers.position import offsets
+from consumers.tracking import Tracked
 from events.archive import Cut
 from events.errors import KintsugiError
 
@@ -33,9 +35,12 @@ class Snapshot:
 
     path: Path
     events: int
-    sha256: str
+    digest: str
     """Over every row and column but the broker's offsets."""
     offsets: Cut
+    logs: tuple[str, ...] = ()
+    """Where the log was that it was folded from: an archive, a log's file, or one after the other;
+    empty for a broker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,9 @@ class Parted:
     other: Snapshot
 
 
-def keep(engine: Engine, folder: Path, events: int) -> None:
+def keep(
+    engine: Engine, tracked: Tracked, folder: Path, events: int, logs: Sequence[str] = ()
+) -> None:
     """Copy the tables of a SQLite database as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{events:012}.db"
@@ -60,8 +67,9 @@ def keep(engine: Engine, folder: Path, events: int) -> None:
     with database.reading(engine) as connection:
         document = {
             "events": events,
-            "sha256": exact_digest(connection),
+            "digest": tracked.digest(connection),
             "offsets": [[*at, offset] for at, offset in sorted(offsets(connection).items())],
+            "logs": list(logs),
         }
     # Written last: a snapshot without it was cut short, and is none.
     path.with_suffix(".json").write_text(json.dumps(document) + "\n")
@@ -96,7 +104,7 @@ def diverging(one: Path, other: Path) -> Parted | None:
     low, high = 0, len(common)
     while low < high:
         middle = (low + high) // 2
-        if left[common[middle]].sha256 == right[common[middle]].sha256:
+        if left[common[middle]].digest == right[common[middle]].digest:
             low = middle + 1
         else:
             high = middle
@@ -109,7 +117,9 @@ def _read(path: Path) -> Snapshot:
     try:
         found = json.loads(path.read_text())
         where = {(stream, partition): offset for stream, partition, offset in found["offsets"]}
-        return Snapshot(path.with_suffix(".db"), found["events"], found["sha256"], where)
+        return Snapshot(
+            path.with_suffix(".db"), found["events"], found["digest"], where, tuple(found["logs"])
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoSnapshot(
             f"{path} describes no snapshot ({error}); remove it and the file beside it"

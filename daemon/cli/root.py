@@ -11,6 +11,7 @@ import typer
 from daemon.cli import (
     adapters,
     archive,
+    comparing,
     config,
     cycles,
     db,
@@ -33,6 +34,7 @@ from daemon.cli import (
     spool,
     status,
     up,
+    whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
 
@@ -67,8 +69,8 @@ def root(
 
 
 for module in (
-    importing, evaluation, diagnose, patterns, status, rebuild, replaying, doctor, gateway, roles,
-    up, explain,
+    importing, evaluation, diagnose, patterns, status, rebuild, replaying, comparing, whatif,
+    doctor, gateway, roles, up, explain,
 ):  # fmt: skip
     module.register(app)
 for module in (
