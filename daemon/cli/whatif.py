@@ -8,7 +8,7 @@ import typer
 
 from daemon.cli.command import Cli, command
 from daemon.cli.output import plain, table
-from daemon.cli.replaying import To
+from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
     from daemon.settings import Scheduler
@@ -31,6 +31,7 @@ def whatif(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting scheduler.*; may be repeated."),
     ] = None,
+    start: From = None,
     to: To = None,
     every: Annotated[
         float | None,
@@ -47,6 +48,7 @@ def whatif(
     with cli.app() as app, tempfile.TemporaryDirectory(prefix="kintsugi-whatif-") as folder:
         log = app.readable_log
         end = ends(log) if to is None else cut(log, to)
+        begin = None if start is None else cut(log, start)
         with app.reading() as connection:
             past = asking.lived(connection)
         environments = {
@@ -59,9 +61,10 @@ def whatif(
         ):
             found = asking.whatif(
                 log, engine, past, environments, scheduler,
-                end=end, every_ms=int(seconds * 1000), advance=advance,
+                start=begin, end=end, every_ms=int(seconds * 1000), advance=advance,
             )  # fmt: skip
-    _show_whatif(cli, changed or [], seconds, past, found)
+    did = [one for one in past if one.within(begin, end)]
+    _show_whatif(cli, changed or [], seconds, did, found)
 
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:

@@ -23,6 +23,7 @@ from daemon.controller.sampling import (
     shortened,
 )
 from envs.task import signature
+from events.errors import LogTruncated
 from events.learning import DirectiveWritten
 from producers.gateway.redaction import Redaction
 
@@ -119,13 +120,21 @@ def _analysis(
         ),
     ]
     by_rollout = {one.rollout: one for one in seen}
-    shown = [_shown(app, connection, by_rollout[one.rollout]) for one in sample]
+    shown = [
+        said
+        for one in sample
+        if (said := _shown(app, connection, by_rollout[one.rollout])) is not None
+    ]
     redaction = Redaction(app.settings.redaction.made())
     return analyze(settings, shown, failed, redaction.text)
 
 
-def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown:
-    found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:
+    """None for one whose event was trimmed: the analyzer sees the others."""
+    try:
+        found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+    except LogTruncated:
+        return None
     task = found.data.task
     return Shown(
         seen=seen,
