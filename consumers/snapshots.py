@@ -7,6 +7,7 @@
                                           from what changed since the one before
     nearest(folder, end)                  the last that is not beyond a place in the log
     diverging(one, other)                 between which of two foldings of one log parted
+    parted_since(one, other, engines)     the same, where it was after the last of them
 
 SQLite alone: a snapshot of PostgreSQL is what its own tools make.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from consumers import database
+from consumers.digest import exact_digest
 from consumers.position import offsets
 from consumers.tracking import Tracked
 from events.archive import Cut
@@ -94,6 +96,28 @@ def diverging(one: Path, other: Path) -> Parted | None:
     What has parted stays so: a row that is wrong is not made right by later events. Raises
     NoSnapshot where they have none in common.
     """
+    pairs = _pairs(one, other)
+    low, high = 0, len(pairs)
+    while low < high:
+        middle = (low + high) // 2
+        left, right = pairs[middle]
+        if left.digest == right.digest:
+            low = middle + 1
+        else:
+            high = middle
+    if low == len(pairs):
+        return None
+    return Parted(pairs[low - 1][0] if low else None, *pairs[low])
+
+
+def parted_since(one: Path, other: Path, engines: tuple[Engine, Engine]) -> Parted:
+    """Of two databases that differ and whose snapshots are equal: since the last of these."""
+    pairs = _pairs(one, other)
+    ends = (_standing(engine, last) for engine, last in zip(engines, pairs[-1], strict=True))
+    return Parted(pairs[-1][0], *ends)
+
+
+def _pairs(one: Path, other: Path) -> list[tuple[Snapshot, Snapshot]]:
     left, right = ({found.events: found for found in kept(folder)} for folder in (one, other))
     common = sorted(left.keys() & right.keys())
     if not common:
@@ -101,16 +125,16 @@ def diverging(one: Path, other: Path) -> Parted | None:
             f"{one} and {other} have no snapshot after as many events; make them with kintsugi "
             "replay --every N, the same N in both"
         )
-    low, high = 0, len(common)
-    while low < high:
-        middle = (low + high) // 2
-        if left[common[middle]].digest == right[common[middle]].digest:
-            low = middle + 1
-        else:
-            high = middle
-    if low == len(common):
-        return None
-    return Parted(left[common[low - 1]] if low else None, left[common[low]], right[common[low]])
+    return [(left[events], right[events]) for events in common]
+
+
+def _standing(engine: Engine, last: Snapshot) -> Snapshot:
+    """A database as if it were a snapshot, of the log that its last one is of."""
+    with database.reading(engine) as connection:
+        stands = offsets(connection)
+        digest = exact_digest(connection)
+    more = sum(offset - last.offsets.get(at, 0) for at, offset in stands.items())
+    return Snapshot(Path(str(engine.url.database)), last.events + more, digest, stands, last.logs)
 
 
 def _read(path: Path) -> Snapshot:

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import Difference, changed_rows, first_difference
-from consumers.snapshots import Parted, diverging
+from consumers.snapshots import Parted, diverging, parted_since
 from events.archive import Archive, Cut, is_archive
 from events.errors import KintsugiError
 from events.log import EventLog, Record, read_all
@@ -245,8 +245,9 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
     assert one.engine is not None, "a database was opened"
     assert other.engine is not None, "a database was opened"
     parted = None
-    if first_only and one.snapshots is not None and other.snapshots is not None:
-        parted = diverging(one.snapshots, other.snapshots)
+    folders = (one.snapshots, other.snapshots) if first_only else (None, None)
+    if folders[0] is not None and folders[1] is not None:
+        parted = diverging(folders[0], folders[1])
     if parted is not None:
         with ExitStack() as opened:
             left, right = (
@@ -259,4 +260,6 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
         difference = first_difference(left_rows, right_rows)
         counted = difference is not None and not first_only
         changed: dict[str, Any] = changed_rows(left_rows, right_rows) if counted else {}
-    return TablesCompared(difference, changed)
+    if difference is not None and folders[0] is not None and folders[1] is not None:
+        parted = parted_since(folders[0], folders[1], (one.engine, other.engine))
+    return TablesCompared(difference, changed, parted)

@@ -1,6 +1,6 @@
 """What other settings of the scheduler would have made of a log that is there.
 
-    past = lived(connection)                             the cycles that there were, from the tables
+    past = lived(connection)                             the cycles that there were (past.py)
     whatif(log, engine, past, environments, settings)    those that there would have been
 
 The log is folded in the order of recording into tables of its own (`engine`), and where time
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, Engine
 
-from consumers import agents, database, learning
-from consumers.learning import CycleRow
+from consumers import agents, database
 from consumers.position import position
 from consumers.runner import Runner
-from consumers.scheduling import Unread, rollouts_within, unread_since
+from consumers.scheduling import Unread, unread_since
 from consumers.tally import Pair
+from daemon.past import Lived
 from daemon.scheduler import Due, Facts, Waiting, decide, turning_points
 from events.archive import Cut
 from events.envelope import parse_timestamp
@@ -42,25 +42,6 @@ if TYPE_CHECKING:
     from daemon.settings import Scheduler
 
 _LIKE_PROMOTED: Final = "promoted"
-
-
-@dataclass(frozen=True, slots=True)
-class Lived:
-    """A cycle that there was."""
-
-    row: CycleRow
-    decided: int
-    """Offset of `learning` at which it began."""
-    rollouts: int
-    """That it read and none before it."""
-    seconds: float | None
-    """None: it is open."""
-    job_seconds: float
-
-    def within(self, start: Cut | None, end: Cut) -> bool:
-        """Whether it began in a range of the log."""
-        at = (LEARNING.name, 0)
-        return (0 if start is None else start[at]) <= self.decided < end[at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,28 +122,6 @@ class _Course:
         self.read = {ROLLOUTS.name: one.row.position.get(ROLLOUTS.name, {})}
         self.decided = one.decided
         return begun
-
-
-def lived(connection: Connection) -> list[Lived]:
-    """The cycles that there were, the first one first."""
-    jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
-    begun = learning.begun_at(connection)
-    found: list[Lived] = []
-    read: dict[tuple[str, str], int] = {}
-    for row in reversed(learning.cycles(connection)):
-        within = rollouts_within(connection, row.alias, row.base, row.position)
-        before = read.get((row.alias, row.base), 0)
-        read[row.alias, row.base] = within
-        found.append(
-            Lived(row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0))
-        )
-    return found
-
-
-def _seconds(row: CycleRow) -> float | None:
-    if row.started is None or row.ended is None:
-        return None
-    return (parse_timestamp(row.ended) - parse_timestamp(row.started)).total_seconds()
 
 
 def whatif(

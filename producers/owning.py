@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from events.archive import copy_blobs
 from events.blobs import BlobStore
 from events.errors import LogError, LogReadOnly, LogUnavailable
+from events.exporting import copy_blobs
 from events.log import read_all
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS

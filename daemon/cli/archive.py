@@ -28,7 +28,7 @@ def export_log(
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
     from daemon.health import events_in
     from daemon.place import cut
-    from events.archive import export
+    from events.exporting import export
 
     with cli.app() as app:
         log: EventLog = app.readable_log

@@ -11,8 +11,9 @@ from daemon.cli.output import plain, table
 from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
+    from daemon.past import Lived
     from daemon.settings import Scheduler
-    from daemon.whatif import Lived, Supposed
+    from daemon.whatif import Supposed
     from events.archive import Cut
     from events.log import EventLog
 
@@ -40,6 +41,7 @@ def whatif(
 ) -> None:
     """When cycles would have begun with other settings, and on what, beside those that did."""
     from daemon import whatif as asking
+    from daemon.past import lived
     from daemon.place import cut
     from daemon.replaying import changed_scheduler, scratch
     from events.archive import ends
@@ -50,7 +52,7 @@ def whatif(
         end = ends(log) if to is None else cut(log, to)
         begin = None if start is None else cut(log, start)
         with app.reading() as connection:
-            past = asking.lived(connection)
+            past = lived(connection)
         environments = {
             one.alias: one.environment for one in app.settings.agents if one.environment
         }

@@ -104,7 +104,7 @@ def _analysis(
     seen: Sequence[SeenRollout],
     written: Sequence[BufferedTask],
 ) -> Analysis | None:
-    """What the analyzer says; None where none is configured or nothing failed."""
+    """What the analyzer says; None where none is configured, or no failure can be shown to it."""
     settings = app.settings.controller.analyzer
     failed = [one for one in seen if one.category is not None]
     if not settings.url or not failed:
@@ -125,6 +125,8 @@ def _analysis(
         for one in sample
         if (said := _shown(app, connection, by_rollout[one.rollout])) is not None
     ]
+    if not shown:
+        return None
     redaction = Redaction(app.settings.redaction.made())
     return analyze(settings, shown, failed, redaction.text)
 

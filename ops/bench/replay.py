@@ -36,8 +36,9 @@ from consumers.snapshots import Snapshot
 from consumers.tracking import Tracked
 from daemon import comparing
 from daemon.parting import First, first_event, logs_of
-from events.archive import Archive, ends, export
+from events.archive import Archive, ends
 from events.blobs import BlobStore
+from events.exporting import export
 from events.sqlite import SqliteLog, columns_of
 from events.sqlite_restore import restore
 from migrations.upgrade import upgrade

@@ -31,8 +31,8 @@ from typing import Any, Final
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import load
-from events.archive import export
 from events.envelope import utc_now
+from events.exporting import export
 from ops.bench.gateway.load import Load, Target
 from ops.bench.gateway.sides import Home, Syncs, engine, ours
 
@@ -75,7 +75,7 @@ def measure(folder: Path, calls: int) -> dict[str, Any]:
     empty = _size(folder, _new_home(folder / "empty"), "empty")
     home = Home(folder)
     syncs = _called(folder, home, calls)
-    made = sum(one["calls"] for one in syncs.values())
+    made = sum(count for count, _ in syncs.values())
     with App(load(home=home.folder)) as app:
         app.settle()
     after_calls = _size(folder, home.folder, "calls")
@@ -87,25 +87,22 @@ def measure(folder: Path, calls: int) -> dict[str, Any]:
     return {
         "calls": made, "rollouts": rollouts,
         "per_call": of_calls.per(made), "per_rollout": of_rollouts.per(rollouts),
-        "syncs": syncs,
+        "syncs": {rate: {"calls": count, "per_call": per} for rate, (count, per) in syncs.items()},
         "a_day": {f"{rate:g}": _a_day(rate, after_rollouts - empty, made) for rate in RATES},
     }  # fmt: skip
 
 
-def _called(folder: Path, home: Home, calls: int) -> dict[str, dict[str, float]]:
+def _called(folder: Path, home: Home, calls: int) -> dict[str, tuple[int, float]]:
     """Rate -> calls, and fsyncs per call."""
     syncs = Syncs(folder)
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, tuple[int, float]] = {}
     with ExitStack() as stack:
         direct = stack.enter_context(engine(folder))
         gateway = stack.enter_context(ours(folder, home, syncs, direct))
         for rate, share in zip(RATES, (0.01, 0.09, 0.9), strict=True):
             before = syncs.count
             count = asyncio.run(_asked(gateway.target, rate, max(1.0, calls * share / rate)))
-            found[f"{rate:g}"] = {
-                "calls": count,
-                "per_call": round((syncs.count - before) / max(1, count), 2),
-            }
+            found[f"{rate:g}"] = (count, round((syncs.count - before) / max(1, count), 2))
     return found
 
 

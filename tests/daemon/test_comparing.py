@@ -99,6 +99,22 @@ def test_of_one_past_the_event_that_wrote_what_differs_is_named(
     assert again.code == 2
 
 
+def test_what_parted_after_the_last_snapshot_is_named_as_well(
+    homes: tuple[Path, Path], kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    first, _ = homes
+    names = [tmp_path / "right.db", tmp_path / "wrong.db"]
+    for name in names:
+        kintsugi("replay", "--home", first, "--into", name, "--every", "50")
+    with closing(sqlite3.connect(names[1])) as connection, connection:
+        connection.execute("UPDATE rollouts SET messages = 99 WHERE time > ?", (_time(117),))
+    found = kintsugi("diff", *names, "--first-divergence", "--json").json
+    assert found["between"]["events"] == [100, 120]
+    assert found["first_event"]["recorded_ms"] == event(118).entry.recorded_ms
+    said = kintsugi("diff", *names, "--first-divergence").out
+    assert "is the first that writes a row that differs" in said
+
+
 def _time(number: int) -> str:
     from events.envelope import from_headers, timestamp
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from daemon.app import App
+from daemon.past import lived
 from daemon.replaying import changed_scheduler
 from daemon.settings import ConfigurationError, Scheduler, load
 from daemon.whatif import whatif
@@ -226,7 +227,6 @@ def supposed(
 ) -> list[tuple[int, str, int]]:
     """(second, trigger, rollouts) of each cycle that would have begun, after second `since`."""
     from consumers import database
-    from daemon.whatif import lived
 
     engine, tables = fresh(folder, "lived"), fresh(folder, f"walk-{len(changes)}")
     fold(log, engine)
