@@ -165,6 +165,12 @@ def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
     return _first_cycle(connection, query)
 
 
+def begun_at(connection: Connection) -> dict[str, int]:
+    """Cycle -> the offset of `learning` at which it began."""
+    table = LearningCycle.table().c
+    return {row.cycle: row.offset for row in connection.execute(select(table.cycle, table.offset))}
+
+
 def cycles(
     connection: Connection, alias: str | None = None, limit: int | None = None
 ) -> list[CycleRow]:

@@ -3,14 +3,17 @@
     FOLDER/000000100000.db      the tables after 100,000 events in the order of recording
     FOLDER/000000100000.json    how far that is, and a hash over every row and column
 
-    keep(engine, folder, events)          makes one
+    keep(engine, tracked, folder, events) makes one; what it costs beside a copy of the file follows
+                                          from what changed since the one before
     nearest(folder, end)                  the last that is not beyond a place in the log
     diverging(one, other)                 between which of two foldings of one log parted
+    parted_since(one, other, engines)     the same, where it was after the last of them
 
 SQLite alone: a snapshot of PostgreSQL is what its own tools make.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from sqlalchemy import Engine
 from consumers import database
 from consumers.digest import exact_digest
 from consumers.position import offsets
+from consumers.tracking import Tracked
 from events.archive import Cut
 from events.errors import KintsugiError
 
@@ -33,9 +37,12 @@ class Snapshot:
 
     path: Path
     events: int
-    sha256: str
+    digest: str
     """Over every row and column but the broker's offsets."""
     offsets: Cut
+    logs: tuple[str, ...] = ()
+    """Where the log was that it was folded from: an archive, a log's file, or one after the other;
+    empty for a broker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,9 @@ class Parted:
     other: Snapshot
 
 
-def keep(engine: Engine, folder: Path, events: int) -> None:
+def keep(
+    engine: Engine, tracked: Tracked, folder: Path, events: int, logs: Sequence[str] = ()
+) -> None:
     """Copy the tables of a SQLite database as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{events:012}.db"
@@ -60,8 +69,9 @@ def keep(engine: Engine, folder: Path, events: int) -> None:
     with database.reading(engine) as connection:
         document = {
             "events": events,
-            "sha256": exact_digest(connection),
+            "digest": tracked.digest(connection),
             "offsets": [[*at, offset] for at, offset in sorted(offsets(connection).items())],
+            "logs": list(logs),
         }
     # Written last: a snapshot without it was cut short, and is none.
     path.with_suffix(".json").write_text(json.dumps(document) + "\n")
@@ -86,6 +96,28 @@ def diverging(one: Path, other: Path) -> Parted | None:
     What has parted stays so: a row that is wrong is not made right by later events. Raises
     NoSnapshot where they have none in common.
     """
+    pairs = _pairs(one, other)
+    low, high = 0, len(pairs)
+    while low < high:
+        middle = (low + high) // 2
+        left, right = pairs[middle]
+        if left.digest == right.digest:
+            low = middle + 1
+        else:
+            high = middle
+    if low == len(pairs):
+        return None
+    return Parted(pairs[low - 1][0] if low else None, *pairs[low])
+
+
+def parted_since(one: Path, other: Path, engines: tuple[Engine, Engine]) -> Parted:
+    """Of two databases that differ and whose snapshots are equal: since the last of these."""
+    pairs = _pairs(one, other)
+    ends = (_standing(engine, last) for engine, last in zip(engines, pairs[-1], strict=True))
+    return Parted(pairs[-1][0], *ends)
+
+
+def _pairs(one: Path, other: Path) -> list[tuple[Snapshot, Snapshot]]:
     left, right = ({found.events: found for found in kept(folder)} for folder in (one, other))
     common = sorted(left.keys() & right.keys())
     if not common:
@@ -93,23 +125,25 @@ def diverging(one: Path, other: Path) -> Parted | None:
             f"{one} and {other} have no snapshot after as many events; make them with kintsugi "
             "replay --every N, the same N in both"
         )
-    low, high = 0, len(common)
-    while low < high:
-        middle = (low + high) // 2
-        if left[common[middle]].sha256 == right[common[middle]].sha256:
-            low = middle + 1
-        else:
-            high = middle
-    if low == len(common):
-        return None
-    return Parted(left[common[low - 1]] if low else None, left[common[low]], right[common[low]])
+    return [(left[events], right[events]) for events in common]
+
+
+def _standing(engine: Engine, last: Snapshot) -> Snapshot:
+    """A database as if it were a snapshot, of the log that its last one is of."""
+    with database.reading(engine) as connection:
+        stands = offsets(connection)
+        digest = exact_digest(connection)
+    more = sum(offset - last.offsets.get(at, 0) for at, offset in stands.items())
+    return Snapshot(Path(str(engine.url.database)), last.events + more, digest, stands, last.logs)
 
 
 def _read(path: Path) -> Snapshot:
     try:
         found = json.loads(path.read_text())
         where = {(stream, partition): offset for stream, partition, offset in found["offsets"]}
-        return Snapshot(path.with_suffix(".db"), found["events"], found["sha256"], where)
+        return Snapshot(
+            path.with_suffix(".db"), found["events"], found["digest"], where, tuple(found["logs"])
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoSnapshot(
             f"{path} describes no snapshot ({error}); remove it and the file beside it"

@@ -79,9 +79,11 @@ class App:
     def spool(self) -> "SqliteLog":
         """This home's own log."""
         from events.sqlite import SqliteLog
+        from producers.owning import own
 
         log = SqliteLog(self.home / "log.db", durability=self.settings.log.durability)
         self._open.append(log.close)
+        self._open.append(own(log.path).close)
         return log
 
     @cached_property

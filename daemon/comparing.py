@@ -9,7 +9,7 @@ read. Not covered: a log against tables; that is `kintsugi rebuild`.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,11 +20,11 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import Difference, changed_rows, first_difference
-from consumers.snapshots import Parted, diverging
-from events.archive import Archive, is_archive
+from consumers.snapshots import Parted, diverging, parted_since
+from events.archive import Archive, Cut, is_archive
 from events.errors import KintsugiError
 from events.log import EventLog, Record, read_all
-from events.spans import starts
+from events.spans import Continued, starts
 from events.sqlite import SqliteLog
 from events.sqlite_file import readable
 
@@ -107,6 +107,21 @@ def side(name: str, opened: ExitStack) -> Side:
     )
 
 
+def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
+    """The log of a snapshot, where it is still there: an archive, a log, or one after the other."""
+    found = []
+    for name in names:
+        log = side(name, opened).log
+        if log is None:
+            raise Incomparable(f"{name} is no log; name a home, an export or a log")
+        found.append(log)
+    if len(found) == 1:
+        return found[0]
+    first, second = found
+    assert isinstance(first, Archive), "an archive goes before the log that it is of"
+    return Continued(first, second)
+
+
 def _tables_in(path: Path) -> set[str]:
     try:
         with closing(readable(path)) as connection:
@@ -131,12 +146,18 @@ def _tables(name: str, url: str, snapshots: Path | None, opened: ExitStack) -> S
 
 
 def logs(
-    one: EventLog, other: EventLog, advance: Callable[[int], None] = lambda _: None
+    one: EventLog,
+    other: EventLog,
+    advance: Callable[[int], None] = lambda _: None,
+    start: Cut | None = None,
 ) -> LogsCompared:
-    """Where each partition parts first."""
+    """Where each partition parts first; from `start` on, if it is given."""
     found = LogsCompared()
-    for stream, partition in starts(one):
-        divergence = _partition(one, other, stream, partition, found, advance)
+    for at in starts(one):
+        if start is None:
+            divergence = _partition(one, other, *at, found, advance)
+        else:
+            divergence = _from(one, other, *at, start[at], found, advance)
         if divergence is not None:
             found.divergences.append(divergence)
     found.divergences.sort(key=lambda each: (each.recorded_ms, each.stream, each.partition))
@@ -152,8 +173,7 @@ def _partition(
     advance: Callable[[int], None],
 ) -> Divergence | None:
     first, second = (log.start(stream)[partition] for log in (one, other))
-    ends = [log.end(stream)[partition] for log in (one, other)]
-    found.events += ends[0] - first
+    found.events += one.end(stream)[partition] - first
     at = max(first, second)
     if first != second:
         # What was trimmed of one of them is there in the other alone.
@@ -163,6 +183,19 @@ def _partition(
             pair = (lost, None) if longer is one else (None, lost)
             return Divergence(stream, partition, lost.offset, "start", *pair)
     at = _past_equal_segments(one, other, stream, partition, at)
+    return _from(one, other, stream, partition, at, found, advance)
+
+
+def _from(
+    one: EventLog,
+    other: EventLog,
+    stream: str,
+    partition: int,
+    at: int,
+    found: LogsCompared,
+    advance: Callable[[int], None],
+) -> Divergence | None:
+    ends = [log.end(stream)[partition] for log in (one, other)]
     pairs = zip_longest(
         _records(one, stream, partition, min(at, ends[0])),
         _records(other, stream, partition, min(at, ends[1])),
@@ -212,8 +245,9 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
     assert one.engine is not None, "a database was opened"
     assert other.engine is not None, "a database was opened"
     parted = None
-    if first_only and one.snapshots is not None and other.snapshots is not None:
-        parted = diverging(one.snapshots, other.snapshots)
+    folders = (one.snapshots, other.snapshots) if first_only else (None, None)
+    if folders[0] is not None and folders[1] is not None:
+        parted = diverging(folders[0], folders[1])
     if parted is not None:
         with ExitStack() as opened:
             left, right = (
@@ -226,4 +260,6 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
         difference = first_difference(left_rows, right_rows)
         counted = difference is not None and not first_only
         changed: dict[str, Any] = changed_rows(left_rows, right_rows) if counted else {}
-    return TablesCompared(difference, changed)
+    if difference is not None and folders[0] is not None and folders[1] is not None:
+        parted = parted_since(folders[0], folders[1], (one.engine, other.engine))
+    return TablesCompared(difference, changed, parted)

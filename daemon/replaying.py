@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 
 from consumers import database, snapshots
 from consumers.replay import is_empty, replay
+from consumers.tracking import Tracked
 from daemon.settings import ConfigurationError, Scheduler
 from events.archive import Cut
 from events.errors import KintsugiError
@@ -47,6 +48,8 @@ class Request:
     every: int | None = None
     snapshots: Path | None = None
     """Folder of those to begin at."""
+    logs: tuple[str, ...] = ()
+    """Where the log is, for those who want to know later what was folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,20 @@ def replay_into(
     def keep(events: int) -> None:
         nonlocal made
         assert path is not None, "snapshots are of files alone"
-        snapshots.keep(engine, path.with_name(f"{path.name}.snapshots"), events)
+        assert tracked is not None, "they were asked for"
+        snapshots.keep(
+            engine, tracked, path.with_name(f"{path.name}.snapshots"), events, request.logs
+        )
         made += 1
 
+    tracked: Tracked | None = None
     engine = database.open_database(url)
     try:
         with explained(engine):
             if path is None:
                 _check_empty(engine)
             upgrade(engine)
+            tracked = None if request.every is None else Tracked(engine)
             done = replay(
                 log, engine, request.end, start=request.start, every=request.every, keep=keep,
                 on_progress=advance,

@@ -22,6 +22,7 @@ from events.streams import STREAMS
 if TYPE_CHECKING:
     from consumers.spools import Report
     from daemon.app import App
+    from events.sqlite import SqliteLog
 
 TELL_SECONDS: Final = 5.0
 
@@ -59,16 +60,16 @@ def telling(app: "App") -> Iterator[None]:
         _told(app, was_well=True, ends=True)
 
 
-def tell(app: "App", ends: bool = False) -> None:
-    """Say how far the home's own log reaches; who `ends`, and has shipped all, is not missed.
+def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
+    """Say how far a spool reaches; of who `ends`, and has shipped all, nothing is missed.
 
     Raises LogError, DatabaseUnavailable.
     """
     from consumers import database, spools
     from daemon.app import explained
 
-    shipped = {stream: app.spool.shipped(stream) for stream in STREAMS}
-    said = report_of(app)
+    shipped = {stream: spool.shipped(stream) for stream in STREAMS}
+    said = report_of(spool)
     engine = app.engine
     with explained(engine), database.writing(engine) as connection:
         if ends and said.ends == shipped:
@@ -77,11 +78,10 @@ def tell(app: "App", ends: bool = False) -> None:
             spools.report(connection, said)
 
 
-def report_of(app: "App") -> "Report":
-    """What is said of a home's own log."""
+def report_of(spool: "SqliteLog") -> "Report":
+    """What is said of a spool."""
     from consumers.spools import Report
 
-    spool = app.spool
     ends = {stream: spool.end(stream) for stream in STREAMS}
     return Report(spool.source, socket.gethostname(), str(spool.path), ends)
 
@@ -91,7 +91,7 @@ def _told(app: "App", was_well: bool, ends: bool = False) -> bool:
     from sqlalchemy.exc import DBAPIError
 
     try:
-        tell(app, ends)
+        tell(app, app.spool, ends=ends)
     except (KintsugiError, DBAPIError) as error:
         if was_well:
             log.warning("the database is not told of this home's own log: %s", error)

@@ -1,6 +1,6 @@
 """What other settings of the scheduler would have made of a log that is there.
 
-    past = lived(connection)                             the cycles that there were, from the tables
+    past = lived(connection)                             the cycles that there were (past.py)
     whatif(log, engine, past, environments, settings)    those that there would have been
 
 The log is folded in the order of recording into tables of its own (`engine`), and where time
@@ -18,17 +18,18 @@ priorities move where the log's own rounds closed.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, Engine
 
-from consumers import agents, database, learning
-from consumers.learning import CycleRow
+from consumers import agents, database
 from consumers.position import position
 from consumers.runner import Runner
-from consumers.scheduling import Unread, rollouts_within, unread_since
+from consumers.scheduling import Unread, unread_since
 from consumers.tally import Pair
+from daemon.past import Lived
 from daemon.scheduler import Due, Facts, Waiting, decide, turning_points
 from events.archive import Cut
 from events.envelope import parse_timestamp
@@ -41,18 +42,6 @@ if TYPE_CHECKING:
     from daemon.settings import Scheduler
 
 _LIKE_PROMOTED: Final = "promoted"
-
-
-@dataclass(frozen=True, slots=True)
-class Lived:
-    """A cycle that there was."""
-
-    row: CycleRow
-    rollouts: int
-    """That it read and none before it."""
-    seconds: float | None
-    """None: it is open."""
-    job_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +88,40 @@ class _Course:
 
     def next_like(self) -> tuple[float, str | None, float]:
         """Seconds, outcome and seconds of its job of the next one."""
-        over = [one for one in self.past if one.seconds is not None]
         if len(self.cycles) < len(self.past):
             same = self.past[len(self.cycles)]
             if same.seconds is not None:
                 return same.seconds, same.row.outcome, same.job_seconds
+        over = [one for one in self.past if one.seconds is not None]
         if not over:
             return 0.0, _LIKE_PROMOTED, 0.0
         middle = median(one.seconds for one in over if one.seconds is not None)
         return middle, _LIKE_PROMOTED, median(one.job_seconds for one in over)
 
-
-def lived(connection: Connection) -> list[Lived]:
-    """The cycles that there were, the first one first."""
-    jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
-    found: list[Lived] = []
-    read: dict[tuple[str, str], int] = {}
-    for row in reversed(learning.cycles(connection)):
-        within = rollouts_within(connection, row.alias, row.base, row.position)
-        before = read.get((row.alias, row.base), 0)
-        read[row.alias, row.base] = within
-        found.append(Lived(row, within - before, _seconds(row), jobs.get(row.cycle, 0.0)))
-    return found
-
-
-def _seconds(row: CycleRow) -> float | None:
-    if row.started is None or row.ended is None:
-        return None
-    return (parse_timestamp(row.ended) - parse_timestamp(row.started)).total_seconds()
+    def repeat(self, one: Lived) -> Would:
+        """A cycle that began before the walk does, as it was."""
+        assert one.row.started is not None, "the leader says when it decides"
+        seconds, outcome, job_seconds = self.next_like()
+        at = parse_timestamp(one.row.started)
+        begun = Would(
+            alias=one.row.alias,
+            base=one.row.base,
+            number=one.row.number,
+            at=at,
+            trigger=one.row.trigger,
+            reason=one.row.reason,
+            rollouts=one.rollouts,
+            failures=0,
+            priority=0.0,
+            position=one.row.position,
+            ends=at + timedelta(seconds=seconds),
+            outcome=outcome,
+            job_seconds=job_seconds,
+        )
+        self.cycles.append(begun)
+        self.read = {ROLLOUTS.name: one.row.position.get(ROLLOUTS.name, {})}
+        self.decided = one.decided
+        return begun
 
 
 def whatif(
@@ -136,15 +131,22 @@ def whatif(
     environments: Mapping[str, str],
     settings: "Scheduler",
     *,
+    start: Cut | None = None,
     end: Cut,
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Supposed:
     """Walk `log` to `end` and ask at least every `every_ms` in which something was recorded.
-    `environments` says where an agent's tasks are played (none: nothing begins)."""
+    `environments` says where an agent's tasks are played (none: nothing begins). What began before
+    `start` is as it was."""
     walk = _Walk(past, environments, settings)
     runner = Runner(Span(log, end), engine, on_progress=advance)
-    for cut, now, until in _looks(log, end, every_ms):
+    begin = starts(log)
+    if start is not None:
+        walk.repeat([one for one in past if one.within(None, start)])
+        runner.catch_up(until=start)
+        begin = start
+    for cut, now, until in _looks(log, begin, end, every_ms):
         runner.catch_up(until=cut)
         with database.reading(engine) as connection:
             walk.look(connection, cut, now, until)
@@ -162,6 +164,12 @@ class _Walk:
         self._environments = environments
         self._settings = settings
         self._courses: dict[Pair, _Course] = {}
+        self._before: list[Would] = []
+
+    def repeat(self, begun: Sequence[Lived]) -> None:
+        """Have these have begun, before the first look."""
+        for one in begun:
+            self._before.append(self._course(Pair(one.row.alias, one.row.base)).repeat(one))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
         """Ask at `now`, and at every moment before `until` at which time may change the answer."""
@@ -214,10 +222,13 @@ class _Walk:
         )
 
     def _of_alias(self, alias: str) -> Iterator[Would]:
-        return (one for one in self.found.cycles if one.alias == alias)
+        return (one for one in self._begun() if one.alias == alias)
+
+    def _begun(self) -> Iterator[Would]:
+        return chain(self._before, self.found.cycles)
 
     def _minutes(self, now: datetime) -> float:
-        ended = (one for one in self.found.cycles if one.ends <= now)
+        ended = (one for one in self._begun() if one.ends <= now)
         return sum(one.job_seconds for one in ended if one.ends.date() == now.date()) / 60
 
     def _begin(
@@ -268,11 +279,13 @@ def _fruitless(cycles: Sequence[Would], now: datetime) -> int:
     return count
 
 
-def _looks(log: EventLog, end: Cut, every_ms: int) -> Iterator[tuple[Cut, datetime, datetime]]:
+def _looks(
+    log: EventLog, begin: Cut, end: Cut, every_ms: int
+) -> Iterator[tuple[Cut, datetime, datetime]]:
     """Where the log stood at each look, when that is, and when the next thing was recorded."""
-    cut = starts(log)
+    cut = dict(begin)
     first = last = None
-    for record in in_time(log, dict(cut), end):
+    for record in in_time(log, begin, end):
         if first is not None and last is not None and record.recorded_ms - first >= every_ms:
             yield dict(cut), _moment(last), _moment(record.recorded_ms)
             first = None

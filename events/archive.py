@@ -4,32 +4,26 @@
     FOLDER/segments/*.segment  records of one partition, exactly as they were (segments.py)
     FOLDER/blobs/ab/<sha256>   the bodies that they name
 
-    export(log, blobs, folder)    writes one, or goes on where one ends
     Archive(folder)               reads one: a log that nobody can append to
 
-Guarantees: the manifest is written last and at once, so an export that is killed leaves the archive
-as it was before; a segment that is missing, was altered or was exchanged is named before anything
-of it is handed out. Not covered: a whole archive that was exchanged for an older one of the same
-log, which only the `head` that an export returned can tell.
+Guarantees: a segment that is missing, was altered or was exchanged is named before anything of it
+is handed out. Written by exporting.py. Not covered: a whole archive that was exchanged for an older
+one of the same log, which only the `head` that an export returned can tell.
 """
 
 import bisect
 import json
-import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from events import segments
-from events.blobs import BlobStore, sync_folder
+from events.blobs import BlobStore
 from events.canonical import exact_json, sha256
-from events.codec import blob_of
-from events.envelope import minted_id
-from events.errors import BadRecord, LogCorrupt, LogError, LogReadOnly
-from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, read_all, within_bytes
-from events.sqlite import SqliteLog
+from events.errors import LogCorrupt, LogError, LogReadOnly
+from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, within_bytes
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 FORMAT: Final = 1
@@ -97,48 +91,6 @@ class Manifest:
         }
         found |= {(one.stream, one.partition): one.last + 1 for one in self.segments}
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What an export wrote."""
-
-    events: int
-    segments: int
-    blobs: int
-    head: str
-    """Of the archive; whoever keeps it elsewhere can tell another archive from this one."""
-
-
-def export(
-    log: EventLog,
-    blobs: BlobStore,
-    folder: Path,
-    *,
-    start: Cut | None = None,
-    end: Cut | None = None,
-    advance: Callable[[int], None] = lambda _: None,
-) -> Exported:
-    """Write what lies before `end` (default: the log's end now) into `folder`: from `start`
-    (default: the log's start) into a new one, and into an archive of this log what it lacks.
-
-    Raises LogError where the archive is of another log or does not reach the log's start."""
-    until = ends(log) if end is None else end
-    manifest = _begun(log, folder, start)
-    kept = BlobStore(folder / "blobs")
-    written: list[Segment] = list(manifest.segments)
-    events = copied = 0
-    for (stream, partition), offset in manifest.ends().items():
-        for records, frames in _portions(log, stream, partition, offset, until[stream, partition]):
-            copied += copy_blobs(records, blobs, kept)
-            previous = written[-1].hash if written else manifest.root
-            written.append(_write(folder, records, frames, previous))
-            events += len(records)
-            advance(len(records))
-    done = replace(manifest, segments=tuple(written))
-    if done != manifest or not (folder / MANIFEST).exists():
-        _store(folder, done)
-    return Exported(events, len(written) - len(manifest.segments), copied, done.head)
 
 
 def ends(log: EventLog) -> Cut:
@@ -232,121 +184,6 @@ class Archive:
         raise LogReadOnly(
             f"{self.folder} is an archive; append to the log that it is exported from"
         )
-
-
-def _begun(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
-    """The manifest of what is there, or of a new archive."""
-    if not is_archive(folder):
-        if folder.exists() and any(folder.iterdir()):
-            raise LogError(f"{folder} holds files and no archive; name another folder")
-        first = {
-            stream: [
-                held if start is None else max(held, start[stream, p])
-                for p, held in enumerate(log.start(stream))
-            ]
-            for stream in STREAMS
-        }
-        return Manifest(log.source if isinstance(log, SqliteLog) else None, first, ())
-    archive = Archive(folder)
-    if start is not None:
-        raise LogError(
-            f"{folder} holds an archive, which goes on where it ends; leave out where to begin, "
-            "or name another folder"
-        )
-    for (stream, partition), end in archive.manifest.ends().items():
-        _check_continues(archive, log, stream, partition, end)
-    return archive.manifest
-
-
-def _check_continues(
-    archive: Archive, log: EventLog, stream: str, partition: int, end: int
-) -> None:
-    """The archive's last record has to be the log's."""
-    check_bounds(stream, partition, end, log.start(stream)[partition], log.end(stream)[partition])
-    of = archive.segments(stream, partition)
-    if not of or of[-1].last < log.start(stream)[partition]:
-        return
-    if archive.records(of[-1])[-1:] != log.read(stream, partition, of[-1].last, limit=1):
-        raise LogError(
-            f"{archive.folder} is an archive of another log: {stream}/{partition} offset "
-            f"{of[-1].last} is another event there; name another folder"
-        )
-
-
-def _portions(
-    log: EventLog, stream: str, partition: int, offset: int, end: int
-) -> Iterator[tuple[list[Record], list[bytes]]]:
-    """The records of one segment after the other, and as they stand in it."""
-    records: list[Record] = []
-    frames: list[bytes] = []
-    size = 0
-    for page in read_all(log, stream, partition, offset, end):
-        for record in page:
-            records.append(record)
-            frames.append(segments.framed(record))
-            size += len(frames[-1])
-            # At round offsets, so that segments of two archives of one log are the same ones.
-            if (record.offset + 1) % segments.RECORDS == 0 or size >= segments.BYTES:
-                yield records, frames
-                records, frames, size = [], [], 0
-    if records:
-        yield records, frames
-
-
-def copy_blobs(records: Sequence[Record], blobs: BlobStore, kept: BlobStore) -> int:
-    """Put the bodies that records name where they are kept; returns how many were not there."""
-    copied = 0
-    for record in records:
-        if record.stream != ROLLOUTS.name:
-            continue
-        try:
-            reference = blob_of(record.value)
-        except BadRecord:
-            continue  # a dead letter: its bytes are kept as they are, and name nothing
-        if reference is not None and not kept.holds(reference.sha256):
-            kept.put(blobs.get(reference.sha256))
-            copied += 1
-    return copied
-
-
-def _write(
-    folder: Path, records: Sequence[Record], frames: Sequence[bytes], previous: str
-) -> Segment:
-    stream, partition = records[0].stream, records[0].partition
-    first, last = records[0].offset, records[-1].offset
-    packed = segments.packed(stream, partition, frames)
-    # Named by what it holds: two exports at once into one folder never write different bytes there.
-    file = f"{stream}-{partition}-{first:012}-{last:012}-{packed.sha256[:8]}.segment"
-    _put(folder / "segments" / file, packed.stored)
-    return Segment(
-        stream, partition, first, last, len(records), packed.size, packed.sha256, file, previous
-    )
-
-
-def _store(folder: Path, manifest: Manifest) -> None:
-    document = {
-        "format": FORMAT,
-        "head": manifest.head,
-        "source": manifest.source,
-        "starts": manifest.starts,
-        "segments": [asdict(one) for one in manifest.segments],
-    }
-    _put(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
-
-
-def _put(path: Path, content: bytes) -> None:
-    """Write a file durably and at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{minted_id()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def _load(folder: Path) -> Manifest:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from events.archive import Archive, copy_blobs
+from events.archive import Archive
 from events.blobs import BlobStore
 from events.envelope import minted_id
 from events.errors import LogError
+from events.exporting import copy_blobs
 from events.log import Record
 from events.sqlite import columns_of
 from events.sqlite_file import restored

@@ -1,4 +1,4 @@
-"""`kintsugi log export` and `log import`: the log in files, and back."""
+"""`kintsugi log export`, `import` and `trim`: the log in files, back, and in files alone."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ def register(group: typer.Typer) -> None:
     """Add the commands to `kintsugi log`."""
     command(group, "export")(export_log)
     command(group, "import")(import_log)
+    command(group, "trim")(trim_log)
 
 
 def export_log(
@@ -27,7 +28,7 @@ def export_log(
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
     from daemon.health import events_in
     from daemon.place import cut
-    from events.archive import export
+    from events.exporting import export
 
     with cli.app() as app:
         log: EventLog = app.readable_log
@@ -78,3 +79,48 @@ def import_log(
     else:
         cli.out.show(f"{done.events:,} events and {done.blobs:,} blobs imported", f"head {head}")
         cli.out.hint("fold them: kintsugi rebuild")
+
+
+def trim_log(
+    cli: Cli,
+    folder: Annotated[
+        Path, typer.Option("--archive", metavar="FOLDER", help="An export of this home.")
+    ],
+    before: Annotated[
+        str, typer.Option("--before", metavar="PLACE", help="What was recorded before it may go.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go; it is proven all the same.")
+    ] = False,
+) -> None:
+    """Drop from this home's log the rollouts that an archive holds, proven record by record."""
+    from daemon import retention
+    from daemon.place import cut
+    from events.archive import Archive
+
+    archive = Archive(folder)
+    with cli.app() as app:
+        planned = retention.plan(app, archive, cut(app.spool, before))
+        dropped = sum(one.events for one in planned) if dry_run else retention.trim(app, planned)
+    portions = [
+        {
+            "partition": one.partition, "start": one.start, "before": one.before,
+            "events": one.events, "kept_for": one.kept_for,
+        }
+        for one in planned
+    ]  # fmt: skip
+    if cli.out.json:
+        cli.out.document(
+            {
+                "dropped": 0 if dry_run else dropped, "would_drop": dropped, "dry_run": dry_run,
+                "partitions": portions,
+            }
+        )  # fmt: skip
+        return
+    verb = "would be dropped" if dry_run else "were dropped"
+    cli.out.show(f"{dropped:,} events {verb}; {folder} holds them")
+    kept = sorted({one.kept_for for one in planned if one.kept_for is not None})
+    if kept:
+        cli.out.show(f"not all before {before}, because of: {', '.join(kept)}")
+    if not dry_run and dropped:
+        cli.out.hint(f"rebuild with it from now on: kintsugi rebuild --archive {folder}")

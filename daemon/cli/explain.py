@@ -1,16 +1,23 @@
 """`kintsugi explain`: why something is as it is, down to the rollouts."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from daemon.cli.command import Cli, command
+from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
     from consumers.explaining import Node
+
+
+class PageUnwritable(KintsugiError):
+    """A file in which a page cannot be put."""
+
 
 _TASKS: Final = 3
 """That a terminal shows of one pattern."""
@@ -30,16 +37,33 @@ def explain(
             help="A route's alias, an adapter, job, cycle, pattern, task or rollout.",
         ),
     ],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="The graph as well, in a page of its own."),
+    ] = None,
 ) -> None:
     """Why it is as it is: back from a route to the very rollouts."""
     from consumers import explaining
+    from daemon import lineage
 
     with cli.app() as app, app.reading() as connection:
         found = explaining.explain(connection, name)
+    if html is not None:
+        _write(html, lineage.page(found))
+        cli.out.hint(f"the graph is in {html}")
     if cli.out.json:
         cli.out.document(asdict(found))
     else:
         cli.out.show(tree(found))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PageUnwritable(
+            f"{path} cannot be written: {error.strerror}; name a file in a folder that is there"
+        ) from error
 
 
 def tree(node: "Node") -> "Tree":

@@ -11,6 +11,7 @@ import typer
 from daemon.cli import (
     adapters,
     archive,
+    comparing,
     config,
     cycles,
     db,
@@ -34,6 +35,7 @@ from daemon.cli import (
     status,
     trace,
     up,
+    whatif,
 )
 from daemon.cli.command import Debug, Home, Json, Quiet
 
@@ -68,8 +70,8 @@ def root(
 
 
 for module in (
-    importing, evaluation, diagnose, patterns, status, rebuild, replaying, doctor, gateway, roles,
-    trace, up, explain,
+    importing, evaluation, diagnose, patterns, status, rebuild, replaying, comparing, whatif,
+    doctor, gateway, roles, trace, up, explain,
 ):  # fmt: skip
     module.register(app)
 for module in (

@@ -1,6 +1,7 @@
 """`kintsugi spool`: what homes recorded, and what of it Kafka does not have yet."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from consumers.spools import Seen
     from daemon.app import App
     from events.errors import LogUnavailable
+    from events.sqlite import SqliteLog
     from producers.unshipped import Held
 
 group = noun("spool", "What this home recorded, and what of it Kafka does not have yet.")
@@ -139,54 +141,76 @@ def drain(
     within: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long to try.")
     ] = _PATIENCE_SECONDS,
+    other: Annotated[
+        Path | None,
+        typer.Option("--spool", metavar="HOME", help="Of a home whose owner never returns."),
+    ] = None,
 ) -> None:
     """Ship what is in the spool now; done when the broker has acknowledged all of it."""
     with cli.app() as app:
-        drained = _drain(app, within) if app.on_kafka else 0
         ships = app.on_kafka
-        if ships:
-            _tell(cli, app)
+        if other is not None:
+            drained = _drain_other(cli, app, other, within)
+        else:
+            drained = _drain(cli, app, app.spool, within) if ships else 0
     if cli.out.json:
         cli.out.document({"ships": ships, "drained": drained, "left": 0})
         return
     cli.out.show(f"{drained:,} events were acknowledged, none is left" if ships else _ALONE)
 
 
-def _tell(cli: Cli, app: "App") -> None:
-    """Of a home whose owner is away, nothing is missed any more."""
-    from consumers.database import DatabaseError
-    from daemon.spooled import tell
+def _drain_other(cli: Cli, app: "App", home: Path, within: float) -> int:
+    """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
+    from daemon.settings import ConfigurationError
+    from producers.owning import abandoned, bring_bodies
 
-    try:
-        tell(app, ends=True)
-    except DatabaseError as error:
-        cli.out.warn(f"the events are in Kafka, and the database was not told: {error}")
+    if not app.on_kafka:
+        raise ConfigurationError(
+            f"{home} cannot be shipped: kafka_bootstrap_servers is empty; set it to the broker's"
+        )
+    with abandoned(home) as spool:
+        bring_bodies(spool, app.blobs)
+        return _drain(cli, app, spool, within)
 
 
-def _drain(app: "App", within: float) -> int:
+def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float) -> int:
     """How many events were not in Kafka before and are now. Raises LogUnavailable."""
     from daemon.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
     from producers.shipper import unshipped
 
-    goal = {stream: app.spool.end(stream) for stream in STREAMS}
-    before = unshipped(app.spool, goal)
+    goal = {stream: spool.end(stream) for stream in STREAMS}
+    before = unshipped(spool, goal)
     deadline = time.monotonic() + within
-    while unshipped(app.spool, goal):
+    while unshipped(spool, goal):
         try:
-            ship(app.spool, app.kafka, max(0.0, deadline - time.monotonic()))
+            ship(spool, app.kafka, max(0.0, deadline - time.monotonic()))
         except LogUnavailable as error:
             if time.monotonic() + _RETRY_SECONDS >= deadline:
-                raise _left(app, unshipped(app.spool, goal), within, error) from error
+                raise _left(spool, unshipped(spool, goal), within, error) from error
             time.sleep(_RETRY_SECONDS)
+    _tell(cli, app, spool)
     return before
 
 
-def _left(app: "App", left: int, within: float, error: "LogUnavailable") -> "LogUnavailable":
+def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
+    """Of a home whose owner is away, nothing is missed any more."""
+    from consumers.database import DatabaseError
+    from daemon.spooled import tell
+
+    try:
+        tell(app, spool, ends=True)
+    except DatabaseError as error:
+        cli.out.warn(f"the events are in Kafka, and the database was not told: {error}")
+
+
+def _left(
+    spool: "SqliteLog", left: int, within: float, error: "LogUnavailable"
+) -> "LogUnavailable":
     from events.errors import LogUnavailable
 
     return LogUnavailable(
-        f"{left:,} of the events in {app.spool.path} are not in Kafka after {within:g} s "
+        f"{left:,} of the events in {spool.path} are not in Kafka after {within:g} s "
         f"({error}); they stay where they are, drain again when the broker answers"
     )

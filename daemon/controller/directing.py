@@ -23,6 +23,7 @@ from daemon.controller.sampling import (
     shortened,
 )
 from envs.task import signature
+from events.errors import LogTruncated
 from events.learning import DirectiveWritten
 from producers.gateway.redaction import Redaction
 
@@ -103,7 +104,7 @@ def _analysis(
     seen: Sequence[SeenRollout],
     written: Sequence[BufferedTask],
 ) -> Analysis | None:
-    """What the analyzer says; None where none is configured or nothing failed."""
+    """What the analyzer says; None where none is configured, or no failure can be shown to it."""
     settings = app.settings.controller.analyzer
     failed = [one for one in seen if one.category is not None]
     if not settings.url or not failed:
@@ -119,13 +120,23 @@ def _analysis(
         ),
     ]
     by_rollout = {one.rollout: one for one in seen}
-    shown = [_shown(app, connection, by_rollout[one.rollout]) for one in sample]
+    shown = [
+        said
+        for one in sample
+        if (said := _shown(app, connection, by_rollout[one.rollout])) is not None
+    ]
+    if not shown:
+        return None
     redaction = Redaction(app.settings.redaction.made())
     return analyze(settings, shown, failed, redaction.text)
 
 
-def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown:
-    found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:
+    """None for one whose event was trimmed: the analyzer sees the others."""
+    try:
+        found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+    except LogTruncated:
+        return None
     task = found.data.task
     return Shown(
         seen=seen,

@@ -10,12 +10,16 @@ more event. Then, once each:
     snapshots   the same with ten snapshots on the way, over the replay without
     logs        diff of the two logs, where every event is read, in seconds
     exports     diff of their exports, where equal segments are not read, in seconds
-    tables      diff --first-divergence of two foldings with snapshots, one with a row changed in
-                every snapshot after the sixth, in seconds
+    tables      diff --first-divergence of two foldings of one log with snapshots, one with a row
+                changed in every snapshot after the sixth, in seconds: the row, and by folding the
+                interval again the event that wrote it
+    pasts       the same of foldings of two logs, of which one has a byte of one event changed in
+                the middle, in seconds: the event
 """
 
 import argparse
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -28,13 +32,17 @@ from typing import Any, Final
 from consumers import database, snapshots
 from consumers.digest import exact_digest
 from consumers.replay import replay
+from consumers.snapshots import Snapshot
+from consumers.tracking import Tracked
 from daemon import comparing
-from events.archive import Archive, ends, export
+from daemon.parting import First, first_event, logs_of
+from events.archive import Archive, ends
 from events.blobs import BlobStore
-from events.sqlite import SqliteLog
+from events.exporting import export
+from events.sqlite import SqliteLog, columns_of
 from events.sqlite_restore import restore
 from migrations.upgrade import upgrade
-from ops.bench.mix import mix
+from ops.bench.mix import PERIOD, event, mix
 
 _APPENDED: Final = 2_000
 _WRONG_FROM: Final = 6
@@ -66,7 +74,9 @@ def measure(folder: Path, events: int) -> dict[str, Any]:
     logs = _timed(lambda: comparing.logs(log, longer))
     exports = _timed(lambda: comparing.logs(Archive(folder / "kept"), Archive(folder / "longer")))
     _alter(folder)
-    tables = _timed(lambda: _compared(folder))
+    tables = _timed(lambda: _parted(folder, "two"))
+    number = _other_past(folder, log, events)
+    pasts = _timed(lambda: _named(folder, number))
     for each in (log, tenth, longer):
         each.close()
     return {
@@ -77,6 +87,7 @@ def measure(folder: Path, events: int) -> dict[str, Any]:
         "diff_logs_seconds": round(logs, 2),
         "diff_exports_seconds": round(exports, 2),
         "diff_tables_seconds": round(tables, 2),
+        "diff_pasts_seconds": round(pasts, 2),
     }
 
 
@@ -98,42 +109,107 @@ def _replayed(log: SqliteLog, path: Path, every: int | None = None) -> float:
     engine = database.open_database(database.sqlite_url(path))
     upgrade(engine)
     kept = path.with_name(f"{path.name}.snapshots")
-    seconds = _timed(
-        lambda: replay(
-            log, engine, ends(log), every=every, keep=lambda n: snapshots.keep(engine, kept, n)
-        )
-    )
+
+    def fold() -> None:
+        tracked = None if every is None else Tracked(engine)
+
+        def keep(count: int) -> None:
+            assert tracked is not None, "snapshots were asked for"
+            snapshots.keep(engine, tracked, kept, count, [str(log.path)])
+
+        replay(log, engine, ends(log), every=every, keep=keep)
+
+    seconds = _timed(fold)
     engine.dispose()
     return seconds
 
 
 def _alter(folder: Path) -> None:
-    """A second folding that parted from the first after the sixth snapshot."""
+    """A second folding of the same log, that parted from the first between two snapshots."""
     shutil.copyfile(folder / "one.db", folder / "two.db")
-    shutil.copytree(folder / "one.db.snapshots", folder / "two.db.snapshots")
-    wrong = snapshots.kept(folder / "two.db.snapshots")[_WRONG_FROM:]
+    right, wrong = _branched(folder, "two")
+    before, after = (_rollouts(one.path) for one in (right[-1], wrong[0]))
+    (name,) = _execute(
+        wrong[0].path,
+        "SELECT rollout FROM rollouts ORDER BY rowid LIMIT 1 OFFSET ?",
+        (before + after) // 2,
+    )
     for path in (folder / "two.db", *(one.path for one in wrong)):
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(
-                "UPDATE rollouts SET messages = 99 "
-                "WHERE rollout = (SELECT max(rollout) FROM rollouts)"
-            )
+        _execute(path, "UPDATE rollouts SET messages = 99 WHERE rollout = ?", name)
     for one in wrong:
         described = one.path.with_suffix(".json")
         engine = database.open_database(database.sqlite_url(one.path))
         with database.reading(engine) as reading:
             digest = exact_digest(reading)
         engine.dispose()
-        described.write_text(json.dumps(json.loads(described.read_text()) | {"sha256": digest}))
+        described.write_text(json.dumps(json.loads(described.read_text()) | {"digest": digest}))
 
 
-def _compared(folder: Path) -> None:
-    with ExitStack() as opened:
-        one, two = (comparing.side(str(folder / f"{n}.db"), opened) for n in ("one", "two"))
-        found = comparing.tables(one, two, first_only=True)
-    assert found.parted is not None, "one of them was changed"
-    assert found.parted.equal is not None, "the first snapshots are the same"
-    assert found.difference is not None, "one of them was changed"
+def _branched(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
+    """The snapshots of the first folding for another one: the same files up to where the two are to
+    part, copies from there on."""
+    target = folder / f"{name}.db.snapshots"
+    target.mkdir()
+    for number, one in enumerate(snapshots.kept(folder / "one.db.snapshots")):
+        copy = os.link if number < _WRONG_FROM else shutil.copyfile
+        for path in (one.path, one.path.with_suffix(".json")):
+            copy(path, target / path.name)
+    found = snapshots.kept(target)
+    return found[:_WRONG_FROM], found[_WRONG_FROM:]
+
+
+def _rollouts(path: Path) -> int:
+    return int(_execute(path, "SELECT count(*) FROM rollouts")[0])
+
+
+def _execute(path: Path, statement: str, *values: object) -> tuple[Any, ...]:
+    """The first row, if there is one."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return tuple(connection.execute(statement, values).fetchone() or ())
+
+
+def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
+    """A log of which one rollout is another one, folded on from the last snapshot before it; the
+    number of that event."""
+    number = events * (2 * _WRONG_FROM + 1) // 20
+    number += PERIOD.index("rollout") - number % len(PERIOD)
+    changed = event(number, seed=1).entry
+    shutil.copyfile(log.path, folder / "past.db")
+    *_, crc, key, headers, value = columns_of(changed)
+    _execute(
+        folder / "past.db",
+        "UPDATE record SET crc = ?, key = ?, headers = ?, value = ? "
+        "WHERE stream = ? AND partition = ? AND recorded_ms = ?",
+        crc, key, headers, value, changed.stream, changed.partition, changed.recorded_ms,
+    )  # fmt: skip
+    right, wrong = _branched(folder, "three")
+    for one in wrong:
+        one.path.unlink()
+        one.path.with_suffix(".json").unlink()
+    shutil.copyfile(right[-1].path, folder / "three.db")
+    past = SqliteLog(folder / "past.db", durability="process")
+    _replayed(past, folder / "three.db", events // 10)
+    past.close()
+    return number
+
+
+def _named(folder: Path, number: int) -> None:
+    first = _parted(folder, "three").record
+    expected = event(number).entry
+    assert (first.key, first.recorded_ms) == (expected.key, expected.recorded_ms), "the very event"
+
+
+def _parted(folder: Path, name: str) -> First:
+    """The event by which another folding parted from the first."""
+    with ExitStack() as opened, tempfile.TemporaryDirectory(dir=folder) as scratch:
+        one, other = (comparing.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
+        found = comparing.tables(one, other, first_only=True)
+        assert found.parted is not None, "one of them was changed"
+        assert found.parted.equal is not None, "the first snapshots are the same"
+        assert found.difference is not None, "one of them was changed"
+        first = first_event(found.parted, logs_of(found.parted, (), opened), Path(scratch))
+    assert first is not None, "an event of the interval wrote it"
+    return first
 
 
 if __name__ == "__main__":

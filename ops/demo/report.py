@@ -15,6 +15,7 @@ from consumers.explaining import Node
 from consumers.learning import CycleRow, JobRow
 from consumers.reads import PatternLine
 from consumers.serving import AdapterRow
+from daemon import lineage
 from envs.statistics import Interval
 from ops.demo import heldout
 from ops.demo.heldout import Outcomes
@@ -136,6 +137,7 @@ table { border-collapse: collapse; margin: 1rem 0; }
 th, td { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #ddd; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; } ul { padding-left: 1.2rem; } small { color: #555; }
+svg.lineage { width: auto; } .wide { overflow-x: auto; }
 details > summary { cursor: pointer; }
 """
 
@@ -168,6 +170,7 @@ def page(report: Mapping[str, Any]) -> str:
             [(one["policy"], one["judged"], f"{one['rate']:.1%}") for one in report["live"]],
         ),
         "<h2>Why this adapter</h2>",
+        f'<div class="wide">{_graph(report["explained"])}</div>',
         f"<ul>{_node(report['explained'], open_=True)}</ul>",
     ]  # fmt: skip
     body = "\n".join(parts)
@@ -176,6 +179,10 @@ def page(report: Mapping[str, Any]) -> str:
         f"<title>{escape(headline)}</title><style>{_STYLE}</style></head>\n<body>{body}</body>"
         "</html>\n"
     )
+
+
+def _graph(explained: Mapping[str, Any]) -> str:
+    return lineage.svg(lineage.laid_out(lineage.node_of(explained)))
 
 
 def _summary(report: Mapping[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """Replay: a range of the log in tables of its own, at any moment, and where two foldings part."""
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +10,13 @@ import pytest
 from sqlalchemy import Engine, select, text
 
 from consumers import database, snapshots
+from consumers.digest import exact_digest
 from consumers.position import offsets
 from consumers.rebuild import SnapshotUnfit, rebuild
 from consumers.replay import BeforeSnapshot, NotEmpty, replay
 from consumers.runner import PositionMissing
 from consumers.tables import Rollout
+from consumers.tracking import Tracked
 from events.archive import Cut, ends
 from events.log import Entry
 from events.memory import MemoryLog
@@ -44,6 +48,12 @@ def other(tmp_path: Path) -> Iterator[Engine]:
     engine = fresh(tmp_path, "other")
     yield engine
     engine.dispose()
+
+
+def keeping(engine: Engine, folder: Path) -> Callable[[int], None]:
+    """What makes a snapshot of an engine's tables."""
+    tracked = Tracked(engine)
+    return lambda events: snapshots.keep(engine, tracked, folder, events)
 
 
 def test_a_replay_of_all_is_the_live_tables(log: MemoryLog, engine: Engine, other: Engine) -> None:
@@ -117,7 +127,7 @@ def test_a_cut_between_a_round_and_its_rollouts_is_refused(log: MemoryLog, other
 
 def test_from_a_snapshot_on_it_is_the_same(log: MemoryLog, tmp_path: Path) -> None:
     whole, folder = fresh(tmp_path, "whole"), tmp_path / "kept"
-    done = replay(log, whole, ends(log), every=100, keep=lambda n: snapshots.keep(whole, folder, n))
+    done = replay(log, whole, ends(log), every=100, keep=keeping(whole, folder))
     assert done.hash == replay(log, fresh(tmp_path, "plain"), ends(log)).hash
     assert [one.events for one in snapshots.kept(folder)] == [100, 200]
     found = snapshots.nearest(folder, ends(log))
@@ -133,9 +143,39 @@ def test_from_a_snapshot_on_it_is_the_same(log: MemoryLog, tmp_path: Path) -> No
     whole.dispose()
 
 
+def test_a_digest_that_is_kept_up_to_date_is_that_of_the_rows(
+    log: MemoryLog, tmp_path: Path
+) -> None:
+    engine = fresh(tmp_path, "tables")
+    replay(log, engine, cut_at(log, next(iter(mix(1, start=99))).recorded_ms))
+    tracked = Tracked(engine)
+    found = []
+    for change in (
+        lambda: None,
+        lambda: replay(log, engine, ends(log)),
+        lambda: _execute(engine, "UPDATE rollouts SET messages = 99 WHERE success = 0"),
+        lambda: _execute(engine, "DELETE FROM feedback"),
+        lambda: _execute(engine, "UPDATE rollouts SET messages = 98 WHERE success = 0"),
+    ):
+        change()
+        with database.reading(engine) as connection:
+            found.append(tracked.digest(connection))
+            assert found[-1] == exact_digest(connection)
+    assert len(set(found)) == len(found)
+    with closing(sqlite3.connect(tmp_path / "tables.db")) as connection:
+        kinds = {kind for (kind,) in connection.execute("SELECT type FROM sqlite_master")}
+    assert kinds <= {"table", "index"}, "nothing of it is in the file"
+    engine.dispose()
+
+
+def _execute(engine: Engine, statement: str) -> None:
+    with database.writing(engine) as connection:
+        assert connection.execute(text(statement)).rowcount > 0
+
+
 def test_a_rebuild_from_a_snapshot_is_equal(log: MemoryLog, engine: Engine, tmp_path: Path) -> None:
     made = fresh(tmp_path, "made")
-    replay(log, made, ends(log), every=100, keep=lambda n: snapshots.keep(made, tmp_path / "s", n))
+    replay(log, made, ends(log), every=100, keep=keeping(made, tmp_path / "s"))
     first, _ = snapshots.kept(tmp_path / "s")
     snapshot = database.open_database(database.sqlite_url(first.path))
     with pytest.raises(SnapshotUnfit, match="ahead"):
@@ -158,12 +198,18 @@ def test_foldings_that_part_are_told_apart_by_their_snapshots(
     for folder in folders:
         engine = fresh(tmp_path, f"of-{folder.name}")
         wrong_from = 120 if folder.name == "two" else COUNT + 1
+        kept = keeping(engine, folder)
 
-        def keep(count: int, engine: Engine = engine, folder: Path = folder) -> None:
-            if count >= wrong_from:  # noqa: B023
+        def keep(
+            count: int,
+            engine: Engine = engine,
+            wrong_from: int = wrong_from,
+            kept: Callable[[int], None] = kept,
+        ) -> None:
+            if count >= wrong_from:
                 with database.writing(engine) as connection:
                     connection.execute(text("UPDATE rollouts SET messages = 99"))
-            snapshots.keep(engine, folder, count)
+            kept(count)
 
         replay(log, engine, ends(log), every=40, keep=keep)
         engine.dispose()

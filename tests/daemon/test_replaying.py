@@ -1,6 +1,8 @@
-"""Replay, diff, whatif, export and import as a person uses them, over a recorded home."""
+"""Replay, whatif, export and import as a person uses them, over a recorded home."""
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from daemon.app import App
+from daemon.past import lived
 from daemon.replaying import changed_scheduler
 from daemon.settings import ConfigurationError, Scheduler, load
 from daemon.whatif import whatif
@@ -18,9 +21,13 @@ from events.envelope import Envelope, derived_id
 from events.learning import CycleEnded, CycleStarted, LeaderClaimed
 from events.log import Entry
 from events.memory import MemoryLog
+from events.spans import cut_at
 from tests.consumers.cycling import cycle_id, over
 from tests.consumers.folding import at, fold, folded_position, fresh, rollout
+from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
+
+_ROOT = Path(__file__).parents[2]
 
 EVERY_10 = Scheduler(
     min_rollouts=10, min_failures=1, min_priority=1e9, cooldown_seconds=30, max_age_seconds=1e9,
@@ -83,6 +90,78 @@ def test_nothing_that_only_looks_changes_a_home(
     assert content_of(imported) == before
 
 
+def test_a_replay_loads_nothing_that_has_effects(imported: Path, tmp_path: Path) -> None:
+    """Neither leader, worker, jobs, replicas nor a client for them is even imported."""
+    program = (
+        "import sys\n"
+        "from daemon.__main__ import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "print(*sorted(sys.modules))"
+    )
+    for command in (
+        ["replay", "--into", str(tmp_path / "then.db"), "--every", "2", "--quiet"],
+        ["whatif", "--set", "scheduler.min_rollouts=1", "--quiet"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            env=environment(KINTSUGI_HOME=str(imported)),
+            capture_output=True, text=True, check=True, timeout=60, cwd=_ROOT,
+        )  # fmt: skip
+        loaded = set(done.stdout.split())
+        assert {"consumers.runner", "events.sqlite"} <= loaded
+        effects = ("daemon.leader", "daemon.work", "daemon.cycles", "daemon.jobs", "daemon.serving",
+                   "daemon.gateway", "producers.gateway.server", "httpx2", "torch")  # fmt: skip
+        assert not {name for name in loaded if name.startswith(effects)}
+
+
+def test_a_range_is_replayed_on_its_own_and_from_an_archive(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    every = kintsugi("replay", "--into", tmp_path / "all.db", "--json").json
+    kintsugi("log", "export", tmp_path / "kept")
+    kintsugi("log", "export", tmp_path / "part", "--to", "learning@0", "--json")
+    part = kintsugi("diff", tmp_path / "kept", tmp_path / "part", "--json").json
+    assert {one["what"] for one in part["divergences"]} == {"missing"}
+    with App(load()) as app:
+        for partition, end in enumerate(app.spool.end("rollouts")):
+            app.spool.trim("rollouts", partition, end)
+    again = kintsugi(
+        "replay", "--into", tmp_path / "again.db", "--archive", tmp_path / "kept", "--json"
+    ).json
+    assert (again["hash"], again["events"]) == (every["hash"], every["events"])
+    late = kintsugi(
+        "replay", "--into", tmp_path / "late.db", "--archive", tmp_path / "kept",
+        "--from", every["end"], "--json",
+    ).json  # fmt: skip
+    assert late["events"] == 0
+    both = kintsugi(
+        "replay", "--into", tmp_path / "both.db", "--from", "learning@0", "--snapshots", tmp_path
+    )
+    assert (both.code, "exclude each other" in both.err) == (1, True)
+
+
+def test_a_rebuild_begins_at_a_snapshot_that_is_named(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    live = kintsugi("rebuild", "--json").json
+    kintsugi("replay", "--into", tmp_path / "all.db", "--every", "2")
+    snapshot = tmp_path / "all.db.snapshots" / "000000000004.db"
+    found = kintsugi("rebuild", "--snapshot", snapshot, "--json").json
+    assert (found["hash"], found["equal"], found["events"]) == (live["hash"], True, 2)
+    nowhere = kintsugi("rebuild", "--snapshot", tmp_path / "none.db")
+    assert (nowhere.code, "does not exist" in nowhere.err) == (1, True)
+
+
+def test_whatif_asks_in_the_range_that_is_named(imported: Path, kintsugi: Kintsugi) -> None:
+    asked = kintsugi(
+        "whatif", "--from", "learning@0", "--to", "learning@1", "--every", "0",
+        "--set", "scheduler.min_rollouts=1", "--json",
+    ).json  # fmt: skip
+    assert (asked["did"], asked["every_seconds"]) == ([], 0.0)
+    assert asked["looks"] > 0
+    assert kintsugi("whatif", "--to", "learning@1").out
+
+
 def test_a_replay_ends_where_it_is_told(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
     early = kintsugi("replay", "--into", tmp_path / "early.db", "--to", "learning@0", "--json")
     assert early.json["events"] == 0
@@ -108,39 +187,7 @@ def test_a_replay_fills_no_database_that_is_there(
     assert content_of(imported) == before
 
 
-def test_foldings_are_told_apart_by_their_snapshots(
-    imported: Path, kintsugi: Kintsugi, tmp_path: Path
-) -> None:
-    for name in ("one", "two"):
-        kintsugi("replay", "--into", tmp_path / f"{name}.db", "--every", "2")
-    assert (
-        kintsugi("diff", tmp_path / "one.db", tmp_path / "two.db", "--first-divergence").code == 0
-    )
-    begun = kintsugi(
-        "replay", "--into", tmp_path / "on.db", "--snapshots", tmp_path / "one.db.snapshots",
-        "--json",
-    ).json  # fmt: skip
-    assert (begun["began_at"], begun["events"]) == (6, 0)
-
-
-def test_where_two_logs_part_is_said(imported: Path, kintsugi: Kintsugi, tmp_path: Path) -> None:
-    kintsugi("log", "export", tmp_path / "kept")
-    assert kintsugi("diff", imported, tmp_path / "kept").code == 0
-    kintsugi("diagnose")
-    with App(load()) as app:
-        app.append([_entry(rollout("late"), "late", 99)])
-    kintsugi("log", "export", tmp_path / "later")
-    for later in (imported, tmp_path / "later"):
-        found = kintsugi("diff", tmp_path / "kept", later, "--first-divergence", "--json")
-        (one,) = found.json["divergences"]
-        assert (found.code, one["what"], one["a"], one["b"]["type"]) == (
-            1, "missing", None, "RolloutEnded",
-        )  # fmt: skip
-    mixed = kintsugi("diff", imported, imported / "kintsugi.db")
-    assert (mixed.code, "name two of a kind" in mixed.err) == (1, True)
-
-
-def _entry(data: Any, name: str, second: float, epoch: int | None = None) -> Entry:
+def entry(data: Any, name: str, second: float, epoch: int | None = None) -> Entry:
     moment = at(0).timestamp() + second
     envelope = Envelope(
         id=derived_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
@@ -154,10 +201,10 @@ def past(tmp_path: Path) -> Iterator[MemoryLog]:
     """A failure a second for a minute, and two cycles: at 10 s for 5 s, and at 40 s for 7 s."""
     log = MemoryLog()
     engine = fresh(tmp_path, "past")
-    log.append([_entry(LeaderClaimed(epoch=1, holder="p"), "claim", 0)])
+    log.append([entry(LeaderClaimed(epoch=1, holder="p"), "claim", 0)])
     spoken = {10: 1, 46: 2}
     for second in range(1, 61):
-        log.append([_entry(rollout(f"r{second}", task=None), f"r{second}", second)])
+        log.append([entry(rollout(f"r{second}", task=None), f"r{second}", second)])
         if second in spoken:
             fold(log, engine)
             number = spoken[second]
@@ -166,19 +213,20 @@ def past(tmp_path: Path) -> Iterator[MemoryLog]:
                 environment="shop", trigger="rollouts", reason="so",
                 position=folded_position(engine),
             )  # fmt: skip
-            log.append([_entry(begun, f"begun{number}", second, 1)])
+            log.append([entry(begun, f"begun{number}", second, 1)])
         for ends_at, number, outcome in ((16, 1, "promoted"), (53, 2, "rejected")):
             if second == ends_at:
                 data: CycleEnded = over(number, outcome)  # type: ignore[arg-type]
-                log.append([_entry(data, f"over{number}", second, 1)])
+                log.append([entry(data, f"over{number}", second, 1)])
     yield log
     engine.dispose()
 
 
-def supposed(log: MemoryLog, folder: Path, **changes: Any) -> list[tuple[int, str, int]]:
-    """(second, trigger, rollouts) of each cycle that would have begun."""
+def supposed(
+    log: MemoryLog, folder: Path, since: int | None = None, **changes: Any
+) -> list[tuple[int, str, int]]:
+    """(second, trigger, rollouts) of each cycle that would have begun, after second `since`."""
     from consumers import database
-    from daemon.whatif import lived
 
     engine, tables = fresh(folder, "lived"), fresh(folder, f"walk-{len(changes)}")
     fold(log, engine)
@@ -189,6 +237,7 @@ def supposed(log: MemoryLog, folder: Path, **changes: Any) -> list[tuple[int, st
     before = ends(log)
     found = whatif(
         log, tables, cycles, {"agent": "shop"}, EVERY_10.model_copy(update=changes),
+        start=None if since is None else cut_at(log, int(1000 * (at(0).timestamp() + since))),
         end=before, every_ms=1000,
     )  # fmt: skip
     assert ends(log) == before
@@ -209,6 +258,19 @@ def test_with_other_settings_they_begin_when_these_say(past: MemoryLog, tmp_path
     assert found == [(20, "rollouts", 20), (40, "rollouts", 20)]
     by_age = supposed(past, tmp_path, min_rollouts=1000, max_age_seconds=25.7, cooldown_seconds=1)
     assert by_age == [(27, "age", 26), (52, "age", 26)], "0.7 s after a look, before the next one"
+
+
+def test_what_began_before_the_place_that_was_named_is_as_it_was(
+    past: MemoryLog, tmp_path: Path
+) -> None:
+    assert supposed(past, tmp_path, since=9) == [(10, "rollouts", 10), (46, "rollouts", 36)]
+    for name in ("lived.db", "walk-0.db"):
+        (tmp_path / name).unlink()
+    # The first cycle read 10 and ended at 16 s; its 30 seconds of rest are over at 40 s.
+    assert supposed(past, tmp_path, since=12) == [(46, "rollouts", 36)]
+    # The second one is like the second that there was: in vain, so more rollouts are asked for.
+    found = supposed(past, tmp_path, since=12, min_rollouts=20, cooldown_seconds=0)
+    assert found == [(30, "rollouts", 20)]
 
 
 def test_a_setting_that_is_none_or_no_number_is_refused() -> None:

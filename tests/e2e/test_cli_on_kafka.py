@@ -1,21 +1,26 @@
 """The same files through Kafka into PostgreSQL, and through the embedded log into SQLite."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from daemon.app import App
+from daemon.settings import load
 from ops.kafka.broker import Broker
 from ops.kafka.jars import BrokerMissing
 from tests.conftest import missing
 from tests.daemon.commands import (
     Result,
     environment,
+    failed_rollout,
     run_here,
     unjudged_rollout,
     write_examples,
@@ -75,6 +80,83 @@ def test_both_ways_give_the_same_tables(
     _production_answers(there)
     _roles_do_the_work(there, tmp_path)
     _a_broker_that_is_away_is_said(own_broker, there)
+
+
+def test_the_spool_of_one_who_never_returns_is_shipped_once(
+    own_broker: Broker, tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    _run({"KINTSUGI_HOME": str(dead)}, "import", _failures(tmp_path / "dead.jsonl", "dead"))
+    there = {
+        "KINTSUGI_HOME": str(tmp_path / "there"),
+        "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": own_broker.bootstrap,
+    }
+    with App(load(home=dead)) as owner:
+        source = owner.spool.source
+        refused = run_here(["spool", "drain", "--spool", str(dead)], there)
+        assert (refused.code, "stop the process first" in refused.err) == (4, True)
+    assert _run(there, "spool", "drain", "--spool", str(dead), "--json").json["drained"] == 6
+    assert _run(there, "spool", "drain", "--spool", str(dead), "--json").json["drained"] == 0
+    assert _recorded(there, source) == 6
+    folded = _rollouts_of(there, "dead-")
+    assert len(folded) == 5
+
+    # As on a disk whose last cursors were lost: everything comes again, and counts once.
+    with closing(sqlite3.connect(dead / "log.db")) as connection, connection:
+        connection.execute("DELETE FROM shipped")
+    assert _run(there, "spool", "drain", "--spool", str(dead), "--json").json["drained"] == 6
+    assert _recorded(there, source) == 12
+    assert _rollouts_of(there, "dead-") == folded
+    nowhere = run_here(["spool", "drain", "--spool", str(tmp_path)], there)
+    assert (nowhere.code, "log.db" in nowhere.err) == (4, True)
+
+
+def _recorded(variables: dict[str, str], source: str) -> int:
+    """How many records of a source are in the topics."""
+    lines = [
+        line
+        for name in ("rollouts", "learning")
+        for line in _run(variables, "log", "cat", name).lines
+    ]
+    return sum(line["source"] == source for line in lines)
+
+
+def _rollouts_of(variables: dict[str, str], task: str) -> list[object]:
+    assert _run(variables, "rebuild", "--json").json["equal"] is True
+    lines = _run(variables, "rollouts", "ls", "--json").json
+    return [line for line in lines if line["task"] and line["task"].startswith(task)]
+
+
+def _failures(path: Path, task: str) -> str:
+    """Five that no other test imports."""
+    return str(write_lines(path, *(failed_rollout(f"{task}-{number}") for number in range(5))))
+
+
+def test_a_topic_that_was_trimmed_is_rebuilt_from_its_archive_or_a_snapshot(
+    own_broker: Broker, tmp_path: Path
+) -> None:
+    there = {
+        "KINTSUGI_HOME": str(tmp_path / "there"),
+        "KINTSUGI_KAFKA_BOOTSTRAP_SERVERS": own_broker.bootstrap,
+    }
+    _run(there, "import", _failures(tmp_path / "a.jsonl", "trimmed"))
+    live = _run(there, "rebuild", "--json").json
+    archive, copy = str(tmp_path / "kept"), tmp_path / "copy.db"
+    _run(there, "log", "export", archive)
+    replayed = _run(there, "replay", "--into", str(copy), "--every", "2", "--json").json
+    assert replayed["hash"] == live["hash"]
+    with App(load(home=tmp_path / "there", kafka_bootstrap_servers=own_broker.bootstrap)) as app:
+        for partition, end in enumerate(app.kafka.end("rollouts")):
+            app.kafka.trim("rollouts", partition, end)
+    assert run_here(["rebuild"], there).code == 4
+    again = _run(there, "rebuild", "--archive", archive, "--json").json
+    assert (again["hash"], again["equal"], again["events"]) == (
+        live["hash"], True, live["events"],
+    )  # fmt: skip
+    snapshot = sorted((tmp_path / "copy.db.snapshots").glob("*.db"))[-1]
+    begun = _run(there, "rebuild", "--snapshot", str(snapshot), "--json").json
+    assert (begun["hash"], begun["equal"]) == (live["hash"], True)
+    assert begun["events"] < live["events"]
 
 
 def _production_answers(there: dict[str, str]) -> None:

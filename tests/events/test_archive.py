@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from events import segments
-from events.archive import MANIFEST, Archive, Cut, ends, export
+from events.archive import MANIFEST, Archive, Cut, ends
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
+from events.exporting import export
 from events.log import Entry, EventLog, Record, read_all
 from events.spans import Continued, Span, cut_at, in_time, starts
 from events.sqlite import SqliteLog

@@ -6,6 +6,7 @@ is perfect in the others.
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -243,3 +244,20 @@ def test_an_analyzer_in_trouble_is_told_and_changes_nothing_else(recorded: Path,
             made = directed(troubled)
     assert "no answer of the schema" in made.trouble
     assert made.directive == directed(app).directive
+
+
+def test_conversations_that_were_trimmed_are_not_shown(recorded: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(recorded, home)
+    shown = []
+    with ModelServer(lambda _: said(json.dumps({"patterns": [], "summary": "So."}))) as server:
+        controller = Controller(analyzer=Analyzer(url=server.url, model="big"))
+        with App(Settings(home=home, controller=controller)) as app:
+            for halves in (range(4), range(4, 8)):
+                for partition in halves:
+                    app.spool.trim("rollouts", partition, app.spool.end("rollouts")[partition])
+                assert directed(app).trouble in (None, "")
+                shown.append(len(server.requests))
+    assert shown == [1, 1], "where no conversation is left, nobody is asked"
+    items = server.requests[0]["messages"][1]["content"].splitlines()
+    assert 0 < len(items) < 32

@@ -57,18 +57,18 @@ def test_a_home_that_ships_tells_of_its_own_log_until_all_of_it_was_shipped(
     variables = {"KINTSUGI_HOME": str(home)}
     with App(settings) as app:
         app.spool.append([ended("r")])
-        tell(app, ends=True)
+        tell(app, app.spool, ends=True)
         (line,) = run_here(["spool", "ls", "--json"], variables).json
         assert line["source"] == app.spool.source
         assert line["path"] == str(app.spool.path)
         assert (line["unfolded"], line["state"]) == (1, "live")
         for partition, end in enumerate(app.spool.end("rollouts")):
             app.spool.mark_shipped("rollouts", partition, end)
-        tell(app)
+        tell(app, app.spool)
         assert len(run_here(["spool", "ls", "--json"], variables).json) == 1, "it goes on"
-        tell(app, ends=True)
+        tell(app, app.spool, ends=True)
         assert run_here(["spool", "ls", "--json"], variables).json == []
-        tell(app)
+        tell(app, app.spool)
         source = app.spool.source
     assert run_here(["spool", "forget", source, "--json"], variables).json["source"] == source
     again = run_here(["spool", "forget", source], variables)

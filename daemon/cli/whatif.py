@@ -1,0 +1,127 @@
+"""`kintsugi whatif`: when cycles would have begun with other settings."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from daemon.cli.command import Cli, command
+from daemon.cli.output import plain, table
+from daemon.cli.replaying import From, To
+
+if TYPE_CHECKING:
+    from daemon.past import Lived
+    from daemon.settings import Scheduler
+    from daemon.whatif import Supposed
+    from events.archive import Cut
+    from events.log import EventLog
+
+_LOOKS: Final = 1_000
+"""At most, by default."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(whatif)
+
+
+def whatif(
+    cli: Cli,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting scheduler.*; may be repeated."),
+    ] = None,
+    start: From = None,
+    to: To = None,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", min=0, metavar="SECONDS", help="Between two looks, at least."),
+    ] = None,
+) -> None:
+    """When cycles would have begun with other settings, and on what, beside those that did."""
+    from daemon import whatif as asking
+    from daemon.past import lived
+    from daemon.place import cut
+    from daemon.replaying import changed_scheduler, scratch
+    from events.archive import ends
+
+    scheduler = changed_scheduler(cli.settings.scheduler, changed or [])
+    with cli.app() as app, tempfile.TemporaryDirectory(prefix="kintsugi-whatif-") as folder:
+        log = app.readable_log
+        end = ends(log) if to is None else cut(log, to)
+        begin = None if start is None else cut(log, start)
+        with app.reading() as connection:
+            past = lived(connection)
+        environments = {
+            one.alias: one.environment for one in app.settings.agents if one.environment
+        }
+        seconds = _seconds_between(log, end, scheduler) if every is None else every
+        with (
+            scratch(Path(folder) / "tables.db") as engine,
+            cli.out.progress("Asking", sum(end.values())) as advance,
+        ):
+            found = asking.whatif(
+                log, engine, past, environments, scheduler,
+                start=begin, end=end, every_ms=int(seconds * 1000), advance=advance,
+            )  # fmt: skip
+    did = [one for one in past if one.within(begin, end)]
+    _show_whatif(cli, changed or [], seconds, did, found)
+
+
+def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
+    """As often as the leader looks, or as a log of this length allows."""
+    from events.spans import recorded_span
+
+    first, last = recorded_span(log, end)
+    return max(scheduler.tick_seconds, (last - first) / 1000 / _LOOKS)
+
+
+def _show_whatif(
+    cli: Cli, changed: list[str], seconds: float, past: "list[Lived]", found: "Supposed"
+) -> None:
+    from events.envelope import timestamp
+
+    would: list[dict[str, Any]] = [
+        {
+            "alias": one.alias, "base": one.base, "number": one.number, "at": timestamp(one.at),
+            "trigger": one.trigger, "reason": one.reason, "rollouts": one.rollouts,
+            "failures": one.failures, "priority": one.priority, "position": one.position,
+        }
+        for one in found.cycles
+    ]  # fmt: skip
+    did: list[dict[str, Any]] = [
+        {
+            "alias": one.row.alias, "base": one.row.base, "number": one.row.number,
+            "at": one.row.started, "trigger": one.row.trigger, "reason": one.row.reason,
+            "rollouts": one.rollouts, "position": one.row.position, "cycle": one.row.cycle,
+            "outcome": one.row.outcome,
+        }
+        for one in past
+    ]  # fmt: skip
+    if cli.out.json:
+        waiting = {alias: list(missing) for alias, missing in found.waiting.items()}
+        cli.out.document(
+            {
+                "set": changed, "looks": found.looks, "every_seconds": round(seconds, 3),
+                "would": would, "did": did, "waiting": waiting,
+            }
+        )  # fmt: skip
+        return
+    rows = sorted(
+        [
+            [one["at"], what, one["alias"], one["number"], one["trigger"], one["rollouts"],
+             one["reason"]]
+            for what, cycles in (("would", would), ("did", did))
+            for one in cycles
+        ],
+        key=lambda row: (str(row[0]), str(row[1])),
+    )  # fmt: skip
+    cli.out.show(
+        table(["at", "", "alias", "cycle", "trigger", "rollouts", "reason"], rows, ("rollouts",))
+        if rows
+        else "no cycle did begin, and none would have"
+    )
+    for alias, missing in found.waiting.items():
+        for sentence in missing:
+            cli.out.show(plain(f"at the end {alias} would wait for: {sentence}"))

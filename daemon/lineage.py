@@ -1,0 +1,188 @@
+"""The graph of an explanation, as a page that needs nothing but a browser.
+
+    laid_out(node)   every thing once, in a column of its kind, near what rests on it
+    svg(layout)      the drawing
+    page(node)       the drawing and what is known of each thing, in one file
+
+Pure, and without a script. Of a thing that rests on very many of one kind, the first are drawn and
+the others counted.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import groupby
+from statistics import fmean
+from typing import Any, Final
+
+from consumers.explaining import Node
+
+KINDS: Final = (
+    ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),
+    ("cycle", "#f3e3f3"), ("pattern", "#fbe0dd"), ("task", "#e6e6fa"), ("rollout", "#eeeeee"),
+)  # fmt: skip
+"""From what is served to what it rests on, each with its colour."""
+
+MOST: Final = 30
+"""Drawn of one kind below one thing."""
+
+_BOX: Final = (200, 40)
+_GAP: Final = (70, 12)
+_TOP: Final = 28
+_NAME: Final = 24
+"""Letters that a box has room for; all of one width. So is the next."""
+_SAID: Final = 29
+
+Key = tuple[str, str]
+"""Kind and name: what is met on two ways is one thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A thing and its place; x and y are of its upper left corner."""
+
+    kind: str
+    name: str
+    said: str
+    x: int
+    y: int
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where everything is drawn."""
+
+    boxes: dict[Key, Box] = field(default_factory=dict)
+    edges: list[tuple[Key, Key]] = field(default_factory=list)
+    columns: list[tuple[int, str]] = field(default_factory=list)
+    """Left edge and kind."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the drawing."""
+        width = max(box.x for box in self.boxes.values()) + _BOX[0]
+        return width + 2, max(box.y for box in self.boxes.values()) + _BOX[1] + 2
+
+
+def node_of(document: Mapping[str, Any]) -> Node:
+    """An explanation from its JSON."""
+    below = tuple(node_of(one) for one in document["because"])
+    return Node(document["node"], document["kind"], document["said"], below)
+
+
+def laid_out(root: Node) -> Layout:
+    """The places of everything that `root` rests on, and of itself."""
+    things: dict[Key, str] = {}
+    edges: dict[tuple[Key, Key], None] = {}
+    found = Layout()
+    for above, below in _walked(root, None):
+        key = (below.kind, below.node)
+        things.setdefault(key, below.said)
+        if above is not None:
+            edges[above, key] = None
+    found.edges = list(edges)
+    rows: dict[Key, float] = {}
+    x = 0
+    for kind, _ in KINDS:
+        column = [key for key in things if key[0] == kind]
+        if not column:
+            continue
+        for place, key in enumerate(_ordered(column, found.edges, rows)):
+            rows[key] = place
+            y = _TOP + place * (_BOX[1] + _GAP[1])
+            found.boxes[key] = Box(*key, things[key], x, y)
+        found.columns.append((x, kind))
+        x += _BOX[0] + _GAP[0]
+    return found
+
+
+def _walked(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
+    yield above, node
+    key = (node.kind, node.node)
+    order = [kind for kind, _ in KINDS]
+    for kind, group in groupby(
+        sorted(node.because, key=lambda one: order.index(one.kind)), key=lambda one: one.kind
+    ):
+        below = list(group)
+        for one in below[:MOST]:
+            yield from _walked(one, key)
+        if len(below) > MOST:
+            more = f"and {len(below) - MOST:,} more"
+            yield key, Node(f"{more} of {node.node}", kind, "not drawn; kintsugi explain --json")
+
+
+def _ordered(
+    column: Sequence[Key], edges: Sequence[tuple[Key, Key]], rows: Mapping[Key, float]
+) -> list[Key]:
+    """Each as near as can be to the middle of what rests on it."""
+    above: dict[Key, list[float]] = {key: [] for key in column}
+    for one, below in edges:
+        if below in above and one in rows:
+            above[below].append(rows[one])
+    return sorted(column, key=lambda key: fmean(above[key] or [0.0]))
+
+
+def svg(layout: Layout) -> str:
+    """The drawing, to be put into a page."""
+    width, height = layout.size
+    edges = "".join(_curve(layout.boxes[one], layout.boxes[other]) for one, other in layout.edges)
+    boxes = "".join(_drawn(box) for box in layout.boxes.values())
+    heads = "".join(
+        f'<text x="{x}" y="14" font-size="13" fill="#555">{kind}</text>'
+        for x, kind in layout.columns
+    )
+    return (
+        f'<svg class="lineage" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="what rests on what" font-family="ui-monospace, monospace">'
+        f'{heads}<g fill="none" stroke="#999">{edges}</g>{boxes}</svg>'
+    )
+
+
+def _curve(one: Box, other: Box) -> str:
+    x, y = one.x + _BOX[0], one.y + _BOX[1] // 2
+    right, end = other.x, other.y + _BOX[1] // 2
+    bend = _GAP[0] // 2
+    return f'<path d="M{x},{y} C{x + bend},{y} {right - bend},{end} {right},{end}"/>'
+
+
+def _drawn(box: Box) -> str:
+    colour = dict(KINDS)[box.kind]
+    width, height = _BOX
+    return (
+        f'<g class="box"><title>{escape(f"{box.kind} {box.name}: {box.said}")}</title>'
+        f'<rect x="{box.x}" y="{box.y}" width="{width}" height="{height}" rx="5" fill="{colour}" '
+        f'stroke="#888"/><text x="{box.x + 8}" y="{box.y + 17}" font-size="12">'
+        f"{escape(_short(box.name, _NAME))}</text>"
+        f'<text x="{box.x + 8}" y="{box.y + 32}" font-size="10" fill="#444">'
+        f"{escape(_short(box.said, _SAID))}</text></g>"
+    )
+
+
+def _short(text: str, letters: int) -> str:
+    """With its beginning and its end: ids differ in either."""
+    return text if len(text) <= letters else f"{text[: letters - 9]}…{text[-8:]}"
+
+
+_STYLE: Final = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem; color: #1c1c1c; background: #fff; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin-top: 1.5rem; }
+th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0;
+  border-bottom: 1px solid #ddd; } td { overflow-wrap: anywhere; }
+"""
+
+
+def page(root: Node) -> str:
+    """One file of HTML: no script, no address, nothing to fetch."""
+    layout = laid_out(root)
+    title = f"Why {root.kind} {root.node} is as it is"
+    rows = "".join(
+        f"<tr><td>{escape(box.kind)}</td><td>{escape(box.name)}</td><td>{escape(box.said)}</td></tr>"
+        for box in layout.boxes.values()
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f'<body><h1>{escape(title)}</h1>\n<div class="wide">{svg(layout)}</div>\n'
+        "<table><thead><tr><th>kind</th><th>name</th><th>what is known</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></body></html>\n"
+    )

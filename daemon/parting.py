@@ -1,0 +1,179 @@
+"""The very event at which two foldings parted, between two of their snapshots.
+
+    logs_of(parted, named, opened)      the logs that they were folded from
+    first_event(parted, logs, folder)   the event
+
+Two logs are read side by side from the last equal snapshot on: the first event that is not the same
+in both is it. Of one and the same log, the rows that differ at the next snapshot were written by
+some event between: this version folds from the equal snapshot again, and the first event that
+writes one of these rows is named. Both take as long as one interval between snapshots, not as the
+log.
+
+Not covered: of one log, a folding that wrote a row when it should have written none; the event that
+is named is then a later one.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from sqlalchemy import Engine
+
+from consumers import database
+from consumers.digest import comparison
+from consumers.runner import Runner
+from consumers.snapshots import Parted, Snapshot
+from consumers.tables import PROJECTED, Projected
+from consumers.tracking import Written, keys_of
+from daemon import comparing
+from events.archive import Cut, ends
+from events.log import EventLog, Record
+from events.spans import Span, in_time, starts
+from migrations.upgrade import upgrade
+
+_STEP: Final = 1_000
+"""Events that are folded at once, until they write one of the rows."""
+
+Keys = Mapping[str, set[tuple[Any, ...]]]
+"""Table -> primary keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The event, and by what it was found."""
+
+    record: Record
+    found_by: Literal["log", "fold"]
+    """`log`: it is not the same in both; `fold`: it wrote a row that differs."""
+
+
+def logs_of(parted: Parted, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
+    """The logs of the two, or the one of both: those named, else what their snapshots name. None
+    where nothing says where it is, or it is not there any more."""
+    if named:
+        return [comparing.logs_at([name], opened) for name in named]
+    places = [parted.one.logs, parted.other.logs]
+    if not all(places) or not all(Path(name).exists() for place in places for name in place):
+        return []
+    return [comparing.logs_at(place, opened) for place in dict.fromkeys(places)]
+
+
+def first_event(parted: Parted, logs: Sequence[EventLog], folder: Path) -> First | None:
+    """The first event after the equal snapshot by which the two parted; None where none of the
+    interval tells. `folder` takes a copy of the tables."""
+    one, other = logs[0], logs[-1]
+    if one is not other:
+        past, other_past = (
+            Span(one, _until(one, parted.one)),
+            Span(other, _until(other, parted.other)),
+        )
+        compared = comparing.logs(past, other_past, start=_begin(one, parted.equal))
+        for found in compared.divergences:
+            record = found.one or found.other
+            assert record is not None, "one of the two has it"
+            return First(record, "log")
+    record = _first_writer(one, parted, folder)
+    return None if record is None else First(record, "fold")
+
+
+def _begin(log: EventLog, equal: Snapshot | None) -> Cut:
+    return starts(log) if equal is None else starts(log) | equal.offsets
+
+
+def _until(log: EventLog, snapshot: Snapshot) -> Cut:
+    return dict.fromkeys(ends(log), 0) | snapshot.offsets
+
+
+def _first_writer(log: EventLog, parted: Parted, folder: Path) -> Record | None:
+    keys = _differing(parted.one.path, parted.other.path)
+    begin, until = _begin(log, parted.equal), _until(log, parted.one)
+    places = [(r.stream, r.partition, r.offset) for r in in_time(log, begin, until)]
+    refold = _Refold(log, parted.equal, begin, keys, folder)
+    at = refold.first_step(places, 0, _STEP)
+    if at is None:
+        return None
+    at = refold.first_step(places[: at + _STEP], at, 1)
+    assert at is not None, "folds are deterministic: some event of the step wrote it"
+    stream, partition, offset = places[at]
+    return log.read(stream, partition, offset, limit=1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refold:
+    """Folding again from the equal snapshot, as often as it is asked for."""
+
+    log: EventLog
+    equal: Snapshot | None
+    begin: Cut
+    keys: Keys
+    folder: Path
+
+    def first_step(
+        self, places: Sequence[tuple[str, int, int]], skipped: int, size: int
+    ) -> int | None:
+        """Where the first `size` places begin, from `skipped` on, that write one of the rows."""
+        with self._tables() as engine:
+            runner = Runner(self.log, engine)
+            cut = self.begin | _after(places[:skipped])
+            runner.catch_up(until=cut)
+            written = Written(engine)
+            for first in range(skipped, len(places), size):
+                cut |= _after(places[first : first + size])
+                runner.catch_up(until=cut)
+                if self._hit(engine, written.take()):
+                    return first
+        return None
+
+    @contextmanager
+    def _tables(self) -> Iterator[Engine]:
+        path = self.folder / "again.db"
+        if self.equal is not None:
+            shutil.copyfile(self.equal.path, path)
+        engine = database.open_database(database.sqlite_url(path))
+        try:
+            upgrade(engine)
+            yield engine
+        finally:
+            engine.dispose()
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    def _hit(self, engine: Engine, written: Mapping[str, set[int]]) -> bool:
+        with database.reading(engine) as connection:
+            for model in PROJECTED:
+                name = model.table().name
+                keys = self.keys[name]
+                if keys and not keys.isdisjoint(keys_of(connection, model, written[name])):
+                    return True
+        return False
+
+
+def _after(places: Sequence[tuple[str, int, int]]) -> Cut:
+    return {(stream, partition): offset + 1 for stream, partition, offset in places}
+
+
+def _differing(one: Path, other: Path) -> Keys:
+    """The rows that are not the same in two SQLite databases, or not in both."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for name, path in (("one", one), ("other", other)):
+            connection.execute(f"ATTACH ? AS {name}", (str(path),))
+        return {model.table().name: set(_different_rows(connection, model)) for model in PROJECTED}
+
+
+def _different_rows(
+    connection: sqlite3.Connection, model: type[Projected]
+) -> Iterator[tuple[Any, ...]]:
+    table = model.table()
+    keys = [f'"{column.name}"' for column in table.primary_key.columns]
+    compared = [f'"{column.name}"' for column in comparison(model).selected_columns]
+    unlike = " OR ".join(f"a.{name} IS NOT b.{name}" for name in compared)
+    for left, right in (("one", "other"), ("other", "one")):
+        yield from connection.execute(
+            f"SELECT {', '.join(f'a.{key}' for key in keys)} FROM {left}.{table.name} AS a "
+            f"LEFT JOIN {right}.{table.name} AS b "
+            f"ON {' AND '.join(f'a.{key} = b.{key}' for key in keys)} WHERE {unlike}"
+        )

@@ -1,0 +1,53 @@
+"""The cycles that there were, as the tables tell them."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from consumers import learning
+from consumers.learning import CycleRow
+from consumers.scheduling import rollouts_within
+from events.archive import Cut
+from events.envelope import parse_timestamp
+from events.streams import LEARNING
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A cycle that there was."""
+
+    row: CycleRow
+    decided: int
+    """Offset of `learning` at which it began."""
+    rollouts: int
+    """That it read and none before it."""
+    seconds: float | None
+    """None: it is open."""
+    job_seconds: float
+
+    def within(self, start: Cut | None, end: Cut) -> bool:
+        """Whether it began in a range of the log."""
+        at = (LEARNING.name, 0)
+        return (0 if start is None else start[at]) <= self.decided < end[at]
+
+
+def lived(connection: Connection) -> list[Lived]:
+    """The cycles that there were, the first one first."""
+    jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
+    begun = learning.begun_at(connection)
+    found: list[Lived] = []
+    read: dict[tuple[str, str], int] = {}
+    for row in reversed(learning.cycles(connection)):
+        within = rollouts_within(connection, row.alias, row.base, row.position)
+        before = read.get((row.alias, row.base), 0)
+        read[row.alias, row.base] = within
+        found.append(
+            Lived(row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0))
+        )
+    return found
+
+
+def _seconds(row: CycleRow) -> float | None:
+    if row.started is None or row.ended is None:
+        return None
+    return (parse_timestamp(row.ended) - parse_timestamp(row.started)).total_seconds()

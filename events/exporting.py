@@ -1,0 +1,180 @@
+"""Writing an archive: a log's records into files that a hash chain holds together.
+
+    export(log, blobs, folder)    writes one, or goes on where one ends
+
+The manifest is written last and at once, so an export that is killed leaves the archive as it was
+before. What it looks like: archive.py.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from events import segments
+from events.archive import FORMAT, MANIFEST, Archive, Cut, Manifest, Segment, ends, is_archive
+from events.blobs import BlobStore, sync_folder
+from events.codec import blob_of
+from events.envelope import minted_id
+from events.errors import BadRecord, LogError
+from events.log import EventLog, Record, check_bounds, read_all
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS, STREAMS
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote."""
+
+    events: int
+    segments: int
+    blobs: int
+    head: str
+    """Of the archive; whoever keeps it elsewhere can tell another archive from this one."""
+
+
+def export(
+    log: EventLog,
+    blobs: BlobStore,
+    folder: Path,
+    *,
+    start: Cut | None = None,
+    end: Cut | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Exported:
+    """Write what lies before `end` (default: the log's end now) into `folder`: from `start`
+    (default: the log's start) into a new one, and into an archive of this log what it lacks.
+
+    Raises LogError where the archive is of another log or does not reach the log's start."""
+    until = ends(log) if end is None else end
+    manifest = _begun(log, folder, start)
+    kept = BlobStore(folder / "blobs")
+    written: list[Segment] = list(manifest.segments)
+    events = copied = 0
+    for (stream, partition), offset in manifest.ends().items():
+        for records, frames in _portions(log, stream, partition, offset, until[stream, partition]):
+            copied += copy_blobs(records, blobs, kept)
+            previous = written[-1].hash if written else manifest.root
+            written.append(_write(folder, records, frames, previous))
+            events += len(records)
+            advance(len(records))
+    done = replace(manifest, segments=tuple(written))
+    if done != manifest or not (folder / MANIFEST).exists():
+        _store(folder, done)
+    return Exported(events, len(written) - len(manifest.segments), copied, done.head)
+
+
+def _begun(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
+    """The manifest of what is there, or of a new archive."""
+    if not is_archive(folder):
+        if folder.exists() and any(folder.iterdir()):
+            raise LogError(f"{folder} holds files and no archive; name another folder")
+        first = {
+            stream: [
+                held if start is None else max(held, start[stream, p])
+                for p, held in enumerate(log.start(stream))
+            ]
+            for stream in STREAMS
+        }
+        return Manifest(log.source if isinstance(log, SqliteLog) else None, first, ())
+    archive = Archive(folder)
+    if start is not None:
+        raise LogError(
+            f"{folder} holds an archive, which goes on where it ends; leave out where to begin, "
+            "or name another folder"
+        )
+    for (stream, partition), end in archive.manifest.ends().items():
+        _check_continues(archive, log, stream, partition, end)
+    return archive.manifest
+
+
+def _check_continues(
+    archive: Archive, log: EventLog, stream: str, partition: int, end: int
+) -> None:
+    """The archive's last record has to be the log's."""
+    check_bounds(stream, partition, end, log.start(stream)[partition], log.end(stream)[partition])
+    of = archive.segments(stream, partition)
+    if not of or of[-1].last < log.start(stream)[partition]:
+        return
+    if archive.records(of[-1])[-1:] != log.read(stream, partition, of[-1].last, limit=1):
+        raise LogError(
+            f"{archive.folder} is an archive of another log: {stream}/{partition} offset "
+            f"{of[-1].last} is another event there; name another folder"
+        )
+
+
+def _portions(
+    log: EventLog, stream: str, partition: int, offset: int, end: int
+) -> Iterator[tuple[list[Record], list[bytes]]]:
+    """The records of one segment after the other, and as they stand in it."""
+    records: list[Record] = []
+    frames: list[bytes] = []
+    size = 0
+    for page in read_all(log, stream, partition, offset, end):
+        for record in page:
+            records.append(record)
+            frames.append(segments.framed(record))
+            size += len(frames[-1])
+            # At round offsets, so that segments of two archives of one log are the same ones.
+            if (record.offset + 1) % segments.RECORDS == 0 or size >= segments.BYTES:
+                yield records, frames
+                records, frames, size = [], [], 0
+    if records:
+        yield records, frames
+
+
+def copy_blobs(records: Sequence[Record], blobs: BlobStore, kept: BlobStore) -> int:
+    """Put the bodies that records name where they are kept; returns how many were not there."""
+    copied = 0
+    for record in records:
+        if record.stream != ROLLOUTS.name:
+            continue
+        try:
+            reference = blob_of(record.value)
+        except BadRecord:
+            continue  # a dead letter: its bytes are kept as they are, and name nothing
+        if reference is not None and not kept.holds(reference.sha256):
+            kept.put(blobs.get(reference.sha256))
+            copied += 1
+    return copied
+
+
+def _write(
+    folder: Path, records: Sequence[Record], frames: Sequence[bytes], previous: str
+) -> Segment:
+    stream, partition = records[0].stream, records[0].partition
+    first, last = records[0].offset, records[-1].offset
+    packed = segments.packed(stream, partition, frames)
+    # Named by what it holds: two exports at once into one folder never write different bytes there.
+    file = f"{stream}-{partition}-{first:012}-{last:012}-{packed.sha256[:8]}.segment"
+    _put(folder / "segments" / file, packed.stored)
+    return Segment(
+        stream, partition, first, last, len(records), packed.size, packed.sha256, file, previous
+    )
+
+
+def _store(folder: Path, manifest: Manifest) -> None:
+    document = {
+        "format": FORMAT,
+        "head": manifest.head,
+        "source": manifest.source,
+        "starts": manifest.starts,
+        "segments": [asdict(one) for one in manifest.segments],
+    }
+    _put(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file durably and at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{minted_id()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)

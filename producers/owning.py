@@ -1,0 +1,87 @@
+"""Who has a home's spool: those that append to it, or one who ships it in their place.
+
+    own(path)          hold it as one of those who append, while the file is open
+    abandoned(path)    the spool of a home that nobody appends to, held against their return
+
+A lock of the kernel beside the log's file, let go with the process however it ends. Not covered: a
+copy of a spool whose owner lives elsewhere. To ship that is harmless, for folds accept each
+sequence of a source once, but it is not all that the owner recorded.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from events.blobs import BlobStore
+from events.errors import LogError, LogReadOnly, LogUnavailable
+from events.exporting import copy_blobs
+from events.log import read_all
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+
+FILE = "log.db"
+
+
+class SpoolOwned(LogError):
+    """A spool that somebody still appends to."""
+
+
+def own(path: Path) -> IO[str]:
+    """Hold the spool; close the file to let it go. Raises LogUnavailable while it is drained from
+    another home."""
+    lock = _opened(path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise LogUnavailable(
+            f"{path} is being drained from another home; wait until kintsugi spool drain --spool "
+            "has ended there"
+        ) from error
+    return lock
+
+
+@contextmanager
+def abandoned(path: Path) -> Iterator[SqliteLog]:
+    """The spool at `path`, a home or its log. Raises SpoolOwned, and LogError where there is
+    none."""
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise LogError(f"{path} holds no {FILE}; name the home whose spool is to be shipped")
+    with _opened(file) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SpoolOwned(
+                f"{file} is open in a process that appends to it; that home ships it itself, or "
+                "stop the process first"
+            ) from error
+        spool = SqliteLog(file)
+        try:
+            yield spool
+        finally:
+            spool.close()
+
+
+def bring_bodies(spool: SqliteLog, blobs: BlobStore) -> int:
+    """Put the bodies that the spool's unshipped records name where this home keeps its own; how
+    many were not there."""
+    theirs = BlobStore(spool.path.parent / "blobs")
+    ends = spool.end(ROLLOUTS.name)
+    return sum(
+        copy_blobs(page, theirs, blobs)
+        for partition, offset in enumerate(spool.shipped(ROLLOUTS.name))
+        for page in read_all(spool, ROLLOUTS.name, partition, offset, ends[partition])
+    )
+
+
+def _opened(path: Path) -> IO[str]:
+    lock = path.with_name(f"{path.name}.owner")
+    try:
+        return lock.open("w")
+    except OSError as error:
+        raise LogReadOnly(
+            f"{lock} cannot be written: {error.strerror}; make it writable"
+        ) from error
