@@ -114,6 +114,24 @@ def test_a_replay_loads_nothing_that_has_effects(imported: Path, tmp_path: Path)
         assert not {name for name in loaded if name.startswith(effects)}
 
 
+@pytest.mark.postgres
+def test_a_replay_fills_an_empty_database_of_a_server_and_never_the_live_one(
+    imported: Path, kintsugi: Kintsugi, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = kintsugi("rebuild", "--json").json
+    there = kintsugi("replay", "--into", postgres_url, "--json").json
+    assert (there["hash"], there["events"]) == (live["hash"], live["events"])
+    monkeypatch.setenv("KINTSUGI_DATABASE_URL", postgres_url)
+    itself = kintsugi("replay", "--into", postgres_url)
+    assert (itself.code, "is the live database" in itself.err) == (1, True)
+    # The same one under another spelling is no empty one.
+    other = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1) + "?connect_timeout=3"
+    spelt = kintsugi("replay", "--into", other)
+    assert (spelt.code, "name an empty one" in spelt.err) == (1, True)
+    every = kintsugi("replay", "--into", "postgresql://nobody@nowhere/x", "--every", "2")
+    assert (every.code, "SQLite alone" in every.err) == (1, True)
+
+
 def test_a_range_is_replayed_on_its_own_and_from_an_archive(
     imported: Path, kintsugi: Kintsugi, tmp_path: Path
 ) -> None:
