@@ -41,6 +41,7 @@ WANTED: Final = 0.95
 """Of the calls per second without tracing, that are left with it."""
 _DRAWS: Final = 2000
 _PATIENCE: Final = 120.0
+_WARM_CALLS: Final = 100
 _TAKEN: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
 )
@@ -61,9 +62,8 @@ class Stage:
         """Calls per second."""
         begin = time.perf_counter()
         deadline = begin + seconds
-        load = Load(self.gateway.target, False)
-        samples = asyncio.run(load.closed(clients, lambda _: time.perf_counter() > deadline))
-        return len(samples) / (time.perf_counter() - begin)
+        calls = _loaded(self.gateway, clients, lambda _: time.perf_counter() > deadline)
+        return calls / (time.perf_counter() - begin)
 
     def trace(self, on: bool) -> None:
         """Let the role run, or hold it."""
@@ -95,7 +95,7 @@ def prepared(folder: Path) -> Iterator[Stage]:
         gateway = stack.enter_context(
             ours(folder, home, syncs, stack.enter_context(engine(folder)))
         )
-        asyncio.run(Load(gateway.target, False).closed(4, lambda done: done > 100))
+        _loaded(gateway, 4, lambda done: done > _WARM_CALLS)
         app = stack.enter_context(App(Settings(home=home.folder)))
         app.settle()
         receiver = stack.enter_context(_receiver())
@@ -103,6 +103,15 @@ def prepared(folder: Path) -> Iterator[Stage]:
         stack.enter_context(role("consume", folder, home, {}))
         tracer = stack.enter_context(role("trace", folder, home, variables))
         yield Stage(gateway, tracer, home, home.folder / POSITION, lambda: _folded(app))
+
+
+def _loaded(gateway: Side, clients: int, until: Callable[[int], bool]) -> int:
+    """How many calls were answered."""
+
+    async def load() -> int:
+        return len(await Load(gateway.target, False).closed(clients, until))
+
+    return asyncio.run(load())
 
 
 def _folded(app: App) -> int:
