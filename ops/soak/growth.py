@@ -5,10 +5,10 @@
 Flat means: no rate of growth above the bound can be shown, in any of two ways.
 
 - By age. Of each life the readings of its warm-up are left out, the others put together to medians
-  of a minute, and both moved so that their medians are 0: a restart is no jump then. The rate is
-  the Theil-Sen slope over all lives together, with its 99 % interval. It grows when the interval
-  lies above the bound, for the lives whole and for their later halves alone: a cache that fills
-  slows down, a leak does not.
+  of a minute. The rate is the median of all slopes between two minutes of one life, of all lives
+  together (Theil and Sen), so a restart is no slope. It grows when the 99 % interval lies above the
+  bound, for the lives whole and for their later halves alone: a cache that fills slows down, a leak
+  does not.
 - By what is there. A life that begins later finds more data. The medians of all lives just after
   their warm-up are compared by when they began; it grows when that interval lies above the bound.
 
@@ -17,12 +17,13 @@ be: the bound has to be well above what a busy process does anyway. Fewer than L
 readings decide nothing, and neither does what only moves up and down.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any, Final, Literal
-
-from scipy.stats import theilslopes
+from itertools import combinations
+from math import sqrt
+from statistics import NormalDist, median
+from typing import Final, Literal
 
 Verdict = Literal["flat", "grows", "unknown"]
 
@@ -31,7 +32,7 @@ LEAST: Final = 8
 LEAST_LIVES: Final = 4
 """Lives that began at different times, without which nothing is said of growth by data."""
 
-_CONFIDENCE: Final = 0.99
+_QUANTILE: Final = NormalDist().inv_cdf(0.995)
 _MINUTE: Final = 60.0
 _HOUR: Final = 3600.0
 _YOUNG: Final = 120.0
@@ -147,21 +148,33 @@ def _young(
 
 
 def _slope(lives: list[list[tuple[float, float]]], least: int) -> Slope | None:
-    """Over all lives together, each moved to the same place; None for too little."""
-    points = [point for life in lives for point in _centred(life)]
-    if len(points) < least or len({at for at, _ in points}) < 2:
-        return None
-    found: Any = theilslopes(
-        [value for _, value in points], [at / _HOUR for at, _ in points], _CONFIDENCE
+    """The median slope between two points of one life, and its interval; None for too little.
+
+    The interval is Sen's (1968) with the variances of Kendall's statistic of the lives added up:
+    what happens in one tells nothing of another. scipy.stats.theilslopes knows one series only,
+    and no ties of times and values at once.
+    """
+    slopes = sorted(
+        (value - before) / (at - when) * _HOUR
+        for life in lives
+        for (when, before), (at, value) in combinations(life, 2)
+        if at > when
     )
-    return Slope(float(found.slope), float(found.low_slope), float(found.high_slope))
+    if sum(map(len, lives)) < least or not slopes:
+        return None
+    spread = _QUANTILE * sqrt(sum(_variance([value for _, value in life]) for life in lives))
+    low, high = round((len(slopes) - spread) / 2) - 1, round((len(slopes) + spread) / 2)
+    last = len(slopes) - 1
+    return Slope(median(slopes), slopes[max(0, low)], slopes[min(last, high)])
 
 
-def _centred(life: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    if not life:
-        return
-    when, level = median(at for at, _ in life), median(value for _, value in life)
-    yield from ((at - when, value - level) for at, value in life)
+def _variance(values: list[float]) -> float:
+    """Of Kendall's statistic, where nothing grows."""
+    tied = Counter(values).values()
+    return sum(
+        sign * count * (count - 1) * (2 * count + 5) / 18
+        for sign, count in ((1, len(values)), *((-1, count) for count in tied))
+    )
 
 
 def _median_within(

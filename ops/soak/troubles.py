@@ -16,7 +16,7 @@ from typing import Final, Literal
 Kind = Literal["kill", "broker killed", "broker stopped", "database killed", "database stopped"]
 
 KILL_EVERY: Final = 180.0
-"""Seconds between two kills, give or take a third."""
+"""Seconds between two kills, give or take a third; in a short run less, so that there are some."""
 SERVER_EVERY: Final = 300.0
 CALM: Final = 0.55
 """Part of the run after which no role is killed."""
@@ -25,8 +25,8 @@ LAST: Final = 0.92
 AWAY: Final = (3.0, 30.0)
 """Seconds that a server is away."""
 
-_FIRST: Final = 90.0
-"""Before it, everything starts."""
+_AT_LEAST: Final = 3
+"""Of each kind, about, in a short run."""
 _SERVERS: Final[tuple[Kind, ...]] = (
     "broker killed", "database stopped", "broker stopped", "database killed",
 )  # fmt: skip
@@ -69,7 +69,8 @@ def _outages(until: float, chance: Random) -> Iterator[Trouble]:
 
 
 def _times(until: float, every: float, chance: Random) -> Iterator[float]:
-    at = _FIRST + chance.uniform(0, every / 3)
+    every = min(every, until / _AT_LEAST)
+    at = every * chance.uniform(1 / 3, 2 / 3)
     while at < until:
         yield at
         at += every * chance.uniform(2 / 3, 4 / 3)

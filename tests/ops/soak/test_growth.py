@@ -1,6 +1,7 @@
 """Whether growth is seen where it was planted, and nowhere else."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -33,6 +34,11 @@ def judged(figure: Figure, ends: list[float]) -> Growth:
 def noise(seed: int, size: float) -> Callable[[], float]:
     chance = Random(seed)
     return lambda: chance.gauss(0, size)
+
+
+def leaking(said: Callable[[], float], _: float, age: float) -> float:
+    """Five an hour."""
+    return 5 * age / 3600 + said()
 
 
 OFTEN = [900.0 * number for number in range(1, 9)]
@@ -88,6 +94,17 @@ def test_a_handle_that_leaks_now_and_then_is_found_among_whole_numbers() -> None
     assert growth(lives(lambda _, age: 40 + age // 400, NEVER), rule, 7200).grows
     busy = lives(lambda _, age: 40 + age // 120 % 2, OFTEN)
     assert growth(busy, rule, 7200).verdict == "flat"
+
+
+@pytest.mark.parametrize("ends", [OFTEN, NEVER])
+def test_the_interval_holds_the_rate_as_often_as_it_says(ends: list[float]) -> None:
+    held = 0
+    for seed in range(100):
+        said = noise(seed, 3.0)
+        by_age = judged(partial(leaking, said), ends).by_age
+        assert by_age is not None
+        held += by_age.low <= 5 <= by_age.high
+    assert held >= 96
 
 
 def test_too_little_decides_nothing() -> None:
