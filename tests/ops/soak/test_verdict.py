@@ -1,7 +1,12 @@
 """From samples to sentences: what is planted is named, and what grows on purpose is not."""
 
+import io
+import json
 from random import Random
 
+from rich.console import Console
+
+from ops.soak.__main__ import show
 from ops.soak.sampling import Process, Sample
 from ops.soak.verdict import Judged, judged
 
@@ -46,3 +51,16 @@ def test_a_lag_may_not_grow_with_the_traffic() -> None:
     assert taken(lag=100.0).grows == []
     (said,) = taken(lag=1000.0).grows
     assert said.startswith("fold lag grows with its age by 1")
+
+
+def test_the_table_has_every_figure_and_says_what_grows() -> None:
+    found = taken(leak=60.0)
+    document = {**found.document(), "grows": found.grows, "wrong": ["a call is lost"]}
+    written = Console(file=io.StringIO(), width=160)
+    show(json.loads(json.dumps(document)), written)
+    assert isinstance(written.file, io.StringIO)
+    said = written.file.getvalue()
+    for name in ("gateway: memory", "engine: handles", "fold lag", "log disk", "a call is lost"):
+        assert name in said
+    assert "grows (bound 24)" in said
+    assert "gateway: memory grows with its age by" in said
