@@ -55,6 +55,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     for name, one in found["whole"].items():
         _row(table, name, one)
     console.print(table)
+    for name, most in found["filled"].items():
+        console.print(f"{name}: {most:.1f} at most", markup=False, highlight=False)
     for name, one in found["growing"].items():
         console.print(f"{name}: {one}", markup=False, highlight=False)
     for sentence in (*found["grows"], *found["wrong"]):

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from events.sqlite_file import WAL_BYTES
 from ops.soak.growth import Growth, Life, Rule, growth
-from ops.soak.sampling import Sample
+from ops.soak.sampling import MIB, Sample
 
 BOUNDS: Final[Mapping[str, Rule]] = {
     "memory": Rule(bound=24.0),
@@ -24,13 +25,16 @@ BOUNDS: Final[Mapping[str, Rule]] = {
 """Of a role's process: MiB, and numbers, per hour."""
 
 FLAT: Final[Mapping[str, Rule]] = {
-    "log WAL": Rule(bound=16.0),
     "database WAL": Rule(bound=16.0),
     "database connections": Rule(bound=6.0),
     "in flight": Rule(bound=6.0),
     "engine adapters": Rule(bound=6.0),
 }
 """Of the whole, per hour."""
+
+MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
+"""What fills up by its design, and how far: the log's own bound is kept by each writer to within
+what the others write meanwhile."""
 
 LAGS: Final = ("fold lag", "spool lag")
 LAG_SHARE: Final = 0.01
@@ -52,13 +56,20 @@ class Judged:
     roles: Mapping[str, Mapping[str, Growth]]
     """Role -> what was read of its processes -> verdict."""
     whole: Mapping[str, Growth]
+    filled: Mapping[str, float]
+    """What fills up by its design -> the most that was seen."""
     growing: Mapping[str, Mapping[str, float]]
     """What grows on purpose: at the end, and per 1,000 events in the first and the last third."""
 
     @property
     def grows(self) -> list[str]:
         """What grows though it should not, as sentences."""
-        return [_said(name, one) for name, one in self._named() if one.grows]
+        over = [
+            f"{name} was {most:.3g}, more than {MOST[name]:.3g}"
+            for name, most in self.filled.items()
+            if most > MOST[name]
+        ]
+        return [*over, *(_said(name, one) for name, one in self._named() if one.grows)]
 
     @property
     def unknown(self) -> list[str]:
@@ -73,6 +84,7 @@ class Judged:
                 for role, found in self.roles.items()
             },
             "whole": {name: asdict(one) for name, one in self.whole.items()},
+            "filled": self.filled,
             "growing": self.growing,
         }
 
@@ -92,6 +104,11 @@ def judged(samples: Sequence[Sample], seconds: float) -> Judged:
             name: growth([life], rule, seconds)
             for name, rule in rules.items()
             if (life := _figure(samples, name)).readings
+        },
+        {
+            name: max(value for _, _, value in readings)
+            for name in MOST
+            if (readings := _figure(samples, name).readings)
         },
         {
             name: _told(samples, name, seconds)

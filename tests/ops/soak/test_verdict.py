@@ -14,9 +14,12 @@ SECONDS = 7200.0
 KILLED = 1200.0
 
 
-def taken(*, leak: float = 0.0, handles: float = 0.0, lag: float = 0.0) -> Judged:
+def taken(
+    *, leak: float = 0.0, handles: float = 0.0, lag: float = 0.0, wal: float = 64.0
+) -> Judged:
     """Two hours of a gateway that is killed every twenty minutes, beside an engine that is not;
-    what the gateway leaks, and what the folds fall behind, per hour."""
+    what the gateway leaks, and what the folds fall behind, per hour; and how far the log's own
+    log fills up."""
     chance, samples = Random(1), list[Sample]()
     for number in range(int(SECONDS / 10)):
         at = number * 10.0
@@ -28,6 +31,7 @@ def taken(*, leak: float = 0.0, handles: float = 0.0, lag: float = 0.0) -> Judge
         engine = Process(7, at, 560 + chance.gauss(0, 2), 900.0, 11, 4)
         events = 8 * at
         figures = {"log events": events, "log disk": events / 500, "fold lag": lag * at / 3600}
+        figures["log WAL"] = min(wal, at / 20)
         samples.append(Sample(at, {"gateway": gateway, "engine": engine}, figures))
     return judged(samples, SECONDS)
 
@@ -44,6 +48,11 @@ def test_each_planted_leak_is_named_with_its_role() -> None:
     assert said.startswith("gateway: memory grows with its age by 6")
     (said,) = taken(handles=60.0).grows
     assert said.startswith("gateway: handles grows")
+
+
+def test_what_fills_up_may_do_so_to_its_bound() -> None:
+    assert taken(wal=100.0).grows == []
+    assert taken(wal=130.0).grows == ["log WAL was 130, more than 128"]
 
 
 def test_a_lag_may_not_grow_with_the_traffic() -> None:
