@@ -25,7 +25,7 @@ from consumers.tally import Pair
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
 from daemon.leadership import Leadership
 from daemon.scheduler import Due, Facts, Waiting, decide
-from daemon.serving.decisions import Decisions
+from daemon.serving.decisions import DecisionRefused, Decisions
 from events.envelope import derived_id, parse_timestamp, utc_now
 from events.errors import KintsugiError
 from events.learning import (
@@ -114,7 +114,7 @@ class Leader:
         for pair in pairs:
             try:
                 led.told.extend(self._take_on(pair, epoch))
-            except NotNow as error:
+            except (NotNow, DecisionRefused) as error:
                 led.troubles.append(str(error))
         return led
 
