@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The rest: setup, learner, check (the quick round before a commit), faults, bench, constraints, clean.
+# The rest: setup, learner, check (the quick round before a commit), faults, soak, bench, constraints, clean.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,7 +15,7 @@ LEARNER := $(VENV)/.learner
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST := not deployment and not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
-.PHONY: help setup components learner lint check test long demo faults bench constraints clean
+.PHONY: help setup components learner lint check test long demo faults soak bench constraints clean
 
 help: ## This list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -59,6 +59,9 @@ learner: $(LEARNER) ## The packages of the learner too (torch, transformers, pef
 
 faults: components ## Every fault driver at its full count (hours); resumes where it was stopped.
 	$(BIN)/python -m ops.faults.run $(FAULTS)
+
+soak: components $(LEARNER) ## Two hours of everything at once, with kills and restarts: what grows, and whether anything is lost.
+	$(BIN)/python -m ops.soak $(SOAK)
 
 bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving and learner here, as ratios; one JSON each.
 	$(BIN)/python -m ops.bench.append

@@ -25,7 +25,7 @@ from consumers.tally import Pair
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
 from daemon.leadership import Leadership
 from daemon.scheduler import Due, Facts, Waiting, decide
-from daemon.serving.decisions import Decisions
+from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.tracing.contexts import Contexts
 from events.envelope import derived_id, parse_timestamp, utc_now
 from events.errors import KintsugiError
@@ -38,6 +38,8 @@ from events.learning import (
     TaskProposed,
     TaskRejected,
 )
+from events.lifecycle import WAITING
+from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -113,7 +115,7 @@ class Leader:
         for pair in pairs:
             try:
                 led.told.extend(self._take_on(pair, epoch))
-            except NotNow as error:
+            except (NotNow, DecisionRefused) as error:
                 led.troubles.append(str(error))
         return led
 
@@ -201,8 +203,18 @@ class Leader:
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=ended.reason[:_MOST_REASON]
         )
-        decisions.take(data, "ended", cycle.event, origin=cycle.cycle)
+        steps: dict[str, Decision] = {"ended": data}
+        if ended.outcome == "cancelled" and (left := self._waiting(cycle)) is not None:
+            # Nobody would bring it on any more, and engines keep what is staged.
+            steps["given up"] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
+        decisions.take_all(steps, cycle.event, origin=cycle.cycle)
         return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
+
+    def _waiting(self, cycle: CycleRow) -> str | None:
+        """The adapter of a cycle that has answered nobody and waits for what comes next."""
+        with self._app.reading() as connection:
+            row = standing(connection, cycle).adapter
+        return None if row is None or row.state not in WAITING else row.adapter
 
 
 def agent_of(app: "App", alias: str) -> "Agent | None":

@@ -68,6 +68,9 @@ LOADED: Final = frozenset(
 )  # fmt: skip
 """Replicas may hold them. A rejected one may never have been loaded."""
 
+WAITING: Final = frozenset({_S.PRODUCED, _S.STAGED, _S.EVALUATED, _S.GATED})
+"""On their way to a route, and given up by being rejected."""
+
 RETIRED: Final = frozenset({_S.REJECTED, _S.ROLLED_BACK, _S.DRAINING})
 """No new session goes to them; they are unloaded once nobody uses them."""
 

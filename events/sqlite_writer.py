@@ -37,6 +37,9 @@ CHECKPOINT_BYTES: Final = 4 << 20
 
 _PAGE_BYTES: Final = 4096
 
+_FRAME_BYTES: Final = _PAGE_BYTES + 24
+"""Of a page in the write-ahead log."""
+
 _CHECKPOINT_BUSY_SECONDS: Final = 1.0
 """Restarting the write-ahead log waits for readers while appends wait for it, so not for long."""
 
@@ -178,6 +181,7 @@ class Checkpointer:
         self._one_at_a_time = threading.Lock()
         self._since_checkpoint = 0
         self._since_restart = 0
+        """How much the write-ahead log holds, about: what was seen last, and written since."""
         self._due = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoint {path}", daemon=True)
@@ -210,7 +214,8 @@ class Checkpointer:
     def _checkpoint(self, kind: Literal["PASSIVE", "RESTART"]) -> bool:
         with self._one_at_a_time:
             try:
-                busy, _, _ = self._connection.execute(f"PRAGMA wal_checkpoint({kind})").fetchone()
+                pragma = f"PRAGMA wal_checkpoint({kind})"
+                busy, frames, _ = self._connection.execute(pragma).fetchone()
             except sqlite3.Error as error:
                 # Nothing is lost: every page is still in the write-ahead log, and the next
                 # checkpoint starts where this one stopped.
@@ -218,4 +223,8 @@ class Checkpointer:
                     "%s", explained(error, self._path), extra={"action": "checkpoint_failed"}
                 )
                 return False
+            if kind == "PASSIVE":
+                # Others write to it as well, and did before this process: to count what one writes
+                # would bound nothing.
+                self._since_restart = max(0, frames) * _FRAME_BYTES
             return not busy

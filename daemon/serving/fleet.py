@@ -159,11 +159,13 @@ class Fleet:
         return self._expected[row.path]
 
     def rivals(self, row: AdapterRow, others: Iterable[AdapterRow]) -> dict[str, Expected]:
-        """What could answer in an adapter's place: everything of its base that has files."""
+        """What could answer in an adapter's place: everything of its base that has files. Of what
+        has none any more nothing is kept either."""
         found: dict[str, Expected] = {}
         for other in others:
-            gone = other.state is State.COLLECTED
-            if other.adapter != row.adapter and other.base == row.base and not gone:
+            if other.state is State.COLLECTED:
+                self._expected.pop(other.path, None)
+            elif other.adapter != row.adapter and other.base == row.base:
                 try:
                     found[other.adapter] = self.expected(other)
                 except (BadAdapter, NoFingerprint) as error:

@@ -141,12 +141,21 @@ class _Tapped(httpx2.SyncByteStream):
 class Client:
     """One client; not for use from several threads."""
 
-    def __init__(self, url: str, ledger: Ledger, timeout_seconds: float = _READ_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        ledger: Ledger,
+        timeout_seconds: float = _READ_SECONDS,
+        *,
+        key: str = "none",
+        model: str = "scripted",
+    ) -> None:
         self._tap = _Tap()
         self._ledger = ledger
+        self._model = model
         http = httpx2.Client(transport=self._tap, timeout=timeout_seconds)
         self._openai = openai.OpenAI(
-            base_url=url, api_key="none", max_retries=0, http_client=http, timeout=timeout_seconds
+            base_url=url, api_key=key, max_retries=0, http_client=http, timeout=timeout_seconds
         )
 
     def close(self) -> None:
@@ -175,7 +184,7 @@ class Client:
         create = self._openai.chat.completions.with_streaming_response.create
         try:
             with create(
-                model="scripted",
+                model=self._model,
                 messages=messages,  # type: ignore[arg-type]
                 stream=stream,
                 extra_body=body,
@@ -236,12 +245,13 @@ class Talker(threading.Thread):
         timeout_seconds: float = _READ_SECONDS,
         per_second: float | None = None,
         extra_body: Json | None = None,
+        **client: str,
     ) -> None:
         """`per_second`: calls at this rate; else one follows the other. `extra_body`: in
-        the place of scripts."""
+        the place of scripts. `client`: its key and model."""
         super().__init__(name=f"talker-{seed}", daemon=True)
         self.error: Exception | None = None
-        self._client = Client(url, ledger, timeout_seconds)
+        self._client = Client(url, ledger, timeout_seconds, **client)
         self._random = random.Random(seed)
         self._name = f"{seed}"
         self._stop_asked = stop

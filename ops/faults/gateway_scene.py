@@ -201,14 +201,20 @@ def scene(folder: Path, upstreams: Sequence[str] = (), **settings: str) -> Itera
         yield Scene(engine, gateway)
 
 
-def free_port() -> int:
-    """A port that nobody is given for a connection of his own while the gateway is away."""
+def free_port(count: int = 1) -> int:
+    """A port that nobody is given for a connection of his own while the gateway is away; the first
+    of so many in a row."""
     chance = random.Random()
     while True:
-        port = chance.randint(15_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+        first = chance.randint(15_000, 32_000)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

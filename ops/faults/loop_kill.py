@@ -76,7 +76,7 @@ def run(count: int, folder: Path, seed: int = 0, logs: Sequence[LogKind] = LOGS)
 
 def _on(kind: LogKind, count: int, folder: Path, seed: int) -> dict[str, Any]:
     loops = list[dict[str, Any]]()
-    with _servers(kind, folder) as servers:
+    with servers_of(kind, folder) as servers:
         for number in range(seed, seed + count):
             backing = Backing() if servers is None else servers.fresh()
             loops.append(one_loop(folder / str(number), number, backing))
@@ -102,7 +102,7 @@ def one_loop(folder: Path, seed: int, backing: Backing) -> dict[str, Any]:
             problems = []
         except TimeoutError as error:
             problems = [str(error)]
-        problems += _stopped(stage)
+        problems += stopped(stage)
         heard = stage.customers.heard
         problems += wrong(stage.app, stage.place, heard)
         figures |= {
@@ -151,7 +151,7 @@ def _settle(stage: Scene) -> float:
     return time.monotonic() - began
 
 
-def _stopped(stage: Scene) -> Iterator[str]:
+def stopped(stage: Scene) -> Iterator[str]:
     """The customers first, then everything, in order."""
     stage.customers.leave()
     for name, code in stage.processes.stop().items():
@@ -161,7 +161,7 @@ def _stopped(stage: Scene) -> Iterator[str]:
 
 
 @contextmanager
-def _servers(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
+def servers_of(kind: LogKind, folder: Path) -> Iterator[Servers | None]:
     """What the loops on Kafka need beside themselves."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "sqlite":

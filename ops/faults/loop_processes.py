@@ -62,6 +62,12 @@ class Processes:
         """Those that are started here."""
         return tuple(self._programs)
 
+    def running(self) -> dict[str, int]:
+        """Role -> its process, of those that run."""
+        names = (*self._roles, UP) if self._whole else self._roles
+        found = {name: next(self._victims(name), None) for name in names}
+        return {name: pid for name, pid in found.items() if pid is not None}
+
     def start(self) -> None:
         """All of them, without waiting for anything."""
         for name in self._programs:

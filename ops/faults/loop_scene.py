@@ -38,7 +38,7 @@ from producers.gateway.keys import hashed, minted_key
 _AT_ONCE: Final = 4
 _PER_MINUTE: Final = 150.0
 _LOOK_SECONDS: Final = 0.1
-_HERE: Final = Path(__file__).parent
+LOOP: Final = Path(__file__).parent / "loop.toml"
 _GATES: Final[Mapping[str, str]] = {
     "easy": "alpha = 0.49\nmin_gain = 0.0\noverall_margin = 1.0\nslice_margin = 1.0\n"
     "format_margin = 1.0\ntoken_growth = 10.0",
@@ -163,10 +163,20 @@ class Scene:
 
 
 @contextmanager
-def scene(folder: Path, seed: int, backing: Backing, *, whole: bool) -> Iterator[Scene]:
-    """Everything started, and gone in the end. `seed`: whose customers come."""
+def scene(
+    folder: Path,
+    seed: int,
+    backing: Backing,
+    *,
+    whole: bool,
+    template: Path = LOOP,
+    per_minute: float = _PER_MINUTE,
+    **filled: object,
+) -> Iterator[Scene]:
+    """Everything started, and gone in the end. `seed`: whose customers come. `filled`: what the
+    template of the configuration names beside what the loop's does."""
     with ExitStack() as stack:
-        place = _made(folder / "home", seed, backing)
+        place = _made(folder / "home", seed, backing, template, per_minute, filled)
         settings = settings_of(place)
         app = stack.enter_context(App(settings))
         app.settle()
@@ -179,17 +189,24 @@ def scene(folder: Path, seed: int, backing: Backing, *, whole: bool) -> Iterator
         yield Scene(place, settings, app, processes, customers)
 
 
-def _made(home: Path, seed: int, backing: Backing) -> Place:
+def _made(
+    home: Path,
+    seed: int,
+    backing: Backing,
+    template: Path,
+    per_minute: float,
+    filled: Mapping[str, object],
+) -> Place:
     """A home with a configuration of its own."""
     place, key = Place(home.absolute()), minted_key()
     home.mkdir(parents=True)
     (home / "customers.key").write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
-    write(home / PACE, str(_PER_MINUTE))
-    text = Template((_HERE / "loop.toml").read_text()).substitute(
+    write(home / PACE, str(per_minute))
+    text = Template(template.read_text()).substitute(
         kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT,
         gateway_port=free_port(), engine_port=free_port(), key=hashed(key),
-        gate=_GATES["hard" if seed % 2 else "easy"],
+        gate=_GATES["hard" if seed % 2 else "easy"], **filled,
     )  # fmt: skip
     place.config.write_text(text)
     return place

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers import learning
+from consumers import learning, serving
 from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
 from consumers.standing import CYCLE_CANCEL
@@ -20,6 +20,7 @@ from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
 from tests.consumers.cycling import job_over
+from tests.consumers.deciding import evaluated, produced, staged
 from tests.consumers.folding import at, ended
 from tests.daemon.written import REJECTED, TASKS, Fixed
 
@@ -88,6 +89,28 @@ def test_a_cycle_that_was_called_off_ends(app: App) -> None:
     leads.tick()
     (cycle,) = cycles(app)
     assert (cycle.outcome, cycle.ended_because) == ("cancelled", "ada called it off: not now")
+
+
+@pytest.mark.parametrize("examined", [False, True])
+def test_the_adapter_of_a_cycle_that_was_called_off_is_given_up(app: App, examined: bool) -> None:
+    """Engines keep what is staged, and nobody would bring it on any more."""
+    leads = leader(app)
+    leads.tick()
+    (cycle,) = cycles(app)
+    says = Decisions(app)
+    says.take(job_over(), "over", "job")
+    said = [produced("made").model_copy(update={"job": cycle.job}), staged("made", "replica")]
+    said += [evaluated("made")] if examined else []
+    for number, data in enumerate(said):
+        says.take(data, f"step {number}", "job")
+    assert leads.tick().told == [], "it is examined"
+    says.act(Act("ada", "not now"), CYCLE_CANCEL, {"cycle": cycle.cycle})
+    leads.tick()
+    with app.reading() as connection:
+        row = serving.adapter_named(connection, "made")
+    assert (row.state, row.reason) == ("rejected", "ada called it off: not now")
+    assert [one.outcome for one in cycles(app)] == ["cancelled"]
+    assert leads.tick().troubles == []
 
 
 class Hesitating(Fixed):

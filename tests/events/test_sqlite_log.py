@@ -4,6 +4,7 @@ import os
 import sqlite3
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -245,6 +246,37 @@ def test_the_write_ahead_log_does_not_grow_without_bound(
             log.append([entry(b"x" * 900_000)])
         assert path.with_name("log.db-wal").stat().st_size < 10 << 20
         assert log.check() == []
+
+
+def test_the_write_ahead_log_of_several_writers_is_bounded_as_that_of_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them writes as much as the bound: processes that share a log, or are killed early.
+    Somebody always reads, or SQLite would begin anew by itself."""
+    monkeypatch.setattr(sqlite_file, "WAL_BYTES", 4 << 20)
+    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_BYTES", 512 << 10)
+    stop, writers = threading.Event(), [SqliteLog(path, durability="process") for _ in range(6)]
+
+    def read() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            while not stop.is_set():
+                connection.execute("BEGIN")
+                connection.execute("SELECT count(*) FROM partition").fetchone()
+                time.sleep(0.01)
+                connection.execute("COMMIT")
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        for _ in range(12):
+            for log in writers:
+                log.append([entry(b"x" * 250_000)])
+        largest = path.with_name("log.db-wal").stat().st_size
+        stop.set()
+        for reader in readers:
+            reader.result(SECONDS)
+    for log in writers:
+        log.close()
+    assert largest < 10 << 20
 
 
 # Processes

@@ -1,0 +1,85 @@
+"""Hours of mixed load, kills and restarts, and what grows meanwhile.
+
+    python -m ops.soak [--minutes 120] [--seed 0] [--log sqlite|kafka] [--home FOLDER]
+
+Customers play the shop's tasks through the gateway of `kintsugi up` while others stream, retry,
+praise, hang up and ask wrongly (traffic.py); cycles fire one after the other; roles, `up` itself
+and running jobs are killed, with Kafka the broker and the database as well (troubles.py). Every ten
+seconds everything is measured (sampling.py) and kept in FOLDER/samples.jsonl. Prints one document
+of JSON, and on stderr a table; exit code 1 when something grows beyond its bound (growth.py says
+what that means, verdict.py how much), when something that was acknowledged is not in the log, or
+when the tables are not what the log makes of them.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ops.faults.loop_kill import LOGS
+from ops.soak.running import soak
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.soak", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", choices=LOGS, default="kafka")
+    parser.add_argument("--home", type=Path, help="where to work, kept; else a temporary one")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kintsugi-soak-") as temporary:
+        folder = given.home or Path(temporary)
+        found = soak(given.minutes, folder, given.seed, given.log)
+    show(found, Console(stderr=True))
+    print(json.dumps(found))
+    return 0 if found["passed"] else 1
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """The figures for a person."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("", "lives", "first third", "last third", "an hour, by age", "by data", "verdict"):
+        table.add_column(name, justify="left" if name in ("", "verdict") else "right")
+    for role, figures in found["roles"].items():
+        for what, one in figures.items():
+            _row(table, f"{role}: {what}", one)
+    for name, one in found["whole"].items():
+        _row(table, name, one)
+    console.print(table)
+    for name, most in found["filled"].items():
+        console.print(f"{name}: {most:.1f} at most", markup=False, highlight=False)
+    for name, one in found["growing"].items():
+        console.print(f"{name}: {one}", markup=False, highlight=False)
+    for sentence in (*found["grows"], *found["wrong"]):
+        console.print(sentence, style="red", markup=False)
+
+
+def _row(table: Table, name: str, one: dict[str, Any]) -> None:
+    verdict = f"{one['verdict']} (bound {one['bound']:.3g})"
+    table.add_row(
+        name, str(one["lives"]), _number(one["first"]), _number(one["last"]),
+        _slope(one["by_age"]), _slope(one["by_data"]), verdict,
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _slope(slope: dict[str, float] | None) -> str:
+    if slope is None:
+        return "-"
+    return f"{slope['value']:+.1f} [{slope['low']:+.1f}, {slope['high']:+.1f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

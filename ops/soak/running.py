@@ -1,0 +1,223 @@
+"""One soak: everything started, used, killed and watched; then brought to rest and audited.
+
+    found = soak(minutes, folder, seed=0, kind="sqlite")
+
+The stack is that of whole loops under faults (ops/faults/loop_scene.py) under `kintsugi up`. After
+the last trouble the customers leave, and everything has to come to rest: nothing left to ship or to
+fold, and no cycle open. What the roles tell of themselves then must be what log and tables say.
+Then all are told to stop, and the log is audited against what every client was told, and folded
+again.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from consumers import learning
+from consumers.database import DatabaseUnavailable
+from daemon.health import events_in, folded, lag
+from daemon.metrics.exposition import port_of
+from events.errors import LogError
+from ops.demo.place import ALIAS
+from ops.faults.gateway_audit import audit
+from ops.faults.gateway_scene import free_port
+from ops.faults.loop_audit import decided, wrong
+from ops.faults.loop_kill import LogKind, Servers, servers_of, stopped
+from ops.faults.loop_scene import Backing, Scene, scene
+from ops.faults.scene import waiting
+from ops.soak.sampling import Sampler, told
+from ops.soak.traffic import Traffic
+from ops.soak.troubles import Trouble, troubles
+from ops.soak.verdict import judged
+from producers.gateway.keys import hashed, minted_key
+
+TEMPLATE: Final = Path(__file__).parent / "soak.toml"
+EVERY_SECONDS: Final = 10.0
+"""Between two samples."""
+PER_MINUTE: Final = 45.0
+"""Customers."""
+START_SECONDS: Final = 300.0
+REST_SECONDS: Final = 1200.0
+"""After which what has not come to rest never will."""
+STILL_SECONDS: Final = 45.0
+"""For which nothing may happen at rest: longer than a cool-down, and than a session idles."""
+DECISIVE_MINUTES: Final = 60.0
+"""A run of so many minutes has to come to a verdict on every figure."""
+
+_LOOK_SECONDS: Final = 0.5
+
+
+@dataclass(slots=True)
+class Struck:
+    """What was done to the stack."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    servers: Counter[str] = field(default_factory=Counter)
+    away_seconds: float = 0.0
+
+
+def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") -> dict[str, Any]:
+    """The figures of a run; `wrong` is empty and `grows` as well where all is as it should be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        servers = stack.enter_context(servers_of(kind, folder))
+        backing = Backing() if servers is None else servers.fresh()
+        key = minted_key()
+        stage = stack.enter_context(
+            scene(
+                folder, seed, backing, whole=True, template=TEMPLATE, per_minute=PER_MINUTE,
+                strangers=hashed(key), metrics_port=free_port(4),
+            )
+        )  # fmt: skip
+        url = f"http://127.0.0.1:{stage.settings.gateway.port}/v1/"
+        return _Run(stage, servers, Traffic(url, key, seed), folder).whole(minutes * 60, seed, kind)
+
+
+class _Run:
+    """One run on a stage that was started."""
+
+    def __init__(
+        self, stage: Scene, servers: Servers | None, traffic: Traffic, folder: Path
+    ) -> None:
+        self._stage = stage
+        self._servers = servers
+        self._traffic = traffic
+        self._samples = folder / "samples.jsonl"
+        self._struck = Struck()
+
+    def whole(self, seconds: float, seed: int, kind: LogKind) -> dict[str, Any]:
+        """From the first answer to the audit."""
+        self._stage.wait_for_an_answer(START_SECONDS)
+        self._traffic.start()
+        broker = None if self._servers is None else self._servers.broker.data
+        with Sampler(self._stage, EVERY_SECONDS, self._samples, broker) as sampler:
+            self._trouble(seconds, seed)
+            samples = list(sampler.samples)
+            said("the customers leave")
+            self._stage.customers.leave()
+            self._traffic.leave()
+            rest = self._rest()
+        found = judged(samples, seconds)
+        problems = [*rest.pop("wrong"), *self._traffic.wrong(), *self._audited()]
+        missing = found.unknown if seconds >= DECISIVE_MINUTES * 60 else []
+        return {
+            "minutes": round(seconds / 60, 1), "seed": seed, "log": kind,
+            **self._figures(), **found.document(), "rest": rest, "unknown": found.unknown,
+            "grows": found.grows, "wrong": problems,
+            "passed": not (problems or found.grows or missing),
+        }  # fmt: skip
+
+    def _trouble(self, seconds: float, seed: int) -> None:
+        began = time.monotonic()
+        targets = self._stage.processes.targets
+        plan = troubles(seconds, targets, seed, servers=self._servers is not None)
+        for one in plan:
+            self._until(began + one.at)
+            said(f"{one.at:.0f} s: {one.kind} {one.target}")
+            self._strike(one)
+        self._until(began + seconds)
+
+    def _until(self, when: float) -> None:
+        """`kintsugi up` itself has nobody else who starts it again."""
+        while (left := when - time.monotonic()) > 0:
+            self._stage.processes.revive()
+            time.sleep(min(_LOOK_SECONDS, left))
+
+    def _strike(self, trouble: Trouble) -> None:
+        if trouble.kind == "kill":
+            self._struck.kills.update(self._stage.processes.strike(trouble.target))
+            return
+        assert self._servers is not None, "they are in the plan only where they are there"
+        what, how = trouble.kind.split()
+        server = self._servers.broker if what == "broker" else self._servers.database
+        server.kill() if how == "killed" else server.stop()
+        self._until(time.monotonic() + trouble.away)
+        server.start()
+        self._struck.servers[trouble.kind] += 1
+        self._struck.away_seconds += trouble.away
+
+    def _rest(self) -> dict[str, Any]:
+        """Until nothing happens any more, and what is left then."""
+        began = still = time.monotonic()
+        while (now := time.monotonic()) - still < STILL_SECONDS:
+            self._stage.processes.revive()
+            left = self._left()
+            if left is None or any(left.values()):
+                still = now
+            if now - began > REST_SECONDS:
+                sentence = f"nothing came to rest within {REST_SECONDS:g} s: {left}"
+                return {"seconds": round(now - began, 1), "left": left, "wrong": [sentence]}
+            time.sleep(2 * _LOOK_SECONDS)
+        differing = list(self._told_otherwise())
+        return {"seconds": round(still - began, 1), "left": self._left(), "wrong": differing}
+
+    def _left(self) -> dict[str, int] | None:
+        """What is not done yet; None while nobody can say."""
+        app = self._stage.app
+        try:
+            with app.reading() as connection:
+                reached, cycle = folded(connection), learning.open_cycle(connection, ALIAS)
+            behind = sum(lag(app.readable_log, reached).values())
+        except (DatabaseUnavailable, LogError):
+            return None
+        unshipped = waiting(app.spool) if app.on_kafka else 0
+        return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
+
+    def _told_otherwise(self) -> Iterator[str]:
+        """Where /metrics do not say what log and tables do."""
+        app, settings = self._stage.app, self._stage.settings
+        schedule = told(f"http://127.0.0.1:{port_of(settings, 'schedule')}/metrics")
+        gateway = told(f"http://127.0.0.1:{settings.gateway.port}/metrics")
+        expected = {
+            "kintsugi_projection_lag_events": (schedule, 0),
+            "kintsugi_log_end_offset": (schedule, events_in(app.readable_log)),
+            "kintsugi_dead_letters": (schedule, 0),
+            "kintsugi_gateway_calls_in_flight": (gateway, 0),
+            "kintsugi_capture_dropped_total": (gateway, 0),
+            "kintsugi_spool_events": (gateway, events_in(app.spool)),
+        }
+        if app.on_kafka:
+            expected["kintsugi_spool_unshipped_events"] = (gateway, 0)
+        for name, (said_by, value) in expected.items():
+            if said_by.get(name) != value:
+                yield f"/metrics says {name} {said_by.get(name)}, and it is {value}"
+
+    def _audited(self) -> Iterator[str]:
+        """Everything stopped in order, and what the log says against what clients heard."""
+        said("everything is told to stop, and audited")
+        yield from stopped(self._stage)
+        found = audit(self._stage.place.home, self._traffic.ledger)
+        if found.first is not None:
+            yield found.first
+        yield from wrong(self._stage.app, self._stage.place, self._stage.customers.heard)
+
+    def _figures(self) -> dict[str, Any]:
+        heard, traffic = self._stage.customers.heard, self._traffic
+        base = heard.by["reference"]
+        statuses = Counter(str(seen.status) for seen in traffic.ledger.seen)
+        return {
+            "kills": dict(sorted(self._struck.kills.items())),
+            "servers": dict(sorted(self._struck.servers.items())),
+            "away_seconds": round(self._struck.away_seconds, 1),
+            "ended_by_themselves": dict(self._stage.processes.ended),
+            "acknowledged": {
+                "customers": len(heard.acknowledged),
+                "others": len(traffic.ledger.acknowledged()),
+                "feedback": len(traffic.ledger.feedback),
+            },
+            "unrecorded": heard.unrecorded,
+            "answers": {"reference": base, "adapters": heard.by.total() - base},
+            "statuses": dict(statuses),
+            "strays": dict(sorted(traffic.stray.statuses.items())),
+            "cycles": dict(Counter(decided(self._stage.app).outcomes.values())),
+        }
+
+
+def said(what: str) -> None:
+    """Progress."""
+    print(what, file=sys.stderr, flush=True)

@@ -1,0 +1,226 @@
+"""What a stack in use takes, every few seconds (stage -> samples).
+
+    with Sampler(stage, seconds=10.0, file) as sampler: ...
+    sampler.samples
+
+Of each role's process, from /proc: memory of its own (anonymous pages, in memory or swapped out;
+pages of files are the system's cache), file handles, threads and age. Of the whole: what lies on
+disk, by folder; what the roles themselves tell of lag and calls, from /metrics; connections to the
+database. A figure that nobody could tell is absent from its sample, for example while its role is
+away. Each sample is a line of the file, so a run that is cut off has left what it saw.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
+
+from consumers.database import DatabaseError
+from daemon.metrics.exposition import port_of
+
+if TYPE_CHECKING:
+    from ops.faults.loop_scene import Scene
+
+MIB: Final = 1 << 20
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PATIENCE_SECONDS: Final = 4.0
+"""Collectors of the roles give up after two."""
+_FOLDERS: Final = ("jobs", "trials", "adapters", "blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process at one moment."""
+
+    pid: int
+    age: float
+    """Seconds."""
+    memory: float
+    """MiB of its own."""
+    resident: float
+    """MiB in memory, pages of files included."""
+    handles: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything at one moment."""
+
+    at: float
+    """Seconds after the beginning."""
+    roles: Mapping[str, Process]
+    figures: Mapping[str, float]
+
+
+def process(pid: int) -> Process | None:
+    """A process now; None once it has ended."""
+    place = Path("/proc") / str(pid)
+    try:
+        rows = (place / "status").read_text().splitlines()
+        after_name = (place / "stat").read_text().rpartition(")")[2].split()
+        handles = len(os.listdir(place / "fd"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    said = dict(row.split(":", 1) for row in rows)
+    if "VmRSS" not in said:
+        return None  # It has ended, and nobody has asked how yet.
+
+    def mib(*names: str) -> float:
+        return sum(int(said[name].split()[0]) for name in names) / 1024
+
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    return Process(
+        pid,
+        age=up - int(after_name[19]) / _TICKS,
+        memory=mib("RssAnon", "RssShmem", "VmSwap"),
+        resident=mib("VmRSS"),
+        handles=handles,
+        threads=int(said["Threads"]),
+    )
+
+
+def told(url: str) -> dict[str, float]:
+    """What a role tells at /metrics, each metric added up over its labels; nothing while it is
+    away."""
+    try:
+        answer = httpx2.get(url, timeout=_PATIENCE_SECONDS, trust_env=False)
+    except httpx2.HTTPError:
+        return {}
+    if not answer.is_success:
+        return {}
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+class Sampler(threading.Thread):
+    """Looks at a stage until it is told to stop."""
+
+    def __init__(self, stage: "Scene", seconds: float, file: Path, broker: Path | None) -> None:
+        """`broker`: where Kafka keeps its log."""
+        super().__init__(name="sampler", daemon=True)
+        self.samples: list[Sample] = []
+        self._stage = stage
+        self._seconds = seconds
+        self._file = file
+        self._broker = broker
+        self._stop_asked = threading.Event()
+        self._began = time.monotonic()
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop_asked.set()
+        self.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def run(self) -> None:
+        """Until the stop."""
+        try:
+            with self._file.open("a") as file:
+                while not self._stop_asked.wait(self._until_next()):
+                    sample = self._sample()
+                    self.samples.append(sample)
+                    file.write(json.dumps(asdict(sample)) + "\n")
+                    file.flush()
+        except Exception as error:  # handed over to whoever leaves
+            self._error = error
+
+    def _until_next(self) -> float:
+        """Never two at once for one that came late."""
+        spent = time.monotonic() - self._began
+        return self._seconds - spent % self._seconds
+
+    def _sample(self) -> Sample:
+        at = time.monotonic() - self._began
+        seen = {name: process(pid) for name, pid in self._stage.processes.running().items()}
+        roles = {name: one for name, one in seen.items() if one is not None}
+        return Sample(round(at, 2), roles, dict(self._figures()))
+
+    def _figures(self) -> Iterator[tuple[str, float]]:
+        yield from self._of_gateway()
+        yield from self._of_schedule()
+        yield from self._of_disk()
+        yield from self._of_database()
+        heard = self._stage.customers.heard
+        yield "acknowledged", float(len(heard.acknowledged))
+        held = self._stage.held()
+        if held is not None:
+            yield "engine adapters", float(len(held))
+
+    def _of_gateway(self) -> Iterator[tuple[str, float]]:
+        port = self._stage.settings.gateway.port
+        found = told(f"http://127.0.0.1:{port}/metrics")
+        names = {
+            "in flight": "kintsugi_gateway_calls_in_flight",
+            "spool lag": "kintsugi_spool_unshipped_events",
+            "dropped": "kintsugi_capture_dropped_total",
+            "spool events": "kintsugi_spool_events",
+        }
+        if found.get("kintsugi_spool_readable") == 1:
+            yield from ((name, found[metric]) for name, metric in names.items() if metric in found)
+
+    def _of_schedule(self) -> Iterator[tuple[str, float]]:
+        port = port_of(self._stage.settings, "schedule")
+        found = told(f"http://127.0.0.1:{port}/metrics")
+        if found.get("kintsugi_log_readable") == 1:
+            yield "fold lag", found["kintsugi_projection_lag_events"]
+            yield "log events", found["kintsugi_log_end_offset"]
+            yield "dead letters", found["kintsugi_dead_letters"]
+
+    def _of_disk(self) -> Iterator[tuple[str, float]]:
+        home = self._stage.settings.home
+        yield "log disk", _size(home / "log.db") + _size(home / "log.db-wal")
+        yield "log WAL", _size(home / "log.db-wal")
+        for name in _FOLDERS:
+            yield f"{name} disk", _stored(home / name)
+        if self._broker is not None:
+            yield "Kafka disk", _stored(self._broker)
+
+    def _of_database(self) -> Iterator[tuple[str, float]]:
+        app = self._stage.app
+        if app.database.dialect.name == "sqlite":
+            file = self._stage.settings.home / "kintsugi.db"
+            yield "database disk", _size(file) + _size(file.with_name("kintsugi.db-wal"))
+            yield "database WAL", _size(file.with_name("kintsugi.db-wal"))
+            return
+        with suppress(DatabaseError), app.reading() as connection:
+            size = text("SELECT pg_database_size(current_database())")
+            yield "database disk", float(connection.execute(size).scalar_one()) / MIB
+            count = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            yield "database connections", float(connection.execute(count).scalar_one())
+
+
+def _size(file: Path) -> float:
+    """MiB; 0 for what is not there."""
+    try:
+        return file.stat().st_size / MIB
+    except FileNotFoundError:
+        return 0.0
+
+
+def _stored(folder: Path) -> float:
+    """MiB of all files below."""
+    return sum(_size(Path(root) / name) for root, _, names in os.walk(folder) for name in names)

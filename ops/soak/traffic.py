@@ -1,0 +1,158 @@
+"""Who talks to the gateway during a soak beside the customers who play the shop's tasks.
+
+    traffic = Traffic(url, key, seed); traffic.start(); ...; traffic.leave()
+    traffic.ledger     what each was told, for ops/faults/gateway_audit.py
+
+Talkers use OpenAI's client: streams and whole answers, tools, several choices, retries under an
+idempotency key, feedback. A stray hangs up in the middle of a stream, or asks for what it should
+not: no JSON, no messages, an unknown model, another's key, feedback on nothing.
+"""
+
+import json
+import random
+import threading
+from collections import Counter
+from typing import Any, Final
+
+import httpx2
+
+from ops.demo.place import ALIAS
+from ops.faults.gateway_load import Ledger, Seen, Talker
+
+TALKERS: Final = 2
+_PER_SECOND: Final = 0.5
+"""Calls of one talker."""
+_STRAY_SECONDS: Final = 2.0
+"""Between two of a stray's requests, on average."""
+_AWAY: Final = frozenset({502, 503, 504})
+"""What is said while an engine is away, whatever was asked."""
+_TIMEOUT_SECONDS: Final = 60.0
+_HUNG_UP: Final = 0.5
+"""Share of a stray's requests."""
+
+BAD: Final[dict[str, tuple[int, str, bytes]]] = {
+    "no JSON": (400, "chat/completions", b"{"),
+    "no messages": (400, "chat/completions", json.dumps({"model": ALIAS}).encode()),
+    "unknown model": (
+        404,
+        "chat/completions",
+        json.dumps({"model": "nobody", "messages": [{"role": "user", "content": "?"}]}).encode(),
+    ),
+    "wrong key": (401, "chat/completions", b"{}"),
+    "feedback on nothing": (404, "feedback", json.dumps({"call": "no", "score": 1.0}).encode()),
+}
+"""What is asked wrongly -> the status it deserves, where, and the body."""
+
+
+class Stray(threading.Thread):
+    """A client that hangs up, and asks for what it should not."""
+
+    def __init__(self, url: str, key: str, ledger: Ledger, seed: int) -> None:
+        super().__init__(name="stray", daemon=True)
+        self.statuses: Counter[str] = Counter()
+        """What was asked wrongly and the status it got."""
+        self.wrong: list[str] = []
+        self.error: Exception | None = None
+        self._ledger = ledger
+        self._key = key
+        self._random = random.Random(seed)
+        self._name = f"stray-{seed}"
+        self._asked = 0
+        self._stop_asked = threading.Event()
+        self._client = httpx2.Client(base_url=url, trust_env=False, timeout=_TIMEOUT_SECONDS)
+
+    def run(self) -> None:
+        """Until the stop."""
+        try:
+            while not self._stop_asked.wait(self._random.expovariate(1 / _STRAY_SECONDS)):
+                try:
+                    self._stray()
+                except httpx2.TransportError:
+                    self.statuses["away"] += 1
+        except Exception as error:  # handed over to whoever joins
+            self.error = error
+        finally:
+            self._client.close()
+
+    def leave(self) -> None:
+        """Wait for its end, and raise what stopped it before."""
+        self._stop_asked.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def _stray(self) -> None:
+        if self._random.random() < _HUNG_UP:
+            self._hang_up()
+        else:
+            self._ask_wrongly(self._random.choice(list(BAD)))
+
+    def _hang_up(self) -> None:
+        """Read a few pieces of a stream, and go."""
+        self._asked += 1
+        content = f"Question {self._name}.{self._asked}"
+        seen = Seen([{"role": "user", "content": content}], content, stream=True)
+        self._ledger.seen.append(seen)
+        body: dict[str, Any] = {"model": ALIAS, "messages": seen.messages, "stream": True}
+        body |= {"max_tokens": 64, "ignore_eos": True}
+        pieces = self._random.randint(0, 5)
+        with self._client.stream(
+            "POST", "chat/completions", json=body, headers=self._authorized(self._key)
+        ) as answer:
+            seen.status = answer.status_code
+            seen.call = answer.headers.get("x-kintsugi-call")
+            seen.recorded = answer.headers.get("x-kintsugi-recorded")
+            for number, _ in enumerate(answer.iter_raw()):
+                if number >= pieces:
+                    break
+        self.statuses["hung up"] += 1
+
+    def _ask_wrongly(self, what: str) -> None:
+        deserved, path, body = BAD[what]
+        key = self._key[::-1] if what == "wrong key" else self._key
+        headers = {**self._authorized(key), "content-type": "application/json"}
+        answer = self._client.post(path, content=body, headers=headers)
+        self.statuses[f"{what}: {answer.status_code}"] += 1
+        if answer.status_code not in {deserved, *_AWAY}:
+            self.wrong.append(f"{what} was answered with {answer.status_code}: {answer.text[:200]}")
+
+    @staticmethod
+    def _authorized(key: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {key}"}
+
+
+class Traffic:
+    """All of them."""
+
+    def __init__(self, url: str, key: str, seed: int) -> None:
+        self.ledger = Ledger()
+        self._stop = threading.Event()
+        self._talkers = [
+            Talker(
+                url, self.ledger, 1_000 * seed + number, self._stop, per_second=_PER_SECOND,
+                extra_body={"max_tokens": 16}, key=key, model=ALIAS,
+            )
+            for number in range(TALKERS)
+        ]  # fmt: skip
+        self.stray = Stray(url, key, self.ledger, seed)
+
+    def start(self) -> None:
+        """They come."""
+        for one in (*self._talkers, self.stray):
+            one.start()
+
+    def leave(self) -> None:
+        """They go. Raises what stopped one before."""
+        self._stop.set()
+        self.stray.leave()
+        for one in self._talkers:
+            one.finish()
+
+    def wrong(self) -> list[str]:
+        """What should not have been answered so."""
+        found = [
+            f"{seen.mark} was answered with {seen.status}: {seen.error}"
+            for seen in self.ledger.seen
+            if seen.status == 500
+        ]
+        return [*self.stray.wrong, *found][:20]

@@ -1,0 +1,177 @@
+"""What a soak's samples come to (samples -> figures, and what grows).
+
+    found = judged(samples, seconds)
+    found.grows       sentences; none where everything is flat
+    found.document()  everything, for JSON
+
+Processes are judged by BOUNDS over their lives; what has no life of its own (a write-ahead log, the
+lag of the folds, connections) over the run. What grows with the data on purpose is told and not
+judged: the log, the database, the folders of jobs, trials and adapters, and Kafka's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from events.sqlite_file import WAL_BYTES
+from ops.soak.growth import Growth, Life, Rule, growth
+from ops.soak.sampling import MIB, Sample
+
+BOUNDS: Final[Mapping[str, Rule]] = {
+    "memory": Rule(bound=24.0),
+    "handles": Rule(bound=6.0),
+    "threads": Rule(bound=6.0),
+}
+"""Of a role's process: MiB, and numbers, per hour."""
+
+FLAT: Final[Mapping[str, Rule]] = {
+    "database WAL": Rule(bound=16.0),
+    "database connections": Rule(bound=6.0),
+    "in flight": Rule(bound=6.0),
+    "engine adapters": Rule(bound=6.0),
+}
+"""Of the whole, per hour."""
+
+MOST: Final[Mapping[str, float]] = {"log WAL": 2 * WAL_BYTES / MIB}
+"""What fills up by its design, and how far: the log's own bound is kept by each writer to within
+what the others write meanwhile."""
+
+LAGS: Final = ("fold lag", "spool lag")
+LAG_SHARE: Final = 0.01
+"""A lag may grow by this share of what is appended in the same time."""
+
+GROWING: Final = (
+    "log events", "log disk", "database disk", "Kafka disk", "jobs disk", "trials disk",
+    "adapters disk", "blobs disk", "acknowledged",
+)  # fmt: skip
+"""What grows with the data on purpose: MiB, and numbers."""
+
+_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a run."""
+
+    roles: Mapping[str, Mapping[str, Growth]]
+    """Role -> what was read of its processes -> verdict."""
+    whole: Mapping[str, Growth]
+    filled: Mapping[str, float]
+    """What fills up by its design -> the most that was seen."""
+    growing: Mapping[str, Mapping[str, float]]
+    """What grows on purpose: at the end, and per 1,000 events in the first and the last third."""
+
+    @property
+    def grows(self) -> list[str]:
+        """What grows though it should not, as sentences."""
+        over = [
+            f"{name} was {most:.3g}, more than {MOST[name]:.3g}"
+            for name, most in self.filled.items()
+            if most > MOST[name]
+        ]
+        return [*over, *(_said(name, one) for name, one in self._named() if one.grows)]
+
+    @property
+    def unknown(self) -> list[str]:
+        """What too little was read of."""
+        return [name for name, one in self._named() if one.verdict == "unknown"]
+
+    def document(self) -> dict[str, Any]:
+        """All figures."""
+        return {
+            "roles": {
+                role: {what: asdict(one) for what, one in found.items()}
+                for role, found in self.roles.items()
+            },
+            "whole": {name: asdict(one) for name, one in self.whole.items()},
+            "filled": self.filled,
+            "growing": self.growing,
+        }
+
+    def _named(self) -> Iterator[tuple[str, Growth]]:
+        for role, found in self.roles.items():
+            yield from ((f"{role}: {what}", one) for what, one in found.items())
+        yield from self.whole.items()
+
+
+def judged(samples: Sequence[Sample], seconds: float) -> Judged:
+    """The verdict on a run of so many seconds."""
+    names = list(dict.fromkeys(name for sample in samples for name in sample.roles))
+    rules = {**FLAT, **dict.fromkeys(LAGS, _lag_rule(samples))}
+    return Judged(
+        {role: _role(samples, role, seconds) for role in names},
+        {
+            name: growth([life], rule, seconds)
+            for name, rule in rules.items()
+            if (life := _figure(samples, name)).readings
+        },
+        {
+            name: max(value for _, _, value in readings)
+            for name in MOST
+            if (readings := _figure(samples, name).readings)
+        },
+        {
+            name: _told(samples, name, seconds)
+            for name in GROWING
+            if _figure(samples, name).readings
+        },
+    )
+
+
+def _role(samples: Sequence[Sample], role: str, seconds: float) -> dict[str, Growth]:
+    found: dict[str, Growth] = {}
+    for what, rule in BOUNDS.items():
+        lives: dict[int, Life] = {}
+        for sample in samples:
+            if (one := sample.roles.get(role)) is not None:
+                life = lives.setdefault(one.pid, Life())
+                life.readings.append((sample.at, one.age, float(getattr(one, what))))
+        found[what] = growth(list(lives.values()), rule, seconds)
+    return found
+
+
+def _figure(samples: Sequence[Sample], name: str) -> Life:
+    """Something that lives as long as the run."""
+    return Life([(one.at, one.at, one.figures[name]) for one in samples if name in one.figures])
+
+
+def _lag_rule(samples: Sequence[Sample]) -> Rule:
+    appended = _figure(samples, "log events").readings
+    if len(appended) < 2:
+        return Rule(bound=0.0)
+    (begin, _, first), (end, _, last) = appended[0], appended[-1]
+    return Rule(bound=LAG_SHARE * (last - first) / (end - begin) * _HOUR)
+
+
+def _told(samples: Sequence[Sample], name: str, seconds: float) -> dict[str, float]:
+    """How much there is, and what a thousand events cost early and late."""
+    third = seconds / 3
+    return {
+        "begin": round(_figure(samples, name).readings[0][2], 2),
+        "end": round(_figure(samples, name).readings[-1][2], 2),
+        **_per_thousand("first third", samples, name, 0.0, third),
+        **_per_thousand("last third", samples, name, 2 * third, seconds),
+    }
+
+
+def _per_thousand(
+    label: str, samples: Sequence[Sample], name: str, begin: float, end: float
+) -> dict[str, float]:
+    both = [
+        (one.figures["log events"], one.figures[name])
+        for one in samples
+        if begin <= one.at < end and "log events" in one.figures and name in one.figures
+    ]
+    if len(both) < 2 or (events := both[-1][0] - both[0][0]) <= 0:
+        return {}
+    return {f"{label}, per 1,000 events": round(1000 * (both[-1][1] - both[0][1]) / events, 3)}
+
+
+def _said(name: str, one: Growth) -> str:
+    by = one.by_age if one.by_age is not None and one.by_age.low > one.bound else one.by_data
+    assert by is not None, "it grows by one of them"
+    how = "with its age" if by is one.by_age else "from life to life"
+    return (
+        f"{name} grows {how} by {by.value:.3g} an hour ({by.low:.3g} to {by.high:.3g}), more than "
+        f"{one.bound:.3g}"
+    )
