@@ -98,7 +98,8 @@ def test_parameters_and_tools_have_openais_names() -> None:
 
 
 def test_what_is_no_call_of_a_model_is_none() -> None:
-    for operation in ("execute_tool", "invoke_agent", "embeddings", None, 7):
+    operations: tuple[Any, ...] = ("execute_tool", "invoke_agent", "embeddings", None, 7)
+    for operation in operations:
         assert chat_of(span(**{names.OPERATION: operation})) is None
 
 
