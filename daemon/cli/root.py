@@ -18,6 +18,7 @@ from daemon.cli import (
     dlq,
     doctor,
     environments,
+    erase,
     evaluation,
     explain,
     gateway,
@@ -68,7 +69,7 @@ def root(
 
 for module in (
     importing, evaluation, diagnose, patterns, status, rebuild, replaying, doctor, gateway, roles,
-    up, explain,
+    up, explain, erase,
 ):  # fmt: skip
     module.register(app)
 for module in (

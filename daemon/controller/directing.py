@@ -119,13 +119,18 @@ def _analysis(
         ),
     ]
     by_rollout = {one.rollout: one for one in seen}
-    shown = [_shown(app, connection, by_rollout[one.rollout]) for one in sample]
+    shown = [
+        one for it in sample if (one := _shown(app, connection, by_rollout[it.rollout])) is not None
+    ]
     redaction = Redaction(app.settings.redaction.made())
     return analyze(settings, shown, failed, redaction.text)
 
 
-def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown:
-    found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:
+    """None for a person's: what a model says of it would stand unsealed in the log."""
+    found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
+    if found.sealed:
+        return None
     task = found.data.task
     return Shown(
         seen=seen,

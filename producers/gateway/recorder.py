@@ -1,21 +1,25 @@
 """From what happened to the log: events of the gateway, appended and made safe (call -> spool).
 
 Guarantee: `append` returns when the event is in the spool for good (one fsync for all that wait
-for it at the same time), and raises when it is not. It never blocks the loop it runs on.
+for it at the same time), and raises when it is not. It never blocks the loop it runs on. What is a
+person's is sealed with that person's key before anything is written, receipts included.
 """
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from events.blobs import BlobStore
 from events.codec import Arrays, encode
 from events.envelope import Envelope, minted_id, utc_now
+from events.keys import KeyStore
 from events.log import Entry, Place, Record, now_ms
 from events.rollouts import EventData
+from events.sealing import Key
 from events.sqlite_receipts import Receipt
+from producers.gateway.sealed_receipts import opened_receipt, sealed_receipt
 
 
 class Spool(Protocol):
@@ -65,9 +69,16 @@ class About:
 class Recorder:
     """Appends events of the gateway."""
 
-    def __init__(self, spool: Spool, blobs: BlobStore) -> None:
+    def __init__(self, spool: Spool, blobs: BlobStore, keys: KeyStore | None = None) -> None:
+        """Without `keys` nothing is sealed."""
         self.spool = spool
+        self.keys = keys
         self._blobs = blobs
+
+    def receipt(self, key: str) -> bytes | None:
+        """What was remembered under a key; None where its person was erased. Blocking."""
+        found = self.spool.receipt(key)
+        return found if found is None else opened_receipt(found, key, self.keys)
 
     async def append(
         self,
@@ -90,8 +101,17 @@ class Recorder:
             person=about.person,
             traceparent=about.traceparent,
         )
-        encoded = encode(envelope, data, now_ms(), arrays)
+        owner = None if about.person is None else await self._key(about.person)
+        encoded = encode(envelope, data, now_ms(), arrays, owner)
+        if receipt is not None and owner is not None:
+            receipt = replace(receipt, value=sealed_receipt(receipt, owner))
         if encoded.blob is not None:
             await asyncio.to_thread(self._blobs.put, encoded.blob)
         await asyncio.wrap_future(self.spool.begin_append([encoded.entry], receipt))
         return envelope.id
+
+    async def _key(self, person: str) -> Key | None:
+        """The person's key, durable; most calls find it in memory."""
+        if self.keys is None:
+            return None
+        return self.keys.known(person) or await asyncio.to_thread(self.keys.of, person)

@@ -108,7 +108,7 @@ class Gateway:
         """`routing` is fed by who follows the routes; without it there are none."""
         self._options = options
         self._redaction = redaction or Redaction()
-        self._retries = Retries(recorder.spool, options.timeout_seconds)
+        self._retries = Retries(recorder, options.timeout_seconds)
         self._upstreams = upstreams
         self._keyring = keyring
         self._rate = Rate(options.feedback_per_minute)
@@ -188,7 +188,9 @@ class Gateway:
         """Know again what was known before a restart."""
         spool, routing = self.desk.recorder.spool, self.desk.routing
         answered = Answered(routing.no_stays(), routing.clock(), utc_now())
-        recall = partial(remembered, spool, given_up.is_set, also=answered.take)
+        recall = partial(
+            remembered, spool, given_up.is_set, also=answered.take, keys=self.desk.recorder.keys
+        )
         try:
             earlier = await asyncio.to_thread(recall)
         except LogError as error:
