@@ -67,8 +67,8 @@ class KeyStore:
         self._by_id: dict[str, tuple[Key, float]] = {}
         self._engine = _opened(url)
         self._where = self._engine.url.render_as_string(hide_password=True)
-        with self._talking():
-            _METADATA.create_all(self._engine)
+        with self._talking() as connection:
+            _METADATA.create_all(connection)
 
     def close(self) -> None:
         """Release the connections."""
