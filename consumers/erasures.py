@@ -8,6 +8,7 @@ opens it, so it never was in a table (labelling.py).
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, select
 
@@ -15,6 +16,8 @@ from consumers.batch import Batch
 from consumers.folding import Folding
 from consumers.tables import Adapter, Erasure, Job, LearningCycle, Rollout, Task
 from events.learning import PersonErased
+
+_IDS_PER_QUERY: Final = 500
 
 
 def person_erased(folding: Folding, data: PersonErased, batch: Batch) -> None:
@@ -90,13 +93,22 @@ def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tu
 
 def _parts(connection: Connection, rollouts: frozenset[str]) -> Iterator[tuple[str, str]]:
     seen, cycles, tasks = Rollout.table().c, LearningCycle.table().c, Task.table().c
-    counted = select(cycles.cycle, seen.rollout).join_from(
-        LearningCycle.table(),
-        Rollout.table(),
-        (seen.round == cycles.round) & (seen.alias == cycles.alias) & (seen.base == cycles.base),
+    counted = (
+        select(cycles.cycle)
+        .distinct()
+        .join_from(
+            LearningCycle.table(),
+            Rollout.table(),
+            (seen.round == cycles.round)
+            & (seen.alias == cycles.alias)
+            & (seen.base == cycles.base),
+        )
     )
-    for row in connection.execute(counted.where(seen.success.is_not(None))):
-        if row.rollout in rollouts:
+    names = sorted(rollouts)
+    for begin in range(0, len(names), _IDS_PER_QUERY):
+        some = names[begin : begin + _IDS_PER_QUERY]
+        judged = counted.where(seen.success.is_not(None), seen.rollout.in_(some))
+        for row in connection.execute(judged.order_by(cycles.cycle)):
             yield row.cycle, "counted"
     directed = select(cycles.cycle, cycles.directive).where(cycles.directive.is_not(None))
     for row in connection.execute(directed):

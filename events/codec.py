@@ -271,16 +271,11 @@ def _sealed_frame(
     sealing: Callable[[bytes], bytes],
 ) -> tuple[bytes, bytes | None]:
     """The same, with everything but the head's public fields encrypted."""
-    fields = type(data).model_fields
-    blank = {name: fields[name].get_default(call_default_factory=True) for name in data.PRIVATE}
-    head = _zstd.compress(data.model_copy(update=blank).model_dump_json().encode())
-    said = {
-        "head": data.model_dump(mode="json", include=set(data.PRIVATE), exclude_defaults=True),
-        "content": None
-        if content_model is None
-        else content_model.model_dump(mode="json", exclude_defaults=True),
-    }
-    content = _zstd.compress(json.dumps(said, ensure_ascii=False).encode())
+    private = set(data.PRIVATE)
+    head = _zstd.compress(data.model_dump_json(exclude=private).encode())
+    kept = data.model_dump_json(include=private, exclude_defaults=True)
+    said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+    content = _zstd.compress(f'{{"head":{kept},"content":{said}}}'.encode())
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)
