@@ -67,8 +67,7 @@ class KeyStore:
         self._by_id: dict[str, tuple[Key, float]] = {}
         self._engine = _opened(url)
         self._where = self._engine.url.render_as_string(hide_password=True)
-        with self._talking() as connection:
-            _METADATA.create_all(connection)
+        self._has_table = False
 
     def close(self) -> None:
         """Release the connections."""
@@ -139,7 +138,11 @@ class KeyStore:
         """A transaction; what the driver says becomes one sentence."""
         try:
             with self._engine.begin() as connection:
+                if not self._has_table:
+                    # Not before it is needed: a gateway starts while the store is away.
+                    _METADATA.create_all(connection)
                 yield connection
+                self._has_table = True
         except IntegrityError:
             raise
         except (DBAPIError, OSError) as error:

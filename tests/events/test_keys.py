@@ -82,7 +82,9 @@ def test_no_byte_of_a_destroyed_key_stays_in_its_files(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys.db").write_bytes(b"no database at all, and long enough to be read as one" * 9)
+    store = KeyStore(sqlite_url(tmp_path / "keys.db"))
     with pytest.raises(KeysUnavailable, match=r"keys\.db .*privacy\.keys_url"):
-        KeyStore(sqlite_url(tmp_path / "keys.db"))
+        store.of("rosa")
+    store.close()
     with pytest.raises(KeysUnavailable, match=r"privacy\.keys_url cannot be used"):
         KeyStore("nonsense")
