@@ -32,7 +32,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    ProgrammingError,
+)
 
 from events.errors import LogUnavailable
 from events.sealing import Key, minted_secret
@@ -133,16 +139,23 @@ class KeyStore:
             cache[name] = (key, until)
         return key
 
+    def _make_table(self) -> None:
+        try:
+            _METADATA.create_all(self._engine)
+        except (IntegrityError, ProgrammingError):
+            # PostgreSQL tells who came second so, where two make it at the same time.
+            _METADATA.create_all(self._engine)
+        self._has_table = True
+
     @contextmanager
     def _talking(self) -> Iterator[Connection]:
         """A transaction; what the driver says becomes one sentence."""
         try:
+            if not self._has_table:
+                # Not before it is needed: a gateway starts while the store is away.
+                self._make_table()
             with self._engine.begin() as connection:
-                if not self._has_table:
-                    # Not before it is needed: a gateway starts while the store is away.
-                    _METADATA.create_all(connection)
                 yield connection
-                self._has_table = True
         except IntegrityError:
             raise
         except (DBAPIError, OSError) as error:

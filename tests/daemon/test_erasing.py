@@ -151,7 +151,7 @@ def test_keys_are_kept_apart_from_the_tables(
 ) -> None:
     monkeypatch.setenv("KINTSUGI_PRIVACY__KEYS_URL", sqlite_url(home / "kintsugi.db"))
     refused = kintsugi("erase", "--person", "rosa", "--yes")
-    assert (refused.code, "privacy.keys_url is database_url" in refused.err) == (1, True)
+    assert (refused.code, "privacy.keys_url is database_url" in refused.err) == (2, True)
     neither = kintsugi("erase", "--yes")
     assert (neither.code, "--person or --key" in neither.err) == (2, True)
 

@@ -34,7 +34,8 @@ from tests.daemon.gateway.conftest import Fronted, fronting
 __all__ = ["clean", "home", "kintsugi"]
 
 MARK = "elmstreet"
-ANSWER = f'L<tool_call>\n{{"name": "get_user", "arguments": {{"user_id": "{MARK}"}}}}\n</tool_call>'
+ANSWER = "waxfjordbunk"
+"""What the model says to everything; no letter of it twice, as the model needs it."""
 KEYS = [ClientKey("grader", hashed("k"), frozenset(("call", "trusted", "feedback")))]
 KEYED = {"authorization": "Bearer k"}
 _FRAME = b"\x28\xb5\x2f\xfd"
@@ -137,18 +138,19 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
         for person in ("rosa", "another"):
             first = talk(front, person, task, retry="again")
             assert talk(front, person, task, retry="again").headers["x-kintsugi-replayed"] == "yes"
-            assert MARK in first.text
+            assert ANSWER in first.text
             say_how_it_was(front, person)
     say_much(home, people, "rosa")
     assert kintsugi("work", "--once").json["rollouts"] == 3
     kintsugi("diagnose")
     before = shown(kintsugi, "of-4")
-    assert MARK in json.dumps(before["messages"])
+    assert MARK in json.dumps(before["messages"][0])
+    assert ANSWER in json.dumps(before["messages"][1])
     assert (before["success"], before["category"] is None) == (False, False)
     assert before["evidence"], "it is found again where the key is"
     learn_from(before["rollout"])
     assert showing(home, MARK, "of-4")  # the session's name: what a client chose stands there
-    assert showing(home, MARK) == []
+    assert showing(home, MARK, ANSWER) == []
     assert showing(home, "rosa") == ["keys.db"]
     patterns = kintsugi("patterns", "--json").json
     assert kintsugi("rebuild", "--json").json["equal"] is True
@@ -166,7 +168,7 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     again = kintsugi("erase", "--person", "rosa", "--yes", "--json")
     assert (again.code, again.json["erased"], again.json["events"]) == (0, False, 0)
 
-    assert showing(home, MARK, "rosa") == []
+    assert showing(home, MARK, ANSWER, "rosa") == []
     assert looked["key"].encode() not in (home / "keys.db").read_bytes()
     live = kintsugi("rebuild", "--json").json
     assert live["equal"] is True
@@ -196,6 +198,7 @@ def test_without_sealing_the_same_words_are_found(
         say_how_it_was(front, "rosa")
     assert kintsugi("work", "--once").json["rollouts"] == 1
     assert {"log.db", "kintsugi.db"} <= set(showing(home, MARK))
+    assert "log.db" in showing(home, ANSWER)
     done = kintsugi("erase", "--person", "rosa", "--yes", "--json")
     assert (done.code, done.json["erased"], done.json["unsealed"]) == (3, False, 5)
     assert "5 events" in done.json["limits"][-1]
