@@ -61,11 +61,11 @@ async def _talk(recorder: Recorder, person: str, session: str) -> None:
 
 
 def talk(*persons: str) -> None:
-    """A session of each person, of the person's name, recorded as a gateway does."""
+    """A session of each person, recorded as a gateway does."""
     with App(load()) as app:
         recorder = Recorder(app.spool, app.blobs, app.keys)
         for person in persons:
-            asyncio.run(_talk(recorder, person, f"s-{person}"))
+            asyncio.run(_talk(recorder, person, f"s-{person[::-1]}"))
 
 
 def keys_of(home: Path) -> frozenset[str]:
