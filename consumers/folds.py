@@ -33,13 +33,11 @@ from consumers.cycles import (
     leader_claimed,
     task_rejected,
 )
-from consumers.detectors import dedup_key, diagnose
-from consumers.facts import agent_calls
+from consumers.erasures import person_erased
 from consumers.folding import Folding
+from consumers.labelling import labelled_event
 from consumers.rounds import close_round
-from consumers.rules import tool_loops
 from consumers.tables import Call, Feedback, Rollout, SessionEnd, Task, TaskPattern
-from envs.catalog import catalog
 from events.canonical import exact_json
 from events.envelope import derived_id
 from events.learning import (
@@ -50,6 +48,7 @@ from events.learning import (
     JobRequested,
     LeaderClaimed,
     PatternsDiagnosed,
+    PersonErased,
     TaskProposed,
     TaskRejected,
 )
@@ -77,9 +76,8 @@ Fold = Callable[[Folding, Any, Batch], None]
 def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
     """A rollout, labelled; and the task it attempted."""
     task = data.task
-    diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
-    messages = data.content.messages if data.content else ()
-    calls = agent_calls(messages)
+    found = labelled_event(folding.event, data)
+    labels = found.labels
     batch.stage(
         Rollout,
         {
@@ -100,16 +98,10 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
             "reward": data.reward,
             "termination": data.termination,
             "time": folding.time,
-            "messages": len(messages),
-            "tool_calls": len(calls),
-            "tool_errors": sum(call.item.failed for call in calls),
-            "malformed_calls": sum(isinstance(call.item.call.arguments, str) for call in calls),
-            "loops": len(tool_loops(calls)),
-            "category": diagnosis.category,
-            "categories": exact_json(diagnosis.categories),
-            "pivot": diagnosis.pivot if diagnosis.category else None,
-            "evidence": exact_json(diagnosis.evidence) if diagnosis.category else None,
-            "trace_key": dedup_key(data),
+            **labels.model_dump(exclude={"categories", "pivot"}),
+            "categories": exact_json(labels.categories),
+            "pivot": labels.pivot if labels.category else None,
+            "evidence": None if found.evidence is None else exact_json(found.evidence),
             "round": None,
             **folding.pointer(),
         },
@@ -287,6 +279,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     RouteChanged.TYPE: route_changed,
     AdapterMoved.TYPE: adapter_moved,
     OperatorActed.TYPE: operator_acted,
+    PersonErased.TYPE: person_erased,
 }
 """By event type. Every type has its fold: one that nobody reads is not written."""
 

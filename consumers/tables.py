@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0005"
+REVISION: Final = "0006"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -605,6 +605,22 @@ class Evaluation(Projected, table=True):
     offset: int = _offset()
 
 
+class Erasure(Projected, table=True):
+    """A person whose key is destroyed: by its id, for nothing here says who it was."""
+
+    __tablename__ = "erasures"
+    MERGE: ClassVar[Merge] = Merge.FIRST
+
+    keyid: str = _key()
+    events: int = _integer()
+    """That were sealed with it when it was destroyed."""
+    rollouts: int = _integer()
+    time: str | None = _pointer(STRING)
+    event_source: str = _pointer(STRING)
+    sequence: int = _pointer()
+    offset: int = _offset()
+
+
 class OperatorAction(Projected, table=True):
     """What a person asked for."""
 
@@ -739,7 +755,7 @@ METADATA: Final[MetaData] = SQLModel.metadata
 PROJECTED: Final[tuple[type[Projected], ...]] = (
     Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle,
     Leader, LearningCycle, Rejection, Job, Adapter, Route, ServingStep, Evaluation, OperatorAction,
-    DeadLetter,
+    Erasure, DeadLetter,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 

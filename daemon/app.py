@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from consumers import reads
     from consumers.runner import Runner
     from events.blobs import BlobStore
+    from events.bodies import Bodies
     from events.kafka import KafkaLog
+    from events.keys import KeyStore
     from events.log import Entry, EventLog
     from events.sqlite import SqliteLog
 
@@ -92,6 +94,28 @@ class App:
         from events.blobs import BlobStore
 
         return BlobStore(self.home / "blobs")
+
+    @cached_property
+    def keys(self) -> "KeyStore":
+        """The persons' keys. Raises KeysUnavailable, ConfigurationError."""
+        from events.keys import KeyStore
+
+        if self.settings.keys == self.settings.database:
+            raise ConfigurationError(
+                "privacy.keys_url is database_url; name another database, for keys are kept and "
+                "backed up apart from what they open"
+            )
+        store = KeyStore(self.settings.keys)
+        self._open.append(store.close)
+        return store
+
+    @cached_property
+    def bodies(self) -> "Bodies":
+        """What was said, for who may read it."""
+        from daemon.erasing import Opener
+        from events.bodies import Bodies
+
+        return Bodies(self.blobs, Opener(self))
 
     @cached_property
     def log(self) -> "EventLog":

@@ -70,7 +70,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         feedback_per_minute=settings.gateway.feedback_per_minute,
         ships=app.on_kafka,
     )
-    recorder = Recorder(app.spool, app.blobs)
+    recorder = Recorder(app.spool, app.blobs, app.keys if settings.privacy.seal else None)
     engines = Upstreams(upstreams(settings, urls))
     routing = Routing(
         options.alias,

@@ -8,7 +8,9 @@ A session that names a task of an environment that is known here is graded by re
 evaluation is; any other has no verdict. What was posted as feedback is none.
 
 Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
-work once. Not covered: a session whose events were trimmed from the log.
+work once. The rollout of a person's session is sealed as its calls are, with its labels in the
+head; one whose person was erased says that there was a rollout, and nothing else. Not covered: a
+session whose events were trimmed from the log.
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, func, select
 
+from consumers.labelling import labelled
 from consumers.tables import Call, Rollout, SessionEnd
 from daemon.tracing.contexts import of_session
 from envs.environment import Environment, UnknownTask
@@ -25,7 +28,8 @@ from envs.episode import Termination
 from envs.grading import VERSION, grade
 from envs.registry import UnknownEnvironment, open_environment
 from envs.task import TaskDefinition
-from events.codec import Event, attach, decode, encode
+from events.bodies import Whole
+from events.codec import Event, encode
 from events.envelope import Envelope, derived_id, parse_timestamp, timestamp
 from events.errors import KintsugiError
 from events.log import Entry, now_ms
@@ -34,11 +38,13 @@ from events.rollouts import (
     CallEnded,
     CallStarted,
     EventData,
+    Labels,
     RolloutContent,
     RolloutEnded,
     SessionEnded,
     Task,
 )
+from events.sealing import Key, keyed_digest
 from events.streams import ROLLOUTS
 from events.tracecontext import parsed
 
@@ -146,9 +152,9 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     history = History(app, connection)
     line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
     leaf = next(row for row in rows if row.call == line[-1])
-    person = history.person(leaf)
+    owner = history.owner(leaf)
     first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
-    messages = history.whole(leaf)
+    messages = () if history.erased else history.whole(leaf)
     tools = history.tools(leaf)
     data = RolloutEnded(
         rollout=end.rollout,
@@ -165,11 +171,11 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
         content=RolloutContent(messages=messages),
     )
     task = next((row.task for row in rows if row.task is not None), None)
-    if task is not None:
+    if task is not None and not history.erased:
         data = _judged(app, data, task)
     within = of_session(end.session, end.since, first)
     moment = parse_timestamp(end.time)
-    return _entry(app, data, end.rollout, moment, end.session_end, person, within.header)
+    return _entry(app, data, end.rollout, moment, end.session_end, owner, within.header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,8 @@ class History:
         self._asked: dict[str, tuple[Message, ...]] = {}
         self._tools: dict[str, tuple[str, ...]] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
+        self.erased = False
+        """Whether something that was read is of an erased person: the conversation is not whole."""
 
     def length(self, row: Row[Any]) -> int:
         """Messages of a call's conversation, its answer included."""
@@ -232,9 +240,10 @@ class History:
         """What was answered to it, one message per choice."""
         return self._answer(row)
 
-    def person(self, row: Row[Any]) -> str | None:
-        """Whose data a call is."""
-        return self._event(row, row.started_offset).envelope.person
+    def owner(self, row: Row[Any]) -> Key | str | None:
+        """Whose data a call is: by the key that sealed it, or by name where none did."""
+        found = self._whole(row, row.started_offset)
+        return None if self.erased else found.key or found.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
@@ -294,11 +303,13 @@ class History:
         return row
 
     def _event(self, row: Row[Any], offset: int) -> Event:
+        return self._whole(row, offset).event
+
+    def _whole(self, row: Row[Any], offset: int) -> Whole:
         (record,) = self._app.log.read(ROLLOUTS.name, row.partition, offset, limit=1)
-        event = decode(record)
-        if event.blob is not None:
-            event, _ = attach(event, self._app.blobs.get(event.blob.sha256))
-        return event
+        found = self._app.bodies.whole(record, arrays=False)
+        self.erased = self.erased or found.erased
+        return found
 
 
 def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
@@ -349,9 +360,12 @@ def _entry(
     event_id: str,
     time: datetime,
     cause: str | None = None,
-    person: str | None = None,
+    owner: Key | str | None = None,
     traceparent: str | None = None,
 ) -> Entry:
+    key = owner if isinstance(owner, Key) or owner is None else _key_of(app, owner)
+    if key is not None and isinstance(data, RolloutEnded):
+        data = data.model_copy(update={"labels": _labels(data, key)})
     envelope = Envelope(
         id=event_id,
         type=data.TYPE,
@@ -359,10 +373,20 @@ def _entry(
         subject=data.key(),
         time=time,
         cause=cause,
-        person=person,
+        person=owner if isinstance(owner, str) else None,
         traceparent=traceparent,
     )
-    encoded = encode(envelope, data, now_ms())
+    encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
         app.blobs.put(encoded.blob)
     return encoded.entry
+
+
+def _key_of(app: "App", person: str) -> Key | None:
+    return app.keys.of(person) if app.settings.privacy.seal else None
+
+
+def _labels(data: RolloutEnded, key: Key) -> Labels:
+    """What a fold needs to know of a rollout that it cannot read."""
+    labels = labelled(data).labels
+    return labels.model_copy(update={"trace_key": keyed_digest(key, labels.trace_key)})

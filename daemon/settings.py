@@ -520,6 +520,20 @@ class Tracing(Section):
     """Whether what was said is sent as well."""
 
 
+class Privacy(Section):
+    """What is a person's (docs/privacy.md)."""
+
+    seal: bool = True
+    """Whether what a person says is encrypted with a key of that person."""
+    keys_url: SecretStr | None = None
+    """Database of the keys; SQLite in HOME when unset. Secret because it may hold a password."""
+
+    @field_validator("keys_url", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -552,6 +566,7 @@ class Settings(BaseSettings):
     training: Training = Training()
     gateway: Gateway = Gateway()
     redaction: Redaction = Redaction()
+    privacy: Privacy = Privacy()
     sessions: Sessions = Sessions()
     serving: Serving = Serving()
     gate: Gate = Gate()
@@ -610,6 +625,15 @@ class Settings(BaseSettings):
         from consumers.database import sqlite_url  # SQLAlchemy: only where the database is used
 
         return sqlite_url(self.home / "kintsugi.db")
+
+    @property
+    def keys(self) -> str:
+        """The URL of the key store."""
+        if self.privacy.keys_url is not None:
+            return self.privacy.keys_url.get_secret_value()
+        from consumers.database import sqlite_url
+
+        return sqlite_url(self.home / "keys.db")
 
 
 @dataclass(frozen=True, slots=True)
@@ -776,7 +800,10 @@ def _explain(error: ValidationError) -> str:
         return f"setting {name} is unknown; {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     # What is wrong with an engine may be the whole entry, its key included.
-    starts = ("database_url", "upstreams", "controller.analyzer.api_key", "tracing.headers")
+    starts = (
+        "database_url", "privacy.keys_url", "upstreams", "controller.analyzer.api_key",
+        "tracing.headers",
+    )  # fmt: skip
     secret = "password" in name or name.startswith(starts)
     value = "" if secret else f" (got {str(problem.get('input'))[:80]!r})"
     return f"setting {name}: {message}{value}; see docs/configuration.md"

@@ -4,13 +4,14 @@ The projection holds labels and counts; the conversation itself is only in the l
 that the rollout's row names.
 """
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from events.blobs import BlobStore
-from events.canonical import canonical_json
-from events.codec import attach, decode
+from consumers.labelling import labelled
+from events.bodies import Bodies
+from events.canonical import canonical_json, exact_json
 from events.errors import BadRecord, KintsugiError
 from events.log import EventLog
 from events.messages import Action, ExecutedCall, Message, executed_calls
@@ -36,6 +37,10 @@ class Transcript:
 
     row: "RolloutRow"
     data: RolloutEnded
+    sealed: bool = False
+    """Whether it is a person's: what is said about it must not be written unsealed."""
+    erased: bool = False
+    """Whether its person was erased: nobody can read what was said."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -74,21 +79,25 @@ def find(connection: "Connection", given: str) -> "RolloutRow":
     return found
 
 
-def read(row: "RolloutRow", log: EventLog, blobs: BlobStore) -> Transcript:
-    """The rollout's event from the log, its body from its blob where it has one."""
+def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
+    """The rollout's event from the log. No table holds the evidence of a sealed one, so it is
+    found again."""
     place = f"{ROLLOUTS.name}/{row.partition}@{row.offset}"
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     if not records or records[0].offset != row.offset:
         raise BadRecord(f"{place} holds no event, rollout {row.line.rollout} should be there")
-    event = decode(records[0])
-    if event.blob is not None:
-        event, _ = attach(event, blobs.get(event.blob.sha256))
+    whole = bodies.whole(records[0], arrays=False)
+    event = whole.event
     if not isinstance(event.data, RolloutEnded) or event.data.rollout != row.line.rollout:
         raise BadRecord(
             f"{place} holds {event.envelope.type} {event.envelope.id}, rollout {row.line.rollout} "
             "should be there; this is another log than the one that was folded"
         )
-    return Transcript(row, event.data)
+    if whole.key is not None:
+        found = labelled(event.data).evidence
+        evidence = None if found is None else json.loads(exact_json(found))
+        row = replace(row, evidence=evidence)
+    return Transcript(row, event.data, event.envelope.keyid is not None, whole.erased)
 
 
 def same_call(action: Action, call: ExecutedCall) -> bool:

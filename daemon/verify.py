@@ -13,13 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from events.blobs import BlobStore
-from events.codec import arrays_of, attach, decode
+from events.bodies import Bodies
 from events.errors import KintsugiError
 from events.log import EventLog, Record, read_all
 from events.registry import UnknownType
 from events.sqlite import SqliteLog
-from events.streams import ROLLOUTS, STREAMS
+from events.streams import STREAMS
 
 if TYPE_CHECKING:
     from daemon.health import Folded
@@ -51,7 +50,7 @@ class _Sequences:
 
 
 def verify(
-    log: EventLog, blobs: BlobStore, reached: "Folded", progress: Callable[[int], None]
+    log: EventLog, bodies: Bodies, reached: "Folded", progress: Callable[[int], None]
 ) -> Verified:
     """Read everything up to the log's end as it is now; `reached` is how far it was folded."""
     found = Verified()
@@ -61,7 +60,7 @@ def verify(
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
             try:
-                _partition(log, blobs, stream, partition, start, ends[partition], found, progress)
+                _partition(log, bodies, stream, partition, start, ends[partition], found, progress)
             except KintsugiError as error:
                 # A partition that cannot be read on is a finding; the others are still looked at.
                 found.problems.append(str(error))
@@ -71,7 +70,7 @@ def verify(
 
 def _partition(
     log: EventLog,
-    blobs: BlobStore,
+    bodies: Bodies,
     stream: str,
     partition: int,
     start: int,
@@ -85,7 +84,7 @@ def _partition(
             first = record.sequence if start > 0 else 0
             sources.setdefault(record.source, _Sequences(first, first)).add(record.sequence)
             try:
-                _record(record, blobs)
+                _record(record, bodies)
             except KintsugiError as error:
                 found.problems.append(f"{stream}/{partition}@{record.offset}: {error}")
         found.events += len(page)
@@ -98,16 +97,11 @@ def _partition(
             )
 
 
-def _record(record: Record, blobs: BlobStore) -> None:
+def _record(record: Record, bodies: Bodies) -> None:
     try:
-        event = decode(record)
+        bodies.whole(record)
     except UnknownType:
         return  # written for another projection, and skipped by every fold
-    if record.stream != ROLLOUTS.name:
-        return
-    arrays_of(record.value)
-    if event.blob is not None:
-        attach(event, blobs.get(event.blob.sha256))
 
 
 def _positions(log: EventLog, reached: "Folded") -> list[str]:

@@ -6,6 +6,7 @@
     cycles      their adapters staged, evaluated, given their first sessions
     replicas    brought to what routes want; where they serve another base, routes move there
     gateways    the rows of those that were killed are taken out
+    keys        those of erased persons that came back with a backup are destroyed again
 
 Each part asks the tables what there is to do, so that a round that was cut short is made up for by
 the next one, and two workers at once do the work once.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from consumers import database, gateways
 from consumers.standing import called_off_jobs
 from daemon.cycles import Cycles
+from daemon.erasing import sweep
 from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.training import advance
 from daemon.serving.bases import move
@@ -75,6 +77,7 @@ class Worker:
         worked.routed = [one.alias for one in self._guards.watch(self._clock())]
         worked.told = [*self._advance_jobs(), *self._cycles.bring_on()]
         self._forget_gateways()
+        sweep(self._app)
         try:
             with acting(self._app.home, patience=0):
                 worked.routed += [route.alias for route in move(self._app, self._fleet)]

@@ -9,7 +9,11 @@ A decision (stream `learning`) is plain JSON. What the agent did (stream `rollou
 
 With flag BLOB the body (content and arrays) is not here but in a content-addressed blob: the head
 is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob, so a missing one
-cannot change a projection; whoever needs the body reads it with `blobs.py` and `attach`.
+cannot change a projection; whoever needs the body reads it with `bodies.py`.
+
+With flag SEALED the body, with the fields of the head that its type names `PRIVATE`, is encrypted
+with the key that the header `ce_keyid` names: the second section, or the blob, is what `sealing.py`
+made of it, and `ce_person` is not written. No fold opens it.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """
@@ -19,8 +23,8 @@ import json
 import struct
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final
@@ -33,6 +37,7 @@ from events.errors import BadRecord, BlobError, TooLarge
 from events.log import Entry, Record
 from events.registry import REGISTRY, Registry, first_problem
 from events.rollouts import EventData
+from events.sealing import Key, seal, unseal
 from events.streams import (
     MAX_DECODED_BYTES,
     MAX_INLINE_BODY_BYTES,
@@ -46,6 +51,7 @@ PLAIN: Final = "application/json"
 _MAGIC: Final = b"kg"
 _LAYOUT: Final = 1
 _BLOB: Final = 1
+_SEALED: Final = 2
 _FRAME: Final = struct.Struct("<2sBBIII")
 _BLOB_REFERENCE: Final = struct.Struct("<32sQ")
 _LENGTH: Final = struct.Struct("<I")
@@ -72,6 +78,8 @@ class Event:
     envelope: Envelope
     data: EventData
     blob: BlobReference | None = None
+    sealed: bool = False
+    """Whether its content, arrays and private fields are still encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +97,28 @@ class _Sections:
     content: bytes = b""
     arrays: bytes = b""
     blob: BlobReference | None = field(default=None)
+    sealed: bool = False
 
 
 def encode(
-    envelope: Envelope, data: EventData, recorded_ms: int, arrays: Arrays | None = None
+    envelope: Envelope,
+    data: EventData,
+    recorded_ms: int,
+    arrays: Arrays | None = None,
+    owner: Key | None = None,
 ) -> Encoded:
-    """The stored form of an event; raises TooLarge when even its head does not fit a record."""
+    """The stored form of an event, sealed for its owner where it has one.
+
+    Raises TooLarge when even its head does not fit a record.
+    """
     stream = STREAMS[data.STREAM]
     framed = stream.name == "rollouts"
     blob: bytes | None = None
     reference: BlobReference | None = None
+    if owner is not None:
+        envelope = replace(envelope, person=None, keyid=owner.id)
     if framed:
-        value, blob = _frame(data, arrays or {})
+        value, blob = _frame(data, arrays or {}, _sealing(owner, _context(envelope)))
         if blob is not None:
             reference = BlobReference(sha256(blob).hexdigest(), len(blob))
     else:
@@ -145,9 +163,9 @@ def decode_value(
     if record.stream == "rollouts":
         sections = _split(record.value)
         data = registry.parse(envelope.type, envelope.version, _inflate(sections.head, "head"))
-        if content and sections.content:
+        if content and sections.content and not sections.sealed:
             data = _with_content(data, sections.content)
-        return Event(envelope, data, sections.blob)
+        return Event(envelope, data, sections.blob, sections.sealed)
     data = registry.parse(envelope.type, envelope.version, record.value)
     return Event(envelope, data)
 
@@ -163,8 +181,40 @@ def blob_of(value: bytes) -> BlobReference | None:
     return _split(value).blob
 
 
+def sealed_of(value: bytes) -> bytes:
+    """The encrypted body of a framed value; empty where it lies in a blob or is not sealed."""
+    sections = _split(value)
+    return sections.content if sections.sealed else b""
+
+
+def opened(event: Event, sealed: bytes, key: Key) -> tuple[Event, dict[str, "array.array[Any]"]]:
+    """A sealed event as it was before, and its arrays; raises BadRecord for what the key did not
+    seal."""
+    content, arrays = _parted(unseal(key, sealed, _context(event.envelope)))
+    said = json.loads(_inflate(content, "content"))
+    data = event.data
+    if said["head"]:
+        stored = json.loads(data.model_dump_json()) | said["head"]
+        data = type(data).model_validate_json(json.dumps(stored))
+    if said["content"] is not None:
+        parsed = _content_model(type(data)).model_validate(said["content"])
+        data = data.model_copy(update={"content": parsed})
+    envelope = replace(event.envelope, person=key.person)
+    return Event(envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
+
+
 def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any]"]]:
     """`event` with the content of its blob, and the blob's arrays."""
+    check_blob(event, body)
+    if event.sealed:
+        raise BlobError(f"the blob of event {event.envelope.id} is sealed; open it with its key")
+    content, arrays = _parted(body)
+    data = _with_content(event.data, content) if content else event.data
+    return Event(event.envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
+
+
+def check_blob(event: Event, body: bytes) -> None:
+    """Refuse bytes that are not those of the event's blob."""
     if event.blob is None:
         raise BlobError(f"event {event.envelope.id} names no blob; its body is in its record")
     digest = sha256(body).hexdigest()
@@ -173,23 +223,35 @@ def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any
             f"blob {event.blob.sha256} of event {event.envelope.id} holds other bytes ({digest}); "
             "restore it from a copy"
         )
-    length = _LENGTH.unpack_from(body)[0]
-    content = body[_LENGTH.size : _LENGTH.size + length]
-    arrays = body[_LENGTH.size + length :]
-    data = _with_content(event.data, content) if content else event.data
-    return Event(event.envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
 
 
-def _frame(data: EventData, arrays: Arrays) -> tuple[bytes, bytes | None]:
+def _parted(body: bytes) -> tuple[bytes, bytes]:
+    """Content and arrays of a body."""
+    begin = _LENGTH.size
+    end = begin + _LENGTH.unpack_from(body)[0]
+    return body[begin:end], body[end:]
+
+
+def _context(envelope: Envelope) -> str:
+    """What a sealed body belongs to."""
+    return f"{envelope.type} {envelope.id}"
+
+
+def _frame(
+    data: EventData, arrays: Arrays, sealing: Callable[[bytes], bytes] | None = None
+) -> tuple[bytes, bytes | None]:
     """The framed value, and the body if it must become a blob."""
-    head = _zstd.compress(data.model_dump_json().encode())
     content_model: BaseModel | None = getattr(data, "content", None)
+    private = {name: getattr(data, name) for name in data.PRIVATE}
+    packed = _zstd.compress(_pack_arrays(arrays)) if arrays else b""
+    if sealing is not None and (content_model is not None or packed or any(private.values())):
+        return _sealed_frame(data, content_model, packed, sealing)
+    head = _zstd.compress(data.model_dump_json().encode())
     content = (
         _zstd.compress(content_model.model_dump_json(exclude_defaults=True).encode())
         if content_model is not None
         else b""
     )
-    packed = _zstd.compress(_pack_arrays(arrays)) if arrays else b""
     if len(content) + len(packed) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, 0, len(head), len(content), len(packed))
         return frame + head + content + packed, None
@@ -198,21 +260,48 @@ def _frame(data: EventData, arrays: Arrays) -> tuple[bytes, bytes | None]:
     return frame + head + _BLOB_REFERENCE.pack(sha256(body).digest(), len(body)), body
 
 
+def _sealing(owner: Key | None, context: str) -> Callable[[bytes], bytes] | None:
+    return None if owner is None else lambda body: seal(owner, body, context)
+
+
+def _sealed_frame(
+    data: EventData,
+    content_model: BaseModel | None,
+    packed: bytes,
+    sealing: Callable[[bytes], bytes],
+) -> tuple[bytes, bytes | None]:
+    """The same, with everything but the head's public fields encrypted."""
+    private = set(data.PRIVATE)
+    head = _zstd.compress(data.model_dump_json(exclude=private).encode())
+    kept = data.model_dump_json(include=private, exclude_defaults=True)
+    said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+    content = _zstd.compress(f'{{"head":{kept},"content":{said}}}'.encode())
+    body = sealing(_LENGTH.pack(len(content)) + content + packed)
+    if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
+        frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)
+        return frame + head + body, None
+    frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED | _BLOB, len(head), 0, 0)
+    return frame + head + _BLOB_REFERENCE.pack(sha256(body).digest(), len(body)), body
+
+
 def _split(value: bytes) -> _Sections:
     if len(value) < _FRAME.size:
         raise BadRecord(f"value of {len(value)} bytes is shorter than a frame's {_FRAME.size}")
     magic, layout, flags, head, content, arrays = _FRAME.unpack_from(value)
-    if magic != _MAGIC or layout != _LAYOUT or flags not in (0, _BLOB):
+    if magic != _MAGIC or layout != _LAYOUT or flags & ~(_BLOB | _SEALED):
         raise BadRecord(f"value does not start with a frame of layout {_LAYOUT}: {value[:4]!r}")
-    at = _FRAME.size
-    expected = at + head + (_BLOB_REFERENCE.size if flags else content + arrays)
+    at, sealed = _FRAME.size, bool(flags & _SEALED)
+    expected = at + head + (_BLOB_REFERENCE.size if flags & _BLOB else content + arrays)
     if len(value) != expected:
         raise BadRecord(f"value of {len(value)} bytes, its frame announces {expected}")
-    if flags:
+    if flags & _BLOB:
         digest, size = _BLOB_REFERENCE.unpack_from(value, at + head)
-        return _Sections(value[at : at + head], blob=BlobReference(digest.hex(), size))
+        reference = BlobReference(digest.hex(), size)
+        return _Sections(value[at : at + head], blob=reference, sealed=sealed)
     middle = at + head + content
-    return _Sections(value[at : at + head], value[at + head : middle], value[middle:])
+    return _Sections(
+        value[at : at + head], value[at + head : middle], value[middle:], sealed=sealed
+    )
 
 
 class _Zstd(threading.local):

@@ -9,6 +9,7 @@
     JobRequested        a training run, with everything that its result depends on
     JobEnded            what became of it
     CycleEnded          how the cycle came out
+    PersonErased        nobody can read any more what a person said
 
 Adapters and routes follow (serving.py). All are plain JSON without sections, so that `kcat` and
 `psql` can read them.
@@ -276,3 +277,17 @@ class CycleEnded(Decision):
     cycle: Id
     outcome: CycleOutcome
     reason: Reason
+
+
+class PersonErased(Decision):
+    """The key of a person is destroyed, here and wherever a copy of it comes back. Says nothing of
+    who it was."""
+
+    TYPE: ClassVar[str] = "PersonErased"
+
+    keyid: Name
+    """Of the key; events name it in the header `ce_keyid`."""
+    events: Count = 0
+    """That were sealed with it so far, in the log that was looked at."""
+    rollouts: Count = 0
+    """That are among them."""

@@ -22,6 +22,7 @@ from events.learning import (
     JobRequested,
     LeaderClaimed,
     PatternsDiagnosed,
+    PersonErased,
     TaskProposed,
     TaskRejected,
 )
@@ -134,5 +135,6 @@ REGISTRY: Final = Registry.of(
         RouteChanged,
         AdapterMoved,
         OperatorActed,
+        PersonErased,
     )
 )

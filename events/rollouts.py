@@ -42,6 +42,9 @@ class EventData(Frozen):
     TYPE: ClassVar[str]
     VERSION: ClassVar[int] = 1
     STREAM: ClassVar[str]
+    PRIVATE: ClassVar[tuple[str, ...]] = ()
+    """Fields that may hold what somebody said: sealed with the content where the event is a
+    person's, and at their defaults for who cannot open it."""
 
     def key(self) -> str:
         """What orders and places the event: events of one key are in one partition."""
@@ -66,6 +69,22 @@ class Task(Frozen):
     """sha256 of the full task definition as it was when the rollout was graded."""
 
 
+class Labels(Frozen):
+    """What the rules say of a rollout whose words are sealed, by who could still read them."""
+
+    messages: Count
+    tool_calls: Count
+    tool_errors: Count
+    malformed_calls: Count
+    loops: Count
+    category: Name | None = None
+    """The primary one; None where it did not fail, or nobody judged."""
+    categories: tuple[Name, ...] = ()
+    pivot: str
+    trace_key: str
+    """Keyed digest of the task and the tool-call trace: equal for the same calls of one person."""
+
+
 class RolloutContent(Frozen):
     """What was said in a rollout."""
 
@@ -77,6 +96,7 @@ class RolloutEnded(EventData):
 
     TYPE: ClassVar[str] = "RolloutEnded"
     STREAM: ClassVar[str] = "rollouts"
+    PRIVATE: ClassVar[tuple[str, ...]] = ("reason",)
 
     rollout: Id
     alias: Name
@@ -113,6 +133,8 @@ class RolloutEnded(EventData):
     """Its calls in order; their events hold the tokens."""
     forks: tuple[str, ...] = ()
     """Calls that left the main line (a compaction, a rewritten system prompt)."""
+    labels: Labels | None = None
+    """Of a sealed rollout, which no fold can read; None for any other."""
 
     content: RolloutContent | None = Field(default=None, exclude=True)
 
@@ -134,6 +156,7 @@ class CallStarted(EventData):
 
     TYPE: ClassVar[str] = "CallStarted"
     STREAM: ClassVar[str] = "rollouts"
+    PRIVATE: ClassVar[tuple[str, ...]] = ("sampling",)
 
     call: Id
     session: Id
@@ -183,6 +206,7 @@ class CallEnded(EventData):
 
     TYPE: ClassVar[str] = "CallEnded"
     STREAM: ClassVar[str] = "rollouts"
+    PRIVATE: ClassVar[tuple[str, ...]] = ("finish_reason", "untrainable_because", "error")
 
     call: Id
     session: Id
@@ -234,6 +258,7 @@ class FeedbackReceived(EventData):
 
     TYPE: ClassVar[str] = "FeedbackReceived"
     STREAM: ClassVar[str] = "rollouts"
+    PRIVATE: ClassVar[tuple[str, ...]] = ("tags",)
 
     session: Id
     call: str | None = None

@@ -53,7 +53,7 @@ def show(
     with cli.app() as app:
         letter = at(_letters(app), stream, place)
         record = record_of(letter, app.readable_log)
-        line = event_line(record, app.blobs, tokens=False)
+        line = event_line(record, app.bodies, tokens=False)
     document: dict[str, Any] = {
         **asdict(letter),
         "key": record.key,

@@ -10,7 +10,7 @@ from daemon.cli.command import DONE, FAILED, Cli, command, noun
 from daemon.cli.output import plain, table
 
 if TYPE_CHECKING:
-    from events.blobs import BlobStore
+    from events.bodies import Bodies
     from events.log import EventLog, Record
 
 group = noun("log", "The events themselves.")
@@ -59,7 +59,7 @@ def cat(
             check_bounds(stream, partition, offset, starts[partition], ends[partition])
             for page in read_all(log, stream, partition, offset, ends[partition]):
                 for record in page:
-                    cli.out.document(event_line(record, app.blobs, tokens))
+                    cli.out.document(event_line(record, app.bodies, tokens))
 
 
 @command(group)
@@ -80,13 +80,13 @@ def tail(
         log = app.readable_log
         cursor = dict(enumerate(log.end(stream)))
         for record in _newest(log, stream, number, cursor):
-            _print_event(cli, record, app.blobs, tokens)
+            _print_event(cli, record, app.bodies, tokens)
         while follow:
             sys.stdout.flush()
             log.wait({(stream, p): offset for p, offset in cursor.items()}, _WAIT_SECONDS)
             for partition in cursor:
                 for record in log.read(stream, partition, cursor[partition]):
-                    _print_event(cli, record, app.blobs, tokens)
+                    _print_event(cli, record, app.bodies, tokens)
                     cursor[partition] = record.offset + 1
 
 
@@ -101,7 +101,7 @@ def verify(cli: Cli) -> int:
             reached = folded(connection)
         log = app.readable_log
         with cli.out.progress("Reading", events_in(log)) as advance:
-            found = verify_log(log, app.blobs, reached, advance)
+            found = verify_log(log, app.bodies, reached, advance)
     if cli.out.json:
         cli.out.document({"ok": found.ok, "events": found.events, "problems": found.problems})
     else:
@@ -111,7 +111,7 @@ def verify(cli: Cli) -> int:
     return DONE if found.ok else FAILED
 
 
-def event_line(record: "Record", blobs: "BlobStore", tokens: bool) -> dict[str, Any]:
+def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, Any]:
     """An event as promised; what cannot be read has data null and says why in `error`."""
     from events.envelope import from_headers, timestamp
     from events.errors import KintsugiError
@@ -135,30 +135,29 @@ def event_line(record: "Record", blobs: "BlobStore", tokens: bool) -> dict[str, 
         line["id"], line["type"], line["version"] = envelope.id, envelope.type, envelope.version
         line["time"] = None if envelope.time is None else timestamp(envelope.time)
         line["subject"], line["cause"] = envelope.subject, envelope.cause
-        _fill_data(line, record, blobs, tokens)
+        _fill_data(line, record, bodies, tokens)
     except KintsugiError as error:
         line["error"] = str(error)
     return line
 
 
-def _fill_data(line: dict[str, Any], record: "Record", blobs: "BlobStore", tokens: bool) -> None:
+def _fill_data(line: dict[str, Any], record: "Record", bodies: "Bodies", tokens: bool) -> None:
     """Head, then content, then arrays: what comes before a broken part is still shown."""
-    from events.codec import arrays_of, attach, decode
+    from events.codec import decode
 
-    event = decode(record)
-    line["data"] = event.data.model_dump(mode="json")
-    arrays = arrays_of(record.value) if tokens and record.stream == "rollouts" else {}
-    if event.blob is not None:
-        event, arrays = attach(event, blobs.get(event.blob.sha256))
-    content = getattr(event.data, "content", None)
+    line["data"] = decode(record).data.model_dump(mode="json")
+    found = bodies.whole(record, arrays=tokens)
+    if found.erased:
+        line["erased"] = True
+    content = getattr(found.event.data, "content", None)
     if content is not None:
-        line["data"] |= content.model_dump(mode="json")
+        line["data"] = found.event.data.model_dump(mode="json") | content.model_dump(mode="json")
     if tokens:
-        line["data"] |= {name: list(values) for name, values in arrays.items()}
+        line["data"] |= {name: list(values) for name, values in found.arrays.items()}
 
 
-def _print_event(cli: Cli, record: "Record", blobs: "BlobStore", tokens: bool) -> None:
-    line = event_line(record, blobs, tokens)
+def _print_event(cli: Cli, record: "Record", bodies: "Bodies", tokens: bool) -> None:
+    line = event_line(record, bodies, tokens)
     if cli.out.json or tokens:
         cli.out.document(line)
     else:

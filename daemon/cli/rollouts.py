@@ -119,11 +119,13 @@ def show(
     with cli.app() as app:
         with app.reading() as connection:
             row = find(connection, rollout)
-        transcript = read(row, app.readable_log, app.blobs)
+        transcript = read(row, app.readable_log, app.bodies)
     if cli.out.json:
         cli.out.document(_document(transcript))
         return
     cli.out.show(_head(transcript), "")
+    if transcript.erased:
+        cli.out.hint("what was said is erased: its person's key was destroyed")
     if transcript.row.evidence:
         cli.out.show(_heading("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
     cli.out.show(
@@ -148,6 +150,7 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
         "pivot": row.pivot,
         "evidence": row.evidence,
         "round": row.round,
+        "erased": transcript.erased,
         "instruction": transcript.data.task.instruction if transcript.data.task else None,
         "messages": [
             message.model_dump(mode="json", exclude_defaults=True)

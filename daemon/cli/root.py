@@ -19,6 +19,7 @@ from daemon.cli import (
     dlq,
     doctor,
     environments,
+    erase,
     evaluation,
     explain,
     gateway,
@@ -71,7 +72,7 @@ def root(
 
 for module in (
     importing, evaluation, diagnose, patterns, status, rebuild, replaying, comparing, whatif,
-    doctor, gateway, roles, trace, up, explain,
+    doctor, gateway, roles, trace, up, explain, erase,
 ):  # fmt: skip
     module.register(app)
 for module in (

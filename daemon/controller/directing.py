@@ -132,10 +132,13 @@ def _analysis(
 
 
 def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:
-    """None for one whose event was trimmed: the analyzer sees the others."""
+    """None for one whose event was trimmed; and for a person's: what a model says of it would stand
+    unsealed in the log."""
     try:
-        found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.blobs)
+        found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
     except LogTruncated:
+        return None
+    if found.sealed:
         return None
     task = found.data.task
     return Shown(

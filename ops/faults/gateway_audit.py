@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from events.codec import decode
+from consumers.database import sqlite_url
+from events.blobs import BlobStore
+from events.bodies import Bodies
 from events.errors import BadRecord
+from events.keys import KeyStore
 from events.messages import Message
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
 from events.sqlite import SqliteLog
@@ -115,13 +118,16 @@ def read(home: Path) -> Book:
     """All of a home's log."""
     book = Book()
     log = SqliteLog(home / "log.db", read_only=True)
+    keys = KeyStore(sqlite_url(home / "keys.db"))
+    bodies = Bodies(BlobStore(home / "blobs"), keys.find)
     try:
         book.problems = log.check()
         for stream, partition, end in _partitions(log):
             for offset in range(0, end, _PORTION):
                 for record in log.read(stream, partition, offset, _PORTION, 1 << 40):
-                    _enter(book, record)
+                    _enter(book, bodies, record)
     finally:
+        keys.close()
         log.close()
     return book
 
@@ -148,9 +154,9 @@ def _partitions(log: SqliteLog) -> Iterator[tuple[str, int, int]]:
             yield stream, partition, end
 
 
-def _enter(book: Book, record: Any) -> None:
+def _enter(book: Book, bodies: Bodies, record: Any) -> None:
     try:
-        event = decode(record)
+        event = bodies.whole(record).event
     except BadRecord:
         book.unreadable += 1
         return

@@ -4,7 +4,8 @@ The newest records of each partition are read and the conversations in them put 
 by call from their parents on, so that unnamed calls find their session and calls of a long
 conversation store what is new. Text that a rule replaced has no digest of what was said: such a
 call, and whatever goes on from it, stays unknown but for its session, and the next call of it is
-stored whole. So is one whose parent lies before what is read, or whose body lies in a blob.
+stored whole. So is one whose parent lies before what is read, whose body lies in a blob, or that is
+sealed with a key that is gone.
 
 Guarantee: bounded in records and seconds; what is not found again costs a longer record or,
 unnamed, a session too many, never a parent whose stored messages are others. Blocking; raises
@@ -17,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from events.codec import Event, decode
+from events.codec import Event, decode, opened, sealed_of
 from events.errors import BadRecord, SchemaAhead
 from events.log import Record
 from events.messages import Message
 from events.rollouts import CallEnded, CallStarted
+from events.sealing import Keys
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
 from producers.gateway.routes import is_shadow
@@ -45,11 +47,12 @@ def remembered(
     most: int = MAX_RECORDS,
     seconds: float = MAX_SECONDS,
     also: Callable[[Event], None] = lambda _: None,
+    keys: Keys | None = None,
 ) -> Sessions:
     """The sessions of the newest calls, as far as they are read when it is `given_up`. `also` is
     told each event that is read."""
     deadline = time.monotonic() + seconds
-    memory = _Memory(also)
+    memory = _Memory(also, keys)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
     partitions = [
         _newest(spool, partition, max(start, end - most), end)
@@ -91,14 +94,15 @@ class _Known:
 class _Memory:
     """Records, each after those of its session before it, and what is known from them."""
 
-    def __init__(self, also: Callable[[Event], None]) -> None:
+    def __init__(self, also: Callable[[Event], None], keys: Keys | None) -> None:
         self.sessions = Sessions()
         self._also = also
+        self._keys = keys
         self._calls: dict[str, _Known] = {}
 
     def take(self, record: Record) -> None:
         try:
-            event = decode(record)
+            event = self._opened(decode(record), record)
         except (BadRecord, SchemaAhead):
             return  # a dead letter of the fold, and none of ours
         self._also(event)
@@ -107,9 +111,16 @@ class _Memory:
         elif isinstance(event.data, CallEnded):
             self._ended(event, event.data)
 
+    def _opened(self, event: Event, record: Record) -> Event:
+        """The event with what was said in it, as far as that is at hand."""
+        if not event.sealed or event.blob or self._keys is None:
+            return event
+        key = self._keys.find(event.envelope.keyid or "")
+        return event if key is None else opened(event, sealed_of(record.value), key)[0]
+
     def _started(self, event: Event, data: CallStarted) -> None:
         self.sessions.placed(data.call, data.session)
-        conversation = None if event.blob else self._conversation(data)
+        conversation = None if event.blob or event.sealed else self._conversation(data)
         if conversation is None or not len(conversation):
             return
         self._calls[data.call] = _Known((data.client, event.envelope.person), conversation)
@@ -118,7 +129,13 @@ class _Memory:
     def _ended(self, event: Event, data: CallEnded) -> None:
         known = self._calls.get(data.call)
         messages = data.content.messages if data.content else ()
-        if known is None or data.outcome != "completed" or event.blob or not messages:
+        if (
+            known is None
+            or data.outcome != "completed"
+            or event.blob
+            or event.sealed
+            or not messages
+        ):
             return
         if _is_replaced(messages[:1]):
             return

@@ -1,22 +1,26 @@
 """From what happened to the log: events of the gateway, appended and made safe (call -> spool).
 
 Guarantee: `append` returns when the event is in the spool for good (one fsync for all that wait
-for it at the same time), and raises when it is not. It never blocks the loop it runs on.
+for it at the same time), and raises when it is not. It never blocks the loop it runs on. What is a
+person's is sealed with that person's key before anything is written, receipts included.
 """
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from events.blobs import BlobStore
 from events.codec import Arrays, Encoded, encode
 from events.envelope import Envelope, minted_id, utc_now
+from events.keys import KeyStore
 from events.log import Entry, Place, Record, now_ms
 from events.rollouts import EventData
+from events.sealing import Key
 from events.sqlite_receipts import Receipt
+from producers.gateway.sealed_receipts import opened_receipt, sealed_receipt
 
 
 class Spool(Protocol):
@@ -71,9 +75,16 @@ class About:
 class Recorder:
     """Appends events of the gateway."""
 
-    def __init__(self, spool: Spool, blobs: BlobStore) -> None:
+    def __init__(self, spool: Spool, blobs: BlobStore, keys: KeyStore | None = None) -> None:
+        """Without `keys` nothing is sealed."""
         self.spool = spool
+        self.keys = keys
         self._blobs = blobs
+
+    def receipt(self, key: str) -> bytes | None:
+        """What was remembered under a key; None where its person was erased. Blocking."""
+        found = self.spool.receipt(key)
+        return found if found is None else opened_receipt(found, key, self.keys)
 
     async def append(
         self,
@@ -86,8 +97,9 @@ class Recorder:
         receipt: Receipt | None = None,
     ) -> str:
         """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
-        encoded = _encoded(data, about, id or minted_id(), cause, arrays)
-        await self._safe([encoded], receipt)
+        owner = await self._owner(about)
+        encoded = _encoded(data, about, id or minted_id(), cause, arrays, owner)
+        await self._safe([encoded], receipt, owner)
         return encoded.id
 
     async def append_all(
@@ -97,15 +109,27 @@ class Recorder:
         receipt: Receipt | None = None,
     ) -> None:
         """The same for several (id, cause, what is said), of which the log gets all or none."""
-        found = [_encoded(data, about, event, cause, None) for event, cause, data in events]
-        await self._safe(found, receipt)
+        owner = await self._owner(about)
+        found = [_encoded(data, about, event, cause, None, owner) for event, cause, data in events]
+        await self._safe(found, receipt, owner)
 
-    async def _safe(self, found: Sequence["_Ready"], receipt: Receipt | None) -> None:
+    async def _safe(
+        self, found: Sequence["_Ready"], receipt: Receipt | None, owner: Key | None
+    ) -> None:
+        if receipt is not None and owner is not None:
+            receipt = replace(receipt, value=sealed_receipt(receipt, owner))
         for one in found:
             if one.encoded.blob is not None:
                 await asyncio.to_thread(self._blobs.put, one.encoded.blob)
         entries = [one.encoded.entry for one in found]
         await asyncio.wrap_future(self.spool.begin_append(entries, receipt))
+
+    async def _owner(self, about: About) -> Key | None:
+        """The key of whose data it is, durable; most calls find it in memory."""
+        if about.person is None or self.keys is None:
+            return None
+        known = self.keys.known(about.person)
+        return known or await asyncio.to_thread(self.keys.of, about.person)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +141,12 @@ class _Ready:
 
 
 def _encoded(
-    data: EventData, about: About, event: str, cause: str | None, arrays: Arrays | None
+    data: EventData,
+    about: About,
+    event: str,
+    cause: str | None,
+    arrays: Arrays | None,
+    owner: Key | None,
 ) -> _Ready:
     envelope = Envelope(
         id=event,
@@ -129,4 +158,4 @@ def _encoded(
         person=about.person,
         traceparent=about.traceparent,
     )
-    return _Ready(event, encode(envelope, data, now_ms(), arrays))
+    return _Ready(event, encode(envelope, data, now_ms(), arrays, owner))

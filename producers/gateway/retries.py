@@ -30,6 +30,7 @@ from events.canonical import exact_json, sha256
 from events.errors import LogError
 from events.sqlite_receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.redaction import Kept
+from producers.gateway.sealed_receipts import MAX_OVERHEAD_BYTES
 from producers.gateway.wire import Refused, bad_request, encoded
 
 MAX_BODY_BYTES: Final = 16 << 20
@@ -75,7 +76,7 @@ def receipt(
     if because is None and len(body) > MAX_BODY_BYTES:
         because = _TOO_LARGE
     value = _packed(keyed, headers, b"" if because else body, because)
-    if len(value) > MAX_RECEIPT_BYTES:
+    if len(value) > MAX_RECEIPT_BYTES - MAX_OVERHEAD_BYTES:
         value = _packed(keyed, headers, b"", _TOO_LARGE)
     return Receipt(keyed.key, value)
 

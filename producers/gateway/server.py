@@ -118,7 +118,7 @@ class Gateway:
         the gateway answers for others, who let in whom they like."""
         self._options = options
         self._redaction = redaction or Redaction()
-        self._retries = Retries(recorder.spool, options.timeout_seconds)
+        self._retries = Retries(recorder, options.timeout_seconds)
         self._upstreams = upstreams
         self._keyring = keyring
         self._rate = Rate(options.feedback_per_minute)
@@ -202,7 +202,9 @@ class Gateway:
         """Know again what was known before a restart."""
         spool, routing = self.desk.recorder.spool, self.desk.routing
         answered = Answered(routing.no_stays(), routing.clock(), utc_now())
-        recall = partial(remembered, spool, given_up.is_set, also=answered.take)
+        recall = partial(
+            remembered, spool, given_up.is_set, also=answered.take, keys=self.desk.recorder.keys
+        )
         try:
             earlier = await asyncio.to_thread(recall)
         except LogError as error:

@@ -20,6 +20,7 @@ from events.learning import (
     Mastered,
     PatternFinding,
     PatternsDiagnosed,
+    PersonErased,
     Quota,
     TaskProposed,
     TaskRejected,
@@ -34,6 +35,7 @@ from events.rollouts import (
     EventData,
     FeedbackContent,
     FeedbackReceived,
+    Labels,
     RolloutContent,
     RolloutEnded,
     SessionEnded,
@@ -138,6 +140,11 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
         write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
         calls=("call-1", "call-2"), forks=("call-2",),
+        labels=Labels(
+            messages=3, tool_calls=2, tool_errors=1, malformed_calls=1, loops=0,
+            category="missing_write_action", categories=("missing_write_action", "tool_loop"),
+            pivot="cancel_order", trace_key="0f3c9a1e" * 8,
+        ),
         content=RolloutContent(messages=(_ASKED, _CALLED, _ANSWERED)),
     ),
     CallStarted(
@@ -235,6 +242,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         rollouts=64, seconds=81.25, attempts=2,
     ),
     CycleEnded(cycle="cycle-1", outcome="promoted", reason="the live guard closed"),
+    PersonErased(keyid="0b7f2c1e-4d55-4e0a-9a53-6f1d2c3b4a59", events=17, rollouts=2),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

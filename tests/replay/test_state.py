@@ -16,7 +16,7 @@ from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
 from tests.replay.write_golden import GOLDEN
 
-STATE: Final = {6: "feb4812675de4fbf2f56e6f84c98f88829386e4c3c07fc39529dfa6d931506af"}
+STATE: Final = {7: "e299ffb20d0f8625c53978cbb20c41cdcc07089b43892cd3a9cb6b2c9aaebfde"}
 """Fold version -> hash of the state that the corpus of released versions folds to."""
 
 FACTS: Final = (
@@ -45,6 +45,7 @@ DECISIONS: Final = (
     "RouteChanged.v1",
     "AdapterMoved.v1",
     "CycleEnded.v1",
+    "PersonErased.v1",
     "PatternsDiagnosed.v1.1",
     "TaskProposed.v1.1",
     "GateDecided.v1.1",
@@ -104,5 +105,5 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     assert task.cycle == cycle.cycle
     assert job is not None
     assert job.outcome == "trained"
-    assert runner.counters.folded == 39
+    assert runner.counters.folded == 40
     assert hash_of(engine) == STATE[FOLD_VERSION]

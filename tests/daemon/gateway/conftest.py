@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from events.blobs import BlobStore
 from events.codec import Event, arrays_of, decode
+from events.keys import KeyStore
 from events.log import Record
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite import SqliteLog
@@ -101,13 +102,14 @@ def fronting(
     log: SqliteLog | None = None,
     patience: float = 20,
     redaction: Redaction | None = None,
+    people: KeyStore | None = None,
     **options: object,
 ) -> Iterator[Fronted]:
-    """A gateway over engines, in a thread of this process."""
+    """A gateway over engines, in a thread of this process; with `people`, their keys, it seals."""
     opened = log or SqliteLog(folder / "log.db")
     upstreams = Upstreams([Upstream(f"{url}/v1") for url in urls])
     made = Gateway(
-        Recorder(opened, BlobStore(folder / "blobs")),
+        Recorder(opened, BlobStore(folder / "blobs"), people),
         upstreams,
         Keyring(keys),
         Options(**options),  # type: ignore[arg-type]

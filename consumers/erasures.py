@@ -1,0 +1,121 @@
+"""Erased persons: the fold of PersonErased, which keys must not be there, and what was learnt from
+a person's rollouts.
+
+The fold has nothing to take out of other tables: what is a person's is sealed in the log, no fold
+opens it, so it never was in a table (labelling.py).
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from consumers.batch import Batch
+from consumers.folding import Folding
+from consumers.tables import Adapter, Erasure, Job, LearningCycle, Rollout, Task
+from events.learning import PersonErased
+
+_IDS_PER_QUERY: Final = 500
+
+
+def person_erased(folding: Folding, data: PersonErased, batch: Batch) -> None:
+    """From now on nobody may read what this key sealed; a repetition changes nothing."""
+    batch.stage(
+        Erasure,
+        {
+            "keyid": data.keyid,
+            "events": data.events,
+            "rollouts": data.rollouts,
+            "time": folding.time,
+            **folding.place(),
+        },
+    )
+
+
+def erased_keys(connection: Connection) -> frozenset[str]:
+    """Ids of the keys of erased persons."""
+    return frozenset(connection.execute(select(Erasure.table().c.keyid)).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """An adapter in whose training somebody's rollouts had a part."""
+
+    adapter: str
+    state: str
+    job: str | None
+    cycle: str | None
+    because: tuple[str, ...]
+    """`counted`: a rollout was judged in the round that its cycle began with; `example`: its
+    directive names one; `task`: a task was written after one; `parent`: it goes on from an adapter
+    of this list."""
+
+
+def trained_on(connection: Connection, rollouts: Collection[str]) -> list[TrainedOn]:
+    """The adapters that rest on any of these rollouts, by name."""
+    cycles = _cycles(connection, frozenset(rollouts))
+    jobs, adapters = Job.table().c, Adapter.table().c
+    query = (
+        select(adapters.adapter, adapters.state, adapters.path, jobs.job, jobs.cycle, jobs.spec)
+        .join_from(Adapter.table(), Job.table(), jobs.job == adapters.job)
+        .order_by(adapters.adapter)
+    )
+    rows = connection.execute(query).all()
+    found = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
+    while True:
+        folders = {row.path for row in rows if row.adapter in found}
+        heirs = [
+            row.adapter
+            for row in rows
+            if json.loads(row.spec)["parent"] in folders
+            and "parent" not in found.get(row.adapter, ())
+        ]
+        if not heirs:
+            break
+        found |= {name: (*found.get(name, ()), "parent") for name in heirs}
+    return [
+        TrainedOn(row.adapter, row.state, row.job, row.cycle, found[row.adapter])
+        for row in rows
+        if row.adapter in found
+    ]
+
+
+def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
+    """Cycle -> how these rollouts had a part in it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for cycle, why in _parts(connection, rollouts):
+        if why not in found.get(cycle, ()):
+            found[cycle] = (*found.get(cycle, ()), why)
+    return found
+
+
+def _parts(connection: Connection, rollouts: frozenset[str]) -> Iterator[tuple[str, str]]:
+    seen, cycles, tasks = Rollout.table().c, LearningCycle.table().c, Task.table().c
+    counted = (
+        select(cycles.cycle)
+        .distinct()
+        .join_from(
+            LearningCycle.table(),
+            Rollout.table(),
+            (seen.round == cycles.round)
+            & (seen.alias == cycles.alias)
+            & (seen.base == cycles.base),
+        )
+    )
+    names = sorted(rollouts)
+    for begin in range(0, len(names), _IDS_PER_QUERY):
+        some = names[begin : begin + _IDS_PER_QUERY]
+        judged = counted.where(seen.success.is_not(None), seen.rollout.in_(some))
+        for row in connection.execute(judged.order_by(cycles.cycle)):
+            yield row.cycle, "counted"
+    directed = select(cycles.cycle, cycles.directive).where(cycles.directive.is_not(None))
+    for row in connection.execute(directed):
+        quotas = json.loads(row.directive)["quotas"]
+        if any(name in rollouts for quota in quotas for name in quota["examples"]):
+            yield row.cycle, "example"
+    written = select(tasks.cycle, tasks.source_rollout).where(tasks.source_rollout.is_not(None))
+    for row in connection.execute(written):
+        if row.source_rollout in rollouts and row.cycle is not None:
+            yield row.cycle, "task"

@@ -1,0 +1,59 @@
+"""The labels of a rollout: from its words, or from its head where its words are sealed.
+
+Whoever closes a person's session can still read it and writes these labels into the head
+(daemon/sessions.py). The fold takes them from there and never opens what is sealed, so tables do
+not depend on which keys there are, and a rebuild after an erasure makes the same rows. Their price:
+later rules do not label a sealed rollout anew.
+"""
+
+from dataclasses import dataclass
+
+from consumers.detectors import dedup_key, diagnose
+from consumers.facts import Finding, agent_calls
+from consumers.rules import tool_loops
+from envs.catalog import catalog
+from events.codec import Event
+from events.errors import BadRecord
+from events.rollouts import Labels, RolloutEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """What the rules say of a rollout."""
+
+    labels: Labels
+    evidence: dict[str, list[Finding]] | None
+    """Quotes what was said; None where the rollout is sealed, or nothing is wrong with it."""
+
+
+def labelled(data: RolloutEnded) -> Labelled:
+    """By the rules, from what was said."""
+    task = data.task
+    diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
+    messages = data.content.messages if data.content else ()
+    calls = agent_calls(messages)
+    labels = Labels(
+        messages=len(messages),
+        tool_calls=len(calls),
+        tool_errors=sum(call.item.failed for call in calls),
+        malformed_calls=sum(isinstance(call.item.call.arguments, str) for call in calls),
+        loops=len(tool_loops(calls)),
+        category=diagnosis.category,
+        categories=diagnosis.categories,
+        pivot=diagnosis.pivot,
+        trace_key=dedup_key(data),
+    )
+    return Labelled(labels, diagnosis.evidence if diagnosis.category else None)
+
+
+def labelled_event(event: Event, data: RolloutEnded) -> Labelled:
+    """As a fold may: of a sealed rollout, what its head says. Raises BadRecord where that says
+    nothing."""
+    if not event.sealed:
+        return labelled(data)
+    if data.labels is None:
+        raise BadRecord(
+            f"rollout {data.rollout} is sealed and carries no labels; only who closes sessions "
+            "(kintsugi work) writes sealed rollouts"
+        )
+    return Labelled(data.labels, None)

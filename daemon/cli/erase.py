@@ -1,0 +1,112 @@
+"""`kintsugi erase`: destroy the key of a person, so that nobody can read what they said."""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
+from daemon.cli.output import plain, table
+
+if TYPE_CHECKING:
+    from daemon.erasing import Held
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app)(erase)
+
+
+def erase(
+    cli: Cli,
+    person: Annotated[
+        str | None,
+        typer.Option("--person", metavar="ID", help="As x-kintsugi-user named them."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="ID", help="A key that is lost, instead of its person."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is, and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> int:
+    """Destroy a person's key, and list the adapters that learnt from them; exit 3 where events of
+    theirs were never sealed."""
+    from daemon import erasing
+    from daemon.gateway import redaction
+
+    if (person is None) == (key is None):
+        raise typer.BadParameter("give one of them", param_hint="--person or --key")
+    with cli.app() as app:
+        # As the gateway wrote it: a rule may have made a pseudonym of it.
+        named = None if person is None else redaction(app).name(person)
+        held = erasing.look(app, named, key)
+        done = False
+        if held.keyid is not None and not dry_run:
+            if not yes and not _confirmed(held, person or f"the owner of key {key}"):
+                return FAILED
+            erasing.erase(app, held)
+            done = True
+    _show(cli, held, person, done, dry_run)
+    return PARTLY if held.unsealed and not dry_run else DONE
+
+
+def _confirmed(held: "Held", who: str) -> bool:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "nobody can be asked whether to destroy the key; give --yes, or --dry-run to look",
+            param_hint="--yes",
+        )
+    return typer.confirm(
+        f"Destroy the key of {who}? What was said in {held.events:,} events is lost for good.",
+        err=True,
+    )
+
+
+def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool) -> None:
+    from daemon.erasing import LIMITS
+
+    if cli.out.json:
+        cli.out.document(
+            {
+                "person": person,
+                "key": held.keyid,
+                "erased": done,
+                "dry_run": dry_run,
+                "events": held.events,
+                "rollouts": len(held.rollouts),
+                "unsealed": held.unsealed,
+                "adapters": [asdict(one) for one in held.adapters],
+                "limits": [*LIMITS, *_unsealed(held)],
+            }
+        )
+        return
+    for line in _said(held, done, dry_run):
+        cli.out.show(plain(line))
+    if held.adapters:
+        rows: list[list[Any]] = [
+            [one.adapter, one.state, one.job, ", ".join(one.because)] for one in held.adapters
+        ]
+        cli.out.show(table(["adapter", "state", "job", "because"], rows))
+    for limit in _unsealed(held):
+        cli.out.warn(limit)
+    if done:
+        for limit in LIMITS:
+            cli.out.hint(limit)
+
+
+def _said(held: "Held", done: bool, dry_run: bool) -> list[str]:
+    if held.keyid is None:
+        return ["nothing of this person is sealed here, or not any more: nothing was changed"]
+    what = f"{held.events:,} events, {len(held.rollouts):,} rollouts of them"
+    if dry_run:
+        return [f"would be erased: {what}; nothing was changed"]
+    return [f"erased: {what}; their key is destroyed"] if done else []
+
+
+def _unsealed(held: "Held") -> list[str]:
+    said = "events of this person were recorded unsealed and stay readable in the log"
+    return [f"{held.unsealed:,} {said}"] if held.unsealed else []

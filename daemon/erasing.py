@@ -1,0 +1,154 @@
+"""Erasing a person: their key is destroyed, so nobody can read what it sealed, in any copy.
+
+    look        what the log holds of a person, and what was learnt from it
+    announce    PersonErased is in the log: from now on the key must not be there
+    destroy     the key is gone
+    sweep       keys that came back (a restored backup) go again; the role `work` does this
+
+The log is told first, so whatever is killed in between is finished by the same command, or by the
+next sweep. Nothing else has to be taken out: tables, jobs and exports never held what was said.
+
+Not covered: events that were recorded before they were sealed, which `look` counts, and what
+LIMITS names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from consumers.erasures import TrainedOn, erased_keys, trained_on
+from events.codec import decode, encode
+from events.envelope import Envelope, derived_id, from_headers, utc_now
+from events.errors import BadRecord, SchemaAhead
+from events.learning import PersonErased
+from events.log import EventLog, Record, now_ms, read_all
+from events.rollouts import RolloutEnded
+from events.sealing import Key, KeyMissing
+from events.streams import ROLLOUTS
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+LIMITS: Final = (
+    "the weights of adapters that were trained on the person's rollouts stay as they are",
+    "copies of the key store open what they are beside until they are destroyed as well",
+    "what engines, proxies and the agent itself keep of their traffic is not ours",
+    "names that the client chose (sessions, tasks) and the counts and labels of rollouts stay",
+)
+"""What an erasure does not reach; docs/privacy.md has more."""
+
+
+class Opener:
+    """Finds keys for who reads (events/bodies.py): never the key of an erased person."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+        self._erased = self._read()
+
+    def __call__(self, keyid: str) -> Key | None:
+        """The key; None where its person was erased. Raises KeyMissing."""
+        if keyid in self._erased:
+            return None
+        found = self._app.keys.find(keyid)
+        if found is None:
+            self._erased = self._read()
+            if keyid not in self._erased:
+                raise KeyMissing(
+                    f"key {keyid} is not in the key store, and its person was not erased; restore "
+                    "the key store from its backup or set privacy.keys_url, or give up what it "
+                    f"opens: kintsugi erase --key {keyid}"
+                )
+            return None
+        return found
+
+    def _read(self) -> frozenset[str]:
+        with self._app.reading() as connection:
+            return erased_keys(connection)
+
+
+@dataclass(slots=True)
+class Held:
+    """What there is of a person."""
+
+    keyid: str | None
+    """None where nothing of them is sealed, or not any more."""
+    events: int = 0
+    """That their key sealed."""
+    rollouts: list[str] = field(default_factory=list)
+    unsealed: int = 0
+    """Events of theirs that stand in the log as they were said."""
+    adapters: list[TrainedOn] = field(default_factory=list)
+    announced: bool = False
+    """Whether the log says already that they were erased."""
+
+
+def look(app: "App", person: str | None, keyid: str | None = None) -> Held:
+    """What the log holds of a person, or of whoever has this key. Reads all of it."""
+    app.settle()
+    if keyid is None and person is not None:
+        key = app.keys.named(person)
+        keyid = None if key is None else key.id
+    held = Held(keyid)
+    for record in _rollout_events(app.log):
+        _count(held, record, person)
+    with app.reading() as connection:
+        held.adapters = trained_on(connection, held.rollouts)
+        held.announced = keyid is not None and keyid in erased_keys(connection)
+    return held
+
+
+def announce(app: "App", held: Held) -> None:
+    """Have the log say that this key must not be there; once."""
+    if held.keyid is None or held.announced:
+        return
+    data = PersonErased(keyid=held.keyid, events=held.events, rollouts=len(held.rollouts))
+    envelope = Envelope(
+        id=derived_id("erase", held.keyid),
+        type=data.TYPE,
+        version=data.VERSION,
+        subject=data.key(),
+        time=utc_now(),
+    )
+    app.append([encode(envelope, data, now_ms()).entry])
+
+
+def erase(app: "App", held: Held) -> None:
+    """Announce, destroy, and bring the tables up to it."""
+    announce(app, held)
+    if held.keyid is not None:
+        app.keys.destroy(held.keyid)
+    app.settle()
+
+
+def sweep(app: "App") -> int:
+    """Destroy keys of erased persons that are there again; how many were."""
+    with app.reading() as connection:
+        erased = erased_keys(connection)
+    # Nobody was erased: a home without persons gets no key store from this.
+    if not erased:
+        return 0
+    return sum(app.keys.destroy(keyid) for keyid in sorted(erased & app.keys.ids()))
+
+
+def _rollout_events(log: EventLog) -> Iterator[Record]:
+    ends = log.end(ROLLOUTS.name)
+    for partition, start in enumerate(log.start(ROLLOUTS.name)):
+        for page in read_all(log, ROLLOUTS.name, partition, start, ends[partition]):
+            yield from page
+
+
+def _count(held: Held, record: Record, person: str | None) -> None:
+    try:
+        envelope = from_headers(record.headers)
+        if person is not None and envelope.person == person:
+            held.unsealed += 1
+        elif held.keyid is not None and envelope.keyid == held.keyid:
+            held.events += 1
+        else:
+            return
+        if envelope.type == RolloutEnded.TYPE:
+            data = decode(record, content=False).data
+            assert isinstance(data, RolloutEnded), "its envelope says so"
+            held.rollouts.append(data.rollout)
+    except (BadRecord, SchemaAhead):
+        return  # a dead letter of the fold

@@ -1,0 +1,64 @@
+"""What was said in an event, wherever it lies: in its record, in a blob, or sealed in either.
+
+The one way to read content and arrays; folds read heads alone and need none of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from events.blobs import BlobStore
+from events.codec import Arrays, Event, arrays_of, attach, check_blob, decode, opened, sealed_of
+from events.log import Record
+from events.sealing import Key
+from events.streams import ROLLOUTS
+
+FindKey = Callable[[str], Key | None]
+"""The key of an id; None where it was destroyed. Raises KeyMissing where it should be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An event with all that can be read of it."""
+
+    event: Event
+    arrays: Arrays = field(default_factory=dict)
+    key: Key | None = None
+    """With which it was sealed; None where it was not, or its person was erased."""
+
+    @property
+    def erased(self) -> bool:
+        """Whether nobody can read any more what was said."""
+        return self.event.sealed
+
+
+class Bodies:
+    """Reads whole events."""
+
+    def __init__(self, blobs: BlobStore, find: FindKey) -> None:
+        self.blobs = blobs
+        self._find = find
+
+    def whole(self, record: Record, arrays: bool = True) -> Whole:
+        """The event of a record with its content and arrays; without both where it was erased.
+        Where no `arrays` are asked for, those of the record itself are not read.
+
+        Raises what `decode` raises, BlobError, KeyMissing, KeysUnavailable.
+        """
+        event = decode(record)
+        if event.sealed:
+            return self._opened(event, record)
+        if event.blob is not None:
+            return Whole(*attach(event, self.blobs.get(event.blob.sha256)))
+        held = arrays and record.stream == ROLLOUTS.name
+        return Whole(event, arrays_of(record.value) if held else {})
+
+    def _opened(self, event: Event, record: Record) -> Whole:
+        key = self._find(event.envelope.keyid or "")
+        if key is None:
+            return Whole(event)
+        if event.blob is None:
+            sealed = sealed_of(record.value)
+        else:
+            sealed = self.blobs.get(event.blob.sha256)
+            check_blob(event, sealed)
+        return Whole(*opened(event, sealed, key), key)

@@ -1,0 +1,213 @@
+"""The key store: one key per person, apart from the log that it opens.
+
+A database of its own with one table: a SQLite file in the home by default, any file or PostgreSQL
+database by its URL. It is no projection: no log can bring a key back, which is its point.
+
+Guarantee: a key is durable before `of` returns it, so no event is sealed with a key that a power
+cut can lose; two processes that ask for one person at once get one key; a key that was destroyed is
+overwritten in the file. A key that was looked up is used for `FRESH_SECONDS` before the store is
+asked again. Not covered: copies of the file, and what a disk keeps of overwritten blocks.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    ProgrammingError,
+)
+
+from events.errors import LogUnavailable
+from events.sealing import Key, minted_secret
+
+FRESH_SECONDS: Final = 5.0
+"""For so long a key is used that may have been destroyed since: what it seals is lost then."""
+
+_REMEMBERED: Final = 10_000
+"""Keys in memory."""
+_BUSY_SECONDS: Final = 5
+
+_METADATA: Final = MetaData()
+_KEYS: Final = Table(
+    "person_keys",
+    _METADATA,
+    Column("keyid", String(64), primary_key=True),
+    Column("person", String(256), nullable=False, unique=True),
+    Column("secret", LargeBinary(64), nullable=False),
+)
+
+
+class KeysUnavailable(LogUnavailable):
+    """The key store cannot be read or written now."""
+
+
+class KeyStore:
+    """Keys by person and by id. Blocking; raises KeysUnavailable."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._by_person: dict[str, tuple[Key, float]] = {}
+        self._by_id: dict[str, tuple[Key, float]] = {}
+        self._engine = _opened(url)
+        self._where = self._engine.url.render_as_string(hide_password=True)
+        self._has_table = False
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._engine.dispose()
+
+    def known(self, person: str) -> Key | None:
+        """The key of a person as it is in memory: never blocks."""
+        return _fresh(self._by_person.get(person), self._clock())
+
+    def of(self, person: str) -> Key:
+        """The key of a person: durable before it is returned, made where there is none."""
+        found = self.known(person)
+        if found is not None:
+            return found
+        return self._remember(self.named(person) or self._made(person))
+
+    def find(self, keyid: str) -> Key | None:
+        """The key of this id; None where it is not there, or not any more."""
+        found = _fresh(self._by_id.get(keyid), self._clock())
+        if found is not None:
+            return found
+        stored = self._row(_KEYS.c.keyid == keyid)
+        return None if stored is None else self._remember(stored)
+
+    def named(self, person: str) -> Key | None:
+        """The key of a person as it is stored now; None where there is none."""
+        return self._row(_KEYS.c.person == person)
+
+    def ids(self) -> frozenset[str]:
+        """Of all keys that are stored."""
+        with self._talking() as connection:
+            return frozenset(connection.execute(select(_KEYS.c.keyid)).scalars())
+
+    def destroy(self, keyid: str) -> bool:
+        """Destroy a key and forget whose it was; whether there was one."""
+        with self._talking() as connection:
+            done = connection.execute(delete(_KEYS).where(_KEYS.c.keyid == keyid))
+        self._by_id.pop(keyid, None)
+        self._by_person = {n: one for n, one in self._by_person.items() if one[0].id != keyid}
+        return bool(done.rowcount)
+
+    def _made(self, person: str) -> Key:
+        key = Key(str(uuid4()), person, minted_secret())
+        row = {"keyid": key.id, "person": person, "secret": key.secret}
+        try:
+            with self._talking() as connection:
+                connection.execute(insert(_KEYS).values(row))
+        except IntegrityError:
+            # Another process was faster: its key is the one.
+            return self.named(person) or self._made(person)
+        return key
+
+    def _row(self, condition: Any) -> Key | None:
+        with self._talking() as connection:
+            row = connection.execute(select(_KEYS).where(condition)).first()
+        return None if row is None else Key(row.keyid, row.person, bytes(row.secret))
+
+    def _remember(self, key: Key) -> Key:
+        until = self._clock() + FRESH_SECONDS
+        for cache, name in ((self._by_person, key.person), (self._by_id, key.id)):
+            if len(cache) >= _REMEMBERED:
+                cache.clear()
+            cache[name] = (key, until)
+        return key
+
+    def _make_table(self) -> None:
+        try:
+            _METADATA.create_all(self._engine)
+        except (IntegrityError, ProgrammingError):
+            # PostgreSQL tells who came second so, where two make it at the same time.
+            _METADATA.create_all(self._engine)
+        self._has_table = True
+
+    @contextmanager
+    def _talking(self) -> Iterator[Connection]:
+        """A transaction; what the driver says becomes one sentence."""
+        try:
+            if not self._has_table:
+                # Not before it is needed: a gateway starts while the store is away.
+                self._make_table()
+            with self._engine.begin() as connection:
+                yield connection
+        except IntegrityError:
+            raise
+        except (DBAPIError, OSError) as error:
+            why = error.orig if isinstance(error, DBAPIError) else error
+            said = " ".join(str(why).split())
+            raise KeysUnavailable(
+                f"the key store {self._where} cannot be used: {said}; make it reachable and "
+                "writable, or set privacy.keys_url"
+            ) from error
+
+
+def _fresh(remembered: tuple[Key, float] | None, now: float) -> Key | None:
+    return remembered[0] if remembered is not None and now < remembered[1] else None
+
+
+def _opened(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed)
+        return create_engine(
+            # psycopg 3 is the driver we ship; a bare postgresql:// would look for psycopg2.
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": _BUSY_SECONDS},
+        )
+    except (ArgumentError, NoSuchModuleError, ValueError, OSError) as error:
+        raise KeysUnavailable(
+            f"setting privacy.keys_url cannot be used: {error}; write sqlite:///PATH or "
+            "postgresql://USER@HOST/NAME"
+        ) from error
+
+
+def _sqlite(url: URL) -> Engine:
+    path = Path(str(url.database))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Before SQLite does: it would be readable for others.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+
+    @event.listens_for(engine, "connect")
+    def configure(dbapi_connection: Any, _record: Any) -> None:
+        dbapi_connection.isolation_level = None
+        cursor = dbapi_connection.cursor()
+        # No WAL: it would hold a destroyed key until it is written over.
+        cursor.execute("PRAGMA journal_mode=DELETE")
+        cursor.execute("PRAGMA secure_delete=ON")
+        cursor.execute("PRAGMA synchronous=EXTRA")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

@@ -1,0 +1,81 @@
+"""What is a person's is sealed with that person's key: AES-256 in GCM, by `cryptography`.
+
+    sealed      nonce of 12 random bytes | ciphertext | tag of 16 bytes
+
+The context (which event, which part) is authenticated with it, so that no sealed body can be put
+into another event. Who has the key reads it; once the key is destroyed, nobody does.
+"""
+
+import hmac
+import os
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Protocol
+
+from events.errors import BadRecord, KintsugiError
+
+SECRET_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+OVERHEAD_BYTES: Final = _NONCE_BYTES + 16
+"""By which what is sealed is longer."""
+
+
+class KeyMissing(KintsugiError):
+    """A key is neither in the key store nor was its person erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of one person."""
+
+    id: str
+    """Stands in the log; says nothing of the person."""
+    person: str
+    secret: bytes = field(repr=False)
+
+
+class Keys(Protocol):
+    """Where keys are (keys.py)."""
+
+    def of(self, person: str) -> Key:
+        """The key of a person: durable before it is returned, made where there is none."""
+        ...
+
+    def find(self, keyid: str) -> Key | None:
+        """The key of this id; None where it is not there, or not any more."""
+        ...
+
+
+def minted_secret() -> bytes:
+    """A new secret."""
+    return os.urandom(SECRET_BYTES)
+
+
+def seal(key: Key, plain: bytes, context: str) -> bytes:
+    """Encrypt for whoever has the key and names the same context."""
+    # Not at the top: most commands seal nothing, and the library takes a while to load.
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(key.secret).encrypt(nonce, plain, context.encode())
+
+
+def unseal(key: Key, sealed: bytes, context: str) -> bytes:
+    """The inverse of `seal`; raises BadRecord for other bytes, another key or another context."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+    try:
+        return AESGCM(key.secret).decrypt(nonce, ciphertext, context.encode())
+    except (InvalidTag, ValueError) as error:
+        raise BadRecord(
+            f"what key {key.id} sealed for {context} is not what was stored; restore the record, "
+            "or the key, from a copy"
+        ) from error
+
+
+def keyed_digest(key: Key, text: str) -> str:
+    """A digest that tells equal texts of one person, and that nobody can try texts against once
+    the key is destroyed; hex."""
+    return hmac.new(key.secret, text.encode(), sha256).hexdigest()

@@ -1,0 +1,39 @@
+"""Answers that are kept to be given again, sealed where they are a person's.
+
+    sealed      "kr1" | length of the key's id | the key's id | what sealing.py made of the value
+
+An empty value says only that something was done before, and stays as it is.
+"""
+
+from typing import Final
+
+from events.sealing import OVERHEAD_BYTES, Key, Keys, seal, unseal
+from events.sqlite_receipts import Receipt
+
+_MAGIC: Final = b"kr1"
+"""No zstd frame begins like this."""
+
+MAX_OVERHEAD_BYTES: Final = len(_MAGIC) + 1 + 64 + OVERHEAD_BYTES
+"""By which a sealed receipt is longer, at most."""
+
+
+def sealed_receipt(receipt: Receipt, key: Key) -> bytes:
+    """The value as it may be written."""
+    if not receipt.value:
+        return receipt.value
+    name = key.id.encode()
+    return _MAGIC + bytes([len(name)]) + name + seal(key, receipt.value, _context(receipt.key))
+
+
+def opened_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
+    """The value as it was given; None where its key is gone, so that the call is asked anew."""
+    if not value.startswith(_MAGIC):
+        return value
+    begin = len(_MAGIC) + 1
+    end = begin + value[begin - 1]
+    key = None if keys is None else keys.find(value[begin:end].decode())
+    return None if key is None else unseal(key, value[end:], _context(receipt))
+
+
+def _context(receipt: str) -> str:
+    return f"receipt {receipt}"

@@ -1,0 +1,70 @@
+"""What was learnt from a person's rollouts, and the fold of their erasure."""
+
+from sqlalchemy import Engine
+
+from consumers import database
+from consumers.erasures import erased_keys, trained_on
+from consumers.tables import Erasure
+from events.learning import Directive, DirectiveWritten, PersonErased, Quota
+from tests.consumers.cycling import (
+    PATTERN,
+    Leading,
+    cycle_id,
+    diagnosed,
+    job_over,
+    over,
+    proposed,
+    requested,
+    started,
+)
+from tests.consumers.deciding import produced
+from tests.consumers.folding import ended, fold, folded_position
+
+
+def directed(number: int, *examples: str) -> DirectiveWritten:
+    quota = Quota(pattern=PATTERN, tasks=1, priority=0.5, status="NEW", examples=examples)
+    return DirectiveWritten(
+        cycle=cycle_id(number), round=number - 1, directive=Directive(quotas=(quota,))
+    )
+
+
+def learn(leading: Leading, number: int, parent: str | None, *examples: str) -> None:
+    """A cycle over a round with a rollout of its own, and its adapter `a<number>`."""
+    leading.log.append([ended(f"of-{number}", task=None)])
+    leading.all(started(number))
+    leading.all(diagnosed(folded_position(leading.engine), number), directed(number, *examples))
+    job = requested(number)
+    task = proposed(f"written-{number}", number)
+    spec = job.spec.model_copy(update={"parent": parent})
+    leading.all(
+        task.model_copy(update={"source_rollout": examples[0] if examples else None}),
+        job.model_copy(update={"spec": spec}),
+        job_over(number),
+        produced(f"a{number}").model_copy(update={"job": job.job}),
+    )
+    leading.all(over(number))
+
+
+def test_every_way_from_a_rollout_to_an_adapter_is_found(engine: Engine) -> None:
+    leading = Leading(engine)
+    leading.log.append([ended("r1"), ended("r2", task=None)])
+    fold(leading.log, engine)
+    learn(leading, 1, None, "r1")
+    learn(leading, 2, "/adapters/a1")
+    learn(leading, 3, None, "r0")
+    with database.reading(engine) as connection:
+        found = {one.adapter: one.because for one in trained_on(connection, ["r1"])}
+        counted = {one.adapter: one.because for one in trained_on(connection, ["r2"])}
+        assert trained_on(connection, ["r9"]) == []
+    assert found == {"a1": ("counted", "example", "task"), "a2": ("parent",)}
+    assert counted == {"a1": ("counted",), "a2": ("parent",)}
+
+
+def test_an_erasure_counts_once(engine: Engine) -> None:
+    leading = Leading(engine)
+    leading.all(PersonErased(keyid="k1", events=3, rollouts=1), PersonErased(keyid="k2"))
+    leading.all(PersonErased(keyid="k1", events=0, rollouts=0))
+    with database.reading(engine) as connection:
+        assert erased_keys(connection) == {"k1", "k2"}
+        rows = connection.execute(Erasure.table().select().order_by("keyid")).all()
+    assert [(row.keyid, row.events, row.rollouts) for row in rows] == [("k1", 3, 1), ("k2", 0, 0)]

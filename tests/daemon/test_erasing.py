@@ -1,0 +1,180 @@
+"""An erasure that was cut short, keys that come back, keys that are lost, and the broker."""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consumers.database import sqlite_url
+from daemon.app import App
+from daemon.broker import ship
+from daemon.settings import load
+from events.blobs import BlobStore
+from events.bodies import Bodies
+from events.kafka import KafkaLog
+from events.keys import KeyStore
+from events.log import Record
+from events.messages import Message
+from events.rollouts import (
+    CallEnded,
+    CallEndedContent,
+    CallStarted,
+    CallStartedContent,
+    SessionEnded,
+)
+from events.sealing import Key
+from events.streams import ROLLOUTS
+from producers.gateway.recorder import About, Recorder
+from tests.daemon.commands import environment
+from tests.daemon.conftest import Kintsugi
+
+CUT_SHORT = """
+import os, signal
+from daemon import erasing
+from daemon.app import App
+from daemon.settings import load
+
+with App(load()) as app:
+    held = erasing.look(app, "rosa")
+    erasing.announce(app, held)
+    if {destroyed}:
+        app.keys.destroy(held.keyid)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def _talk(recorder: Recorder, person: str, session: str) -> None:
+    started = CallStarted(
+        call=f"c-{session}", session=session, alias="agent", base="tiny", policy="tiny",
+        content=CallStartedContent(messages=(Message(role="user", content=f"I am {person}"),)),
+    )  # fmt: skip
+    ended = CallEnded(
+        call=f"c-{session}", session=session, outcome="completed",
+        content=CallEndedContent(messages=(Message(role="assistant", content="Hello"),)),
+    )  # fmt: skip
+    for data in (started, ended, SessionEnded(session=session, because="asked")):
+        await recorder.append(data, About(person))
+
+
+def talk(*persons: str) -> None:
+    """A session of each person, recorded as a gateway does."""
+    with App(load()) as app:
+        recorder = Recorder(app.spool, app.blobs, app.keys)
+        for person in persons:
+            asyncio.run(_talk(recorder, person, f"s-{person[::-1]}"))
+
+
+def keys_of(home: Path) -> frozenset[str]:
+    store = KeyStore(sqlite_url(home / "keys.db"))
+    try:
+        return store.ids()
+    finally:
+        store.close()
+
+
+def said(kintsugi: Kintsugi) -> list[tuple[int, bool]]:
+    """(messages, erased) of each rollout."""
+    listed = kintsugi("rollouts", "ls", "--json").json
+    found = [kintsugi("rollouts", "show", one["rollout"], "--json").json for one in listed]
+    return sorted((len(one["messages"]), one["erased"]) for one in found)
+
+
+@pytest.fixture
+def talked(home: Path, kintsugi: Kintsugi) -> Path:
+    """A home in which two persons' sessions are rollouts."""
+    talk("rosa", "otto")
+    assert kintsugi("work", "--once").json["rollouts"] == 2
+    assert said(kintsugi) == [(2, False), (2, False)]
+    return home
+
+
+@pytest.mark.parametrize("destroyed", [False, True], ids=["announced", "destroyed"])
+def test_an_erasure_that_was_killed_is_finished_by_the_same_command(
+    talked: Path, kintsugi: Kintsugi, destroyed: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_SHORT.format(destroyed=destroyed)],
+        cwd=Path(__file__).parents[2], env=environment(KINTSUGI_HOME=str(talked)), check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    assert len(keys_of(talked)) == (1 if destroyed else 2)
+    again = kintsugi("erase", "--person", "rosa", "--yes", "--json")
+    assert (again.code, again.json["erased"]) == (0, not destroyed)
+    assert len(keys_of(talked)) == 1
+    assert said(kintsugi) == [(0, True), (2, False)]
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+    events = [line["type"] for line in kintsugi("log", "cat", "learning", "--json").lines]
+    assert events.count("PersonErased") == 1
+
+
+def test_a_restored_backup_of_the_keys_resurrects_nobody(talked: Path, kintsugi: Kintsugi) -> None:
+    shutil.copy(talked / "keys.db", talked / "backup.db")
+    assert kintsugi("erase", "--person", "rosa", "--yes").code == 0
+    shutil.copy(talked / "backup.db", talked / "keys.db")
+    assert len(keys_of(talked)) == 2
+    assert said(kintsugi) == [(0, True), (2, False)]
+    assert kintsugi("work", "--once").code == 0
+    assert len(keys_of(talked)) == 1
+    assert said(kintsugi) == [(0, True), (2, False)]
+
+
+def test_a_lost_key_is_named_and_can_be_given_up(talked: Path, kintsugi: Kintsugi) -> None:
+    with App(load()) as app:
+        lost = app.keys.of("rosa")
+        app.keys.destroy(lost.id)
+    found = kintsugi("log", "verify", "--json").json
+    assert (found["ok"], len(found["problems"])) == (False, 3)
+    assert f"kintsugi erase --key {lost.id}" in found["problems"][0]
+    assert kintsugi("erase", "--key", lost.id, "--yes", "--json").json["erased"] is True
+    assert kintsugi("log", "verify", "--json").json["ok"] is True
+    assert said(kintsugi) == [(0, True), (2, False)]
+
+
+def test_a_session_of_an_erased_person_becomes_a_rollout_without_words(
+    home: Path, kintsugi: Kintsugi
+) -> None:
+    talk("rosa")
+    assert kintsugi("erase", "--person", "rosa", "--yes", "--json").json["events"] == 3
+    assert kintsugi("work", "--once").json["rollouts"] == 1
+    (rollout,) = kintsugi("rollouts", "ls", "--json").json
+    assert (rollout["success"], rollout["category"]) == (None, None)
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_keys_are_kept_apart_from_the_tables(
+    home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINTSUGI_PRIVACY__KEYS_URL", sqlite_url(home / "kintsugi.db"))
+    refused = kintsugi("erase", "--person", "rosa", "--yes")
+    assert (refused.code, "privacy.keys_url is database_url" in refused.err) == (2, True)
+    neither = kintsugi("erase", "--yes")
+    assert (neither.code, "--person or --key" in neither.err) == (2, True)
+
+
+@pytest.mark.kafka
+def test_on_the_broker_only_ciphertext_stays(home: Path, kafka_log: KafkaLog) -> None:
+    talk("rosa")
+    with App(load()) as app:
+        ship(app.spool, kafka_log)
+        key = app.keys.of("rosa")
+
+        def read(*keys: Key) -> list[bool]:
+            bodies = Bodies(BlobStore(home / "blobs"), {one.id: one for one in keys}.get)
+            return [bodies.whole(record).erased for record in records]
+
+        records: list[Record] = [
+            record
+            for partition, end in enumerate(kafka_log.end(ROLLOUTS.name))
+            if end
+            for record in kafka_log.read(ROLLOUTS.name, partition, 0)
+        ]
+    assert [dict(one.headers)["ce_keyid"].decode() for one in records] == [key.id] * 3
+    assert read(key) == [False, False, False]
+    # The session's end says nothing, so nothing of it is sealed.
+    assert read() == [True, True, False]
+    assert not any(b"rosa" in one.value + repr(one.headers).encode() for one in records)
