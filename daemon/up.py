@@ -10,9 +10,9 @@
 
 A process that ends is started again, after a pause that doubles each time and is forgotten once it
 ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops and says so. On
-SIGTERM and SIGINT the roles stop in this order, the gateway first, each within its own grace; a
-`kill -9` of this process stops them as well (attached.py). Training jobs go on in any case, and the
-next `work` adopts them.
+SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
+within its own grace; a `kill -9` of this process stops them as well (attached.py). Training jobs go
+on in any case, and the next `work` adopts them.
 """
 
 import logging
@@ -187,16 +187,15 @@ class Supervisor:
         running.pause = min(2 * running.pause, _LONGEST_PAUSE)
 
     def _stop(self) -> None:
-        """The gateway first: while it finishes its calls, the engine must answer."""
-        order = sorted(self._running, key=lambda one: _STOPS.get(one.program.name, 1))
-        for running in order:
-            process = running.process
-            if process.poll() is None:
-                process.terminate()
-            if running.program.name in _STOPS:
+        """The gateway first: while it finishes its calls, the engine must answer. What the others
+        say last is shipped."""
+        for turn in sorted({_turn(one) for one in self._running}):
+            ending = [one for one in self._running if _turn(one) == turn]
+            for running in ending:
+                if running.process.poll() is None:
+                    running.process.terminate()
+            for running in ending:
                 self._await_end(running)
-        for running in order:
-            self._await_end(running)
 
     def _await_end(self, running: _Running) -> None:
         process = running.process
@@ -209,8 +208,12 @@ class Supervisor:
         _let_go(process)
 
 
-_STOPS: Final = {"gateway": 0, "engine": 2}
-"""Role -> when it is stopped; all others between these."""
+_STOPS: Final = {"gateway": 0, "ship": 2, "engine": 3}
+"""Role -> in which turn it is stopped; all others in turn 1."""
+
+
+def _turn(running: _Running) -> int:
+    return _STOPS.get(running.program.name, 1)
 
 
 def _started(program: Program) -> "subprocess.Popen[bytes]":

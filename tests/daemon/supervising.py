@@ -1,4 +1,4 @@
-"""A supervisor of two roles as a process of its own: `python -m tests.daemon.supervising NOTES`."""
+"""A supervisor of some roles as a process of its own: `python -m tests.daemon.supervising NOTES`."""
 
 import signal
 import sys
@@ -6,15 +6,15 @@ import threading
 
 from daemon.up import Program, Supervisor
 
+ROLES = ("ship", "work", "gateway")
+
 
 def main() -> None:
     """Supervise until SIGTERM."""
     notes = sys.argv[1]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    roles = [
-        Program(name, ("tests.daemon.role_program", notes, name)) for name in ("gateway", "work")
-    ]
+    roles = [Program(name, ("tests.daemon.role_program", notes, name)) for name in ROLES]
     Supervisor(roles).run(stop)
 
 

@@ -56,7 +56,7 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def supervising(notes: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A supervisor of the roles `gateway` and `work`, both up."""
+    """A supervisor of three roles, of which `gateway` and `work` are up."""
     command = [sys.executable, "-m", "tests.daemon.supervising", str(notes)]
     process = subprocess.Popen(command)
     try:
@@ -81,15 +81,17 @@ def test_all_stop_when_it_is_told_to_the_gateway_first(tmp_path: Path) -> None:
     with supervising(notes) as process:
         process.terminate()
         assert process.wait(PATIENCE) == 0
-    assert stopped(notes) == ["gateway", "work"]
+    assert stopped(notes) == ["gateway", "work", "ship"]
 
 
 def test_a_kill_of_it_leaves_nobody_behind(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with supervising(notes) as process:
         process.kill()
-        until(lambda: sorted(stopped(notes)) == ["gateway", "work"])
-    until(lambda: not any(is_alive(started(notes, name)[0]) for name in ("gateway", "work")))
+        until(lambda: sorted(stopped(notes)) == ["gateway", "ship", "work"])
+    until(
+        lambda: not any(is_alive(started(notes, name)[0]) for name in ("gateway", "ship", "work"))
+    )
 
 
 def test_a_role_that_was_started_wrongly_stops_everything(tmp_path: Path) -> None:
