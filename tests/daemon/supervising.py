@@ -1,4 +1,4 @@
-"""A supervisor of some roles as a process of its own: `python -m tests.daemon.supervising NOTES`."""
+"""A supervisor of some roles as a process: `python -m tests.daemon.supervising NOTES`."""
 
 import signal
 import sys
