@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -102,8 +103,9 @@ class _Slot:
     """One row of the cache."""
 
     number: int
-    policy: Policy | None = None
-    """Whose keys and values it holds; another policy's are of no use."""
+    holds: "ref[Policy] | None" = None
+    """Whose keys and values; another policy's are of no use. What rests here keeps no weights: of
+    what was unloaded they would stay as long as nobody takes its slot."""
     ids: list[int] = field(default_factory=list)
     """Prompt and answer of what runs or ran here."""
     read: int = 0
@@ -176,9 +178,9 @@ class Engine:
         self._admit()
         ahead = [slot for slot in self._slots if slot.running is not None]
         emitted: list[Emission] = []
-        for policy in dict.fromkeys(slot.policy for slot in ahead):
-            assert policy is not None
-            own = [slot for slot in ahead if slot.policy is policy]
+        running = [slot.running for slot in ahead if slot.running is not None]
+        for policy in dict.fromkeys(one.policy for one in running):
+            own = [slot for slot, one in zip(ahead, running, strict=True) if one.policy is policy]
             emitted += self._forward(policy, [s for s in own if len(s.ids) - s.read == 1])
             for batch in _reading(own):
                 emitted += self._forward(policy, batch)
@@ -210,7 +212,7 @@ class Engine:
             # With nothing to reuse: what was used longest ago; low rows keep the batch dense.
             slot = free[shared.index(best)] if best else min(free, key=lambda s: (s.used, s.number))
             free.remove(slot)
-            slot.policy, slot.running, slot.read = begun.policy, begun, best
+            slot.holds, slot.running, slot.read = ref(begun.policy), begun, best
             slot.ids = list(begun.request.prompt)
 
     def _forward(self, policy: Policy, batch: Sequence[_Slot]) -> Iterator[Emission]:
@@ -258,7 +260,7 @@ def _finish(one: _Running, token: int, length: int) -> Finish | None:
 
 def _shared(slot: _Slot, begun: _Running) -> int:
     """How many of a prompt's first tokens a slot has read, the last one not counted."""
-    if slot.policy is not begun.policy:
+    if slot.holds is None or slot.holds() is not begun.policy:
         return 0
     prompt = begun.request.prompt
     most = min(slot.read, len(prompt) - 1)

@@ -8,7 +8,7 @@ Flat means: no rate of growth above the bound can be shown, in any of two ways.
   of a minute. The rate is the median of all slopes between two minutes of one life, of all lives
   together (Theil and Sen), so a restart is no slope. It grows when the 99 % interval lies above the
   bound, for the lives whole and for their later halves alone: a cache that fills slows down, a leak
-  does not.
+  does not. Where the lives whole grow and their later halves may or may not, nothing is decided.
 - By what is there. A life that begins later finds more data. The medians of all lives just after
   their warm-up are compared by when they began; it grows when that interval lies above the bound.
 
@@ -117,7 +117,9 @@ def _verdict(
         return "grows"
     if by_age is None or later is None:
         return "unknown"
-    return "grows" if by_age.low > bound and later.low > bound else "flat"
+    if by_age.low <= bound or later.high <= bound:
+        return "flat"
+    return "grows" if later.low > bound else "unknown"
 
 
 def _later_half(readings: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:

@@ -24,6 +24,9 @@ BOUNDS: Final[Mapping[str, Rule]] = {
 }
 """Of a role's process: MiB, and numbers, per hour."""
 
+FILLING: Final[Mapping[tuple[str, str], Rule]] = {("gateway", "memory"): Rule(bound=40.0)}
+"""Of one role's, where a memory of bounded size fills for longer than it lives here."""
+
 FLAT: Final[Mapping[str, Rule]] = {
     "database WAL": Rule(bound=16.0),
     "database connections": Rule(bound=6.0),
@@ -126,7 +129,8 @@ def _role(samples: Sequence[Sample], role: str, seconds: float) -> dict[str, Gro
             if (one := sample.roles.get(role)) is not None:
                 life = lives.setdefault(one.pid, Life())
                 life.readings.append((sample.at, one.age, float(getattr(one, what))))
-        found[what] = growth(list(lives.values()), rule, seconds)
+        chosen = FILLING.get((role, what), rule)
+        found[what] = growth(list(lives.values()), chosen, seconds)
     return found
 
 

@@ -1,6 +1,8 @@
 """Continuous batching: every request gets what it would get alone."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -154,6 +156,21 @@ def test_another_policy_reads_everything_itself(policy: Policy, other: Policy) -
     answers(engine)
     ticket = engine.submit(other, request)
     assert [e.token for e in answers(engine)[ticket]] == alone(other, request)
+
+
+def test_a_policy_that_is_unloaded_leaves_no_weights_behind(policy: Policy) -> None:
+    """A slot keeps what it read for the next turn: of a policy that nobody serves any more, for
+    ever."""
+    engine, gone = Engine(policy, slots=4), Policy.of(random_model(seed=7), "gone")
+    for prompt in prompts(3):
+        engine.submit(gone, Request(prompt, max_tokens=2))
+        assert answers(engine)
+    weights = weakref.ref(gone)
+    del gone
+    gc.collect()
+    assert weights() is None
+    engine.submit(policy, Request((3, 4), max_tokens=2))
+    assert answers(engine)
 
 
 def test_a_prompt_is_read_in_parts_while_others_are_answered(

@@ -107,6 +107,15 @@ def test_the_interval_holds_the_rate_as_often_as_it_says(ends: list[float]) -> N
     assert held >= 96
 
 
+def test_a_short_life_that_grows_in_all_and_may_have_slowed_down_decides_nothing() -> None:
+    """Thirteen minutes of 90 MiB an hour among steps of 3: the later half alone shows nothing."""
+    said = noise(2, 3.0)
+    found = judged(lambda _, age: 300 + 90 * age / 3600 + said(), [900.0])
+    assert found.by_age is not None
+    assert found.by_age.low > RULE.bound
+    assert found.verdict == "unknown"
+
+
 def test_too_little_decides_nothing() -> None:
     found = judged(lambda _, age: 300 + age, [400.0])
     assert found.verdict == "unknown"

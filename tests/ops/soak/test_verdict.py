@@ -44,8 +44,8 @@ def test_a_stack_in_order_is_flat_and_its_log_grows_on_purpose() -> None:
 
 
 def test_each_planted_leak_is_named_with_its_role() -> None:
-    (said,) = taken(leak=60.0).grows
-    assert said.startswith("gateway: memory grows with its age by 6")
+    (said,) = taken(leak=80.0).grows
+    assert said.startswith("gateway: memory grows with its age by 8")
     (said,) = taken(handles=60.0).grows
     assert said.startswith("gateway: handles grows")
 
@@ -63,7 +63,7 @@ def test_a_lag_may_not_grow_with_the_traffic() -> None:
 
 
 def test_the_table_has_every_figure_and_says_what_grows() -> None:
-    found = taken(leak=60.0)
+    found = taken(leak=80.0)
     document = {**found.document(), "grows": found.grows, "wrong": ["a call is lost"]}
     written = Console(file=io.StringIO(), width=160)
     show(json.loads(json.dumps(document)), written)
@@ -71,5 +71,5 @@ def test_the_table_has_every_figure_and_says_what_grows() -> None:
     said = written.file.getvalue()
     for name in ("gateway: memory", "engine: handles", "fold lag", "log disk", "a call is lost"):
         assert name in said
-    assert "grows (bound 24)" in said
+    assert "grows (bound 40)" in said
     assert "gateway: memory grows with its age by" in said
