@@ -23,6 +23,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "database": records.database,
     "fold": records.fold,
     "dead letters": records.dead_letters,
+    "keys": records.keys,
     "leader": loop.leader,
     "cycle": loop.cycle,
     "jobs": loop.jobs,

@@ -76,6 +76,23 @@ def fold(app: "App") -> Finding:
     return True, said
 
 
+def keys(app: "App") -> Finding:
+    """The key store answers, and holds no key of a person who was erased."""
+    from consumers.erasures import erased_keys
+
+    alone = app.settings.privacy.keys_url is None
+    if alone and not (app.settings.home / "keys.db").exists():
+        return True, "no person was named here"
+    ids = app.keys.ids()
+    with app.reading() as connection:
+        back = ids & erased_keys(connection)
+    if back:
+        said = f"{len(back):,} keys of persons who were erased came back with a copy"
+        return False, f"{said}; kintsugi work --once destroys them"
+    where = "in this home, for this machine alone" if alone else "in privacy.keys_url"
+    return True, f"{len(ids):,} keys, {where}"
+
+
 def dead_letters(app: "App") -> Finding:
     """Events that could not be folded."""
     from consumers import reads

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from daemon import notifying
 from daemon.cli.command import Cli, command
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ def trace(
             return
         with exposed(app.settings, "trace") as registry:
             registry.register(tracing(exporter.counters))
+            notifying.ready()
             log.info("sending spans to %s", app.settings.tracing.endpoint)
             exporter.run(stop)
             log.info("stopped: %s", exporter.counters)

@@ -20,6 +20,7 @@ from daemon.sessions import close_sessions
 from daemon.settings import Settings, Upstream
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now
+from events.learning import PersonErased
 from events.log import Entry, now_ms
 from events.rollouts import CallStarted
 from tests.consumers.deciding import routed
@@ -91,6 +92,18 @@ def test_dead_letters_are_counted(app: App) -> None:
         False,
         "1 of rollouts could not be folded; see kintsugi dlq list",
     )
+
+
+def test_a_key_that_came_back_from_a_copy_is_missed(app: App) -> None:
+    assert records.keys(app) == (True, "no person was named here")
+    key = app.keys.of("rosa")
+    assert records.keys(app) == (True, "1 keys, in this home, for this machine alone")
+    erased = PersonErased(keyid=key.id)
+    app.append([entry(erased, "erased", utc_now())])
+    app.settle()
+    ok, detail = records.keys(app)
+    assert not ok
+    assert "kintsugi work --once" in detail
 
 
 def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from ops.stack.roles import ROLES
 from tests.conftest import missing
 
 UNITS = ROOT / "ops" / "systemd"
-INSTANCES = sorted({name for name, program in ROLES.items() if program[0] == "daemon"} | {"up"})
+OF_THE_LOOP = {name for name, program in ROLES.items() if program[0] == "daemon"}
+INSTANCES = sorted(OF_THE_LOOP | {"trace", "up"})
 MOST_EXPOSED = 20
 """Tenths, as `systemd-analyze security` counts: below 2.0."""
 
