@@ -140,7 +140,6 @@ DOCUMENT: Final[Json] = {
         "/livez": _look("Whether it runs.", "text/plain"),
         "/readyz": _look("Whether it answers calls.", "text/plain"),
         "/metrics": _look("What it counts, for Prometheus.", "text/plain"),
-        "/status": _look("Where the loop stands, for people.", "text/html"),
         "/openapi.json": {
             "get": _operation("This.", _json(_OBJECT)) | {"security": [{}]},
         },

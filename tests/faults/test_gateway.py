@@ -51,6 +51,7 @@ def test_clients_that_misbehave_cost_no_memory_and_stop_their_engine(tmp_path: P
     assert found["cancelled"] > 0
 
 
+@pytest.mark.long
 def test_an_engine_that_dies_is_said_recorded_and_replaced(tmp_path: Path) -> None:
     found = gateway_upstream_kill.run(1, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

@@ -11,6 +11,7 @@ from ops.faults.loop_processes import role_of
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
 
 
+@pytest.mark.long
 def test_a_loop_whose_processes_are_killed_comes_to_its_end_and_is_what_the_log_says(
     tmp_path: Path,
 ) -> None:

@@ -37,11 +37,13 @@ def test_a_vllm_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> N
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 def test_damaged_files_are_loaded_by_no_engine_and_stop_none(tmp_path: Path) -> None:
     found = serving_files.run(4, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0 and os.environ.get("CI") != "true", reason="mounting a disk needs root"
 )
@@ -62,6 +64,7 @@ def test_what_was_killed_ends_the_second_time_where_it_would_have(tmp_path: Path
     assert found["passed"], json.dumps(found, indent=1)
 
 
+@pytest.mark.long
 def test_what_one_of_two_replicas_refuses_answers_nobody(tmp_path: Path) -> None:
     found = serving_twins.run(3, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)

@@ -131,6 +131,7 @@ def test_a_score_is_a_number(front: Fronted, score: str) -> None:
     assert answer.status_code == (200 if score == "1e308" else 400), answer.text
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_random_requests_break_nothing(tmp_path: Path) -> None:
     found = run(600, 0, 6, tmp_path)

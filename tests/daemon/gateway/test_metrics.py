@@ -74,6 +74,7 @@ def test_what_happened_is_counted(front: Fronted, live: Live) -> None:
     assert found[labelled("kintsugi_spool_events", stream="rollouts")] == len(front.records())
 
 
+@pytest.mark.long
 def test_clients_cannot_make_it_grow(live: Live, front_over: Front) -> None:
     front = front_over(live.url)
 

@@ -69,6 +69,7 @@ def test_an_answer_is_vllms(vllm: str, tmp_path: Path, path: str, body: Json, st
         assert front.arrays(ended.call)["token_ids"]
 
 
+@pytest.mark.long
 def test_vllm_with_raw_log_probabilities_is_not_believed(raw_vllm: str, tmp_path: Path) -> None:
     with fronting(tmp_path, [raw_vllm], proven=False) as front:
         said = lambda: "processed_logprobs" in front.unproven()  # noqa: E731

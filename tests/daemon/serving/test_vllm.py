@@ -164,6 +164,7 @@ def coarse() -> Iterator[Replica]:
             server.stop()
 
 
+@pytest.mark.long
 def test_in_bfloat16_the_tolerance_is_what_its_rounding_costs(
     coarse: Replica, adapters: Adapters
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_budget_within_the_warm_start_has_the_untrained_policy(tmp_path: Path)
     assert found.evaluations[0].spent == 96 < found.spent.total
 
 
+@pytest.mark.long
 def test_the_same_run_is_the_same_again_and_trains_on_no_held_out_task(tmp_path: Path) -> None:
     one, two = made(tmp_path / "one", "d"), made(tmp_path / "two", "d")
     assert one.model_copy(update={"seconds": two.seconds}) == two

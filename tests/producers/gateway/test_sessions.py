@@ -87,7 +87,7 @@ def test_a_key_is_known_by_its_hash_and_names_a_session() -> None:
 def test_without_keys_everybody_may_ask_and_nobody_is_trusted() -> None:
     client = Keyring([]).client(None)
     assert client is not None
-    assert client.scopes == {"call", "feedback"}
+    assert client.scopes == {"call", "feedback", "status"}
 
 
 def test_a_rate_is_a_bucket_that_fills_again() -> None:
