@@ -49,14 +49,26 @@ def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
+_STATUS: Final[Json] = {
+    "type": "object",
+    "required": ["message"],
+    "properties": {"message": {"type": "string"}},
+}
+"""google.rpc.Status, in which OTLP says why."""
+
+
 def _operation(
-    summary: str, answer: Json, body: Json | None = None, parameters: list[Json] | None = None
+    summary: str,
+    answer: Json,
+    body: Json | None = None,
+    parameters: list[Json] | None = None,
+    refused: Json = _ERROR,
 ) -> Json:
     operation: Json = {
         "summary": summary,
         "responses": {
             "200": {"description": "It was done.", "content": answer},
-            "default": {"description": "Why it was not done.", "content": _json(_ERROR)},
+            "default": {"description": "Why it was not done.", "content": _json(refused)},
         },
         "security": [{"key": []}, {}],
     }
@@ -135,6 +147,8 @@ DOCUMENT: Final[Json] = {
                 _json(_OBJECT),
                 _OBJECT | {"properties": {"resourceSpans": {"type": "array", "items": _OBJECT}}},
                 _HEADERS[1:2],
+                # What the entrance and the keys refuse never comes so far as to be OTLP.
+                {"anyOf": [_STATUS, _ERROR]},
             )
         },
         "/livez": _look("Whether it runs.", "text/plain"),
