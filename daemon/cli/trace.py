@@ -1,6 +1,7 @@
 """`kintsugi trace`: sends what happened, as spans."""
 
 import logging
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -8,6 +9,8 @@ import typer
 
 from daemon import notifying
 from daemon.cli.command import Cli, command
+
+_NICENESS = 10
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ def trace(
             events = exporter.catch_up(stop)
             cli.out.document({"events": events, **asdict(exporter.counters.sent)})
             return
+        # Spans are in no hurry: where cores are short, who serves goes first.
+        os.nice(_NICENESS)
         with exposed(app.settings, "trace") as registry:
             registry.register(tracing(exporter.counters))
             notifying.ready()
