@@ -134,7 +134,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     """A job, with the newest figures it told of where this machine keeps its folder."""
     from daemon.jobs.attempts import JobFolder
     from daemon.jobs.chosen import jobs_of
-    from daemon.metrics.jobs import newest_update
+    from daemon.jobs.updates import newest_update
 
     names = (
         "job", "alias", "capability", "outcome", "reason", "adapter", "requested", "ended",

@@ -8,18 +8,16 @@ these figures is for its own folder. Read without torch, so from the lines and n
 models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pydantic import ConfigDict, ValidationError
-
 from consumers import learning
-from daemon.jobs.attempts import JobFolder, changed, last_lines
+from daemon.jobs.attempts import JobFolder, changed
 from daemon.jobs.chosen import jobs_of
+from daemon.jobs.updates import newest_update
 from daemon.metrics.loop import MOST_AGENTS
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
-from events.messages import Frozen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,18 +67,6 @@ _SAID: Final = Family(
 JOBS: Final = (*OF_UPDATES.values(), *OF_PROGRESS.values(), _SAID)
 
 
-class Update(Frozen):
-    """A line of a job that tells of an update."""
-
-    # The learner says more, and a later version may.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    steps: int
-    rollouts: int
-    budget: int
-    metrics: Mapping[str, float | None]
-
-
 def jobs(settings: "Settings") -> Observed:
     """The collector."""
     folder = jobs_of(settings).folder
@@ -109,14 +95,3 @@ def _say(sheet: Sheet, alias: str, attempts: "list[Path]") -> None:
         sheet.say(family.name, getattr(update, field), alias)
     for field, family in OF_UPDATES.items():
         sheet.say(family.name, update.metrics.get(field), alias)
-
-
-def newest_update(attempt: "Path") -> Update | None:
-    """The last that an attempt told of; None before the first."""
-    for line in reversed(last_lines(attempt.with_suffix(".out"))):
-        try:
-            return Update.model_validate_json(line)
-        except ValidationError:
-            # A heartbeat, a warm start or the outcome.
-            continue
-    return None
