@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from starlette.responses import Response
-from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from events.rollouts import Outcome
@@ -108,6 +107,8 @@ class Call(Response):
         """From then until it had said all; None until it has."""
         self._headers_sent = False
         self._complete = False
+        self._silent = True
+        """Whether the client has nothing to read yet."""
         self._passed: list[tuple[str, str]] = []
         self._sent = bytearray()
         """Of a stream that may be sent again."""
@@ -115,7 +116,7 @@ class Call(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes away first."""
         self._use = self._began_use()
-        work = asyncio.create_task(self._answered(self._timed(send)))
+        work = asyncio.create_task(self._answered(send))
         gone = asyncio.create_task(_gone(receive))
         stopped: Send | None = None
         with self._desk.metrics.in_flight(), self._use:
@@ -136,18 +137,11 @@ class Call(Response):
         goes_on = attributed.by != "none" or len(self._arrived.conversation) > 0
         return self._desk.routing.begin(self._asked.model, attributed.session, goes_on)
 
-    def _timed(self, send: Send) -> Send:
-        """Counts when the client has something to read."""
-        silent = True
-
-        async def timed(message: AsgiMessage) -> None:
-            nonlocal silent
-            await send(message)
-            if silent and message.get("body"):
-                silent = False
-                self._desk.metrics.first_byte(self._asked.endpoint, self._record.seconds)
-
-        return timed
+    def _spoke(self) -> None:
+        """The client has something to read."""
+        if self._silent:
+            self._silent = False
+            self._desk.metrics.first_byte(self._asked.endpoint, self._record.seconds)
 
     async def _closed(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
@@ -322,6 +316,7 @@ class Call(Response):
                 event = self._asked.event(restored)
         self._keep(event)
         await send({"type": "http.response.body", "body": event, "more_body": True})
+        self._spoke()
 
     def _keep(self, event: bytes) -> None:
         """Of a call that may be sent again, keep what was sent."""
@@ -383,6 +378,8 @@ class Call(Response):
         self._complete = True
         try:
             await send({"type": "http.response.body", "body": body})
+            if body:
+                self._spoke()
         finally:
             self._settled()
 

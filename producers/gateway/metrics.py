@@ -1,7 +1,8 @@
 """What a gateway says of itself to Prometheus (what happened -> text of GET /metrics).
 
 A registry per gateway, so that two in one process do not count for each other. What was counted
-since the start stands beside what the spool holds at the moment of asking.
+since the start stands beside what the spool holds at the moment of asking. What every call passes
+is counted in the event loop's thread alone (tallies.py); the rest by the library, in any.
 
 Guarantee: the number of series is fixed by the code and by the number of configured engines. No
 label holds what a client chose: no session, call, user, model or key. Asking never fails where the
@@ -9,23 +10,18 @@ spool cannot be read; `kintsugi_spool_readable` is 0 then.
 """
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from events.errors import BlobError, LogError
 from events.rollouts import Outcome
 from producers.gateway.gauges import Engine, Engines, Spooled
+from producers.gateway.tallies import Count, Inside, Level, Spread
 from producers.gateway.wire import Endpoint
 from producers.unshipped import Spool
 
@@ -53,16 +49,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._calls = Counter(
+        self._calls = Count(
             "kintsugi_gateway_calls",
             "Calls that ended, by outcome and whether the whole call is in the log.",
             ("endpoint", "outcome", "recorded"),
-            registry=self.registry,
+            self.registry,
         )
-        self._in_flight = Gauge(
-            "kintsugi_gateway_calls_in_flight",
-            "Calls that are being answered.",
-            registry=self.registry,
+        self._in_flight = Inside(
+            "kintsugi_gateway_calls_in_flight", "Calls that are being answered.", self.registry
         )
         self._unattributed = Counter(
             "kintsugi_gateway_unattributed_calls",
@@ -116,39 +110,39 @@ class Metrics:
             "Calls that were answered and are not in the log, or not whole.",
             registry=self.registry,
         )
-        self._duration = Histogram(
+        self._duration = Spread(
             "kintsugi_gateway_call_duration_seconds",
             "From a request's arrival to the end of its answer.",
             ("endpoint",),
-            buckets=_CALL_SECONDS,
-            registry=self.registry,
+            _CALL_SECONDS,
+            self.registry,
         )
-        self._first_byte = Histogram(
+        self._first_byte = Spread(
             "kintsugi_gateway_first_byte_seconds",
             "From a request's arrival to the first byte of the answer's body.",
             ("endpoint",),
-            buckets=_FIRST_SECONDS,
-            registry=self.registry,
+            _FIRST_SECONDS,
+            self.registry,
         )
-        self._overhead = Histogram(
+        self._overhead = Spread(
             "kintsugi_gateway_overhead_seconds",
             "Of a completed call, what its engine had no part in: before it was asked, and after.",
             ("endpoint",),
-            buckets=_OVERHEAD_SECONDS,
-            registry=self.registry,
+            _OVERHEAD_SECONDS,
+            self.registry,
         )
-        self._appended = Gauge(
+        self._appended = Level(
             "kintsugi_log_last_append_timestamp_seconds",
             "When an event was in the log for good last; absent before the first.",
             ("stream",),
-            registry=self.registry,
+            self.registry,
         )
-        self._append = Histogram(
+        self._append = Spread(
             "kintsugi_log_append_duration_seconds",
             "Until an event was in the log for good.",
             ("stream", "type"),
-            buckets=_APPEND_SECONDS,
-            registry=self.registry,
+            _APPEND_SECONDS,
+            self.registry,
         )
         self._state = Gauge(
             "kintsugi_capture_state",
@@ -165,26 +159,24 @@ class Metrics:
         self.registry.register(Engines(engines))
         self.registry.register(Spooled(spool, ships))
 
-    @contextmanager
-    def in_flight(self) -> Iterator[None]:
+    def in_flight(self) -> AbstractContextManager[None]:
         """A call is being answered."""
-        with self._in_flight.track_inprogress():
-            yield
+        return self._in_flight
 
     def first_byte(self, endpoint: Endpoint, seconds: float) -> None:
         """The client has something to read, so long after it asked."""
-        self._first_byte.labels(endpoint).observe(seconds)
+        self._first_byte.add(seconds, endpoint)
 
     def ended(self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float) -> None:
         """A call is over."""
-        self._calls.labels(endpoint, outcome, "yes" if recorded else "no").inc()
-        self._duration.labels(endpoint).observe(seconds)
+        self._calls.add(endpoint, outcome, "yes" if recorded else "no")
+        self._duration.add(seconds, endpoint)
         if not recorded:
             self._dropped.inc()
 
     def overhead(self, endpoint: Endpoint, seconds: float) -> None:
         """So much of a completed call was not its engine's."""
-        self._overhead.labels(endpoint).observe(seconds)
+        self._overhead.add(seconds, endpoint)
 
     def unattributed(self) -> None:
         """A call names no session, and begins one."""
@@ -215,19 +207,19 @@ class Metrics:
         """A request was refused here."""
         self._rejected.labels(str(status)).inc()
 
-    @contextmanager
-    def appending(self, stream: str, type: str) -> Iterator[None]:
+    def appending(self, stream: str, type: str) -> AbstractContextManager[None]:
         """An event is on its way into the log."""
-        began = time.monotonic()
-        try:
-            yield
-        except (LogError, BlobError):
-            # A record that is too large says nothing of the log.
-            self._says("refused")
-            raise
-        self._append.labels(stream, type).observe(time.monotonic() - began)
-        self._appended.labels(stream).set_to_current_time()
+        return _Appending(self, stream, type)
+
+    def appended(self, stream: str, type: str, seconds: float) -> None:
+        """An event is in the log for good, so long after it was given to it."""
+        self._append.add(seconds, stream, type)
+        self._appended.say(time.time(), stream)
         self._says("recording")
+
+    def refused(self) -> None:
+        """The log did not take an event."""
+        self._says("refused")
 
     def _says(self, state: str) -> None:
         if state == self._said:
@@ -244,3 +236,22 @@ class Metrics:
         """All of it, and its media type, in a format that the header Accept names. Blocks."""
         encoder, media_type = choose_encoder(accepted)
         return encoder(self.registry), media_type
+
+
+class _Appending:
+    """An event on its way into the log; not a generator: every call has two."""
+
+    __slots__ = ("_began", "_metrics", "_stream", "_type")
+
+    def __init__(self, metrics: Metrics, stream: str, type: str) -> None:
+        self._metrics, self._stream, self._type = metrics, stream, type
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self._metrics.appended(self._stream, self._type, time.monotonic() - self._began)
+        elif isinstance(error, (LogError, BlobError)):
+            # A record that is too large says nothing of the log.
+            self._metrics.refused()
