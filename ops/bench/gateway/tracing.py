@@ -17,14 +17,13 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +34,11 @@ from daemon.settings import Settings
 from daemon.tracing.exporter import POSITION
 from events.streams import ROLLOUTS
 from ops.bench.gateway.load import Load
+from ops.bench.gateway.pairs import interval
 from ops.bench.gateway.sides import Home, Side, Syncs, engine, ours, role
 
 WANTED: Final = 0.95
 """Of the calls per second without tracing, that are left with it."""
-_DRAWS: Final = 2000
 _PATIENCE: Final = 120.0
 _WARM_CALLS: Final = 100
 _TAKEN: Final = (
@@ -156,15 +155,6 @@ async def receive() -> None:
     await server.serve_forever()
 
 
-def interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """That holds 95 of 100 medians."""
-    chosen = random.Random(seed)
-    medians = sorted(
-        statistics.median(chosen.choices(ratios, k=len(ratios))) for _ in range(_DRAWS)
-    )
-    return medians[_DRAWS // 40], medians[-_DRAWS // 40 - 1]
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The benchmark as one document."""
     rates: dict[bool, list[float]] = {True: [], False: []}
@@ -181,7 +171,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         stage.caught_up()
         sent = stage.sent
     ratios = [on / off for on, off in zip(rates[True], rates[False], strict=True)]
-    low, high = interval(ratios)
+    low, high = interval(ratios, statistics.median)
     ratio = statistics.median(ratios)
     return {
         "benchmark": "gateway tracing", "rounds": options.rounds, "seconds": options.seconds,

@@ -10,9 +10,9 @@ that what else the machine does hits both alike. Calls are those of the gateway'
 half of them streamed.
 
 `throughput` is calls per second with metrics over those without, and `cpu` processor time per call
-likewise: geometric means of the rounds' own ratios, with the 95 % interval of a bootstrap over
-rounds. Processor time is disturbed less by other programs. `met` says whether the whole interval of
-`throughput` lies above ALLOWED_RATIO; with few rounds, or a busy machine, it is too wide to say so.
+likewise, each with its interval (pairs.py). Processor time is disturbed less by other programs.
+`met` says whether the whole interval of `throughput` lies above ALLOWED_RATIO; with few rounds, or
+a busy machine, it is too wide to say so: counting.py measures the counting alone.
 The counts are checked: the one has counted every call, the other none.
 """
 
@@ -20,8 +20,6 @@ import argparse
 import asyncio
 import http.client
 import json
-import math
-import random
 import statistics
 import sys
 import tempfile
@@ -36,12 +34,12 @@ from typing import Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from ops.bench.gateway.load import Load
+from ops.bench.gateway.pairs import alternating, ratio
 from ops.bench.gateway.sides import Home, Side, engine, recording
 
 ALLOWED_RATIO: Final = 0.95
 """Of the throughput without metrics."""
 SCRAPE_SECONDS: Final = 5.0
-_RESAMPLES: Final = 10_000
 _WARM_SECONDS: Final = 2.0
 _SETTLE_SECONDS: Final = 0.2
 
@@ -124,16 +122,6 @@ def scraped(side: Side) -> Iterator[None]:
         thread.join()
 
 
-def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of the first over the second: geometric mean over the rounds, and its interval."""
-    logs = [math.log(one / other) for one, other in pairs]
-    chance = random.Random(0)
-    means = sorted(statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(_RESAMPLES))
-    low, high = means[_RESAMPLES * 25 // 1000], means[_RESAMPLES * 975 // 1000]
-    found = {"value": statistics.fmean(logs), "low": low, "high": high}
-    return {name: round(math.exp(value), 4) for name, value in found.items()}
-
-
 def measure(rounds: int, seconds: float, clients: int, folder: Path | None) -> Json:
     """The whole benchmark as one document."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=folder) as name:
@@ -160,12 +148,13 @@ def measure(rounds: int, seconds: float, clients: int, folder: Path | None) -> J
 
 
 def _round(number: int, watched: Side, silent: Side, clients: int, seconds: float) -> Pair:
-    if number % 2:
-        first = run(watched, clients, seconds)
-        pair = Pair(first, run(silent, clients, seconds))
-    else:
-        first = run(silent, clients, seconds)
-        pair = Pair(run(watched, clients, seconds), first)
+    pair = Pair(
+        *alternating(
+            number,
+            lambda: run(watched, clients, seconds),
+            lambda: run(silent, clients, seconds),
+        )
+    )
     over = pair.watched.rate / pair.silent.rate
     print(f"round {number}: {over:.3f}", file=sys.stderr, flush=True)
     return pair

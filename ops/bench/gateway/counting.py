@@ -1,0 +1,93 @@
+"""What counting one call costs a gateway: processor time of what its metrics do for it.
+
+    python -m ops.bench.gateway.counting [--calls 20000] [--rounds 9]
+
+Method. Each method of `Metrics` that a call passes, `calls` times over, less the empty loop: the
+cheapest of `rounds`, since what else the machine does only adds. `us` is each, `call_us` their sum.
+No request is answered: set it beside `cpu_ms` of `python -m ops.bench.gateway.watched`, which
+measures whole gateways and needs many rounds to see a hundredth. `asked_ms` is one answer to
+Prometheus. The counts are checked afterwards.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from events.rollouts import CallEnded, CallStarted
+from producers.gateway.metrics import Metrics
+
+_ASKED: Final = 20
+"""Answers to Prometheus that `asked_ms` is the cheapest of."""
+
+
+def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
+    """What a call that comes off has counted, piece by piece."""
+
+    def in_flight() -> None:
+        with metrics.in_flight():
+            pass
+
+    def started() -> None:
+        with metrics.appending(CallStarted.STREAM, CallStarted.TYPE):
+            pass
+
+    def ended() -> None:
+        with metrics.appending(CallEnded.STREAM, CallEnded.TYPE):
+            pass
+
+    return {
+        "in_flight": in_flight,
+        "appending, CallStarted": started,
+        "first_byte": lambda: metrics.first_byte("chat", 0.03),
+        "appending, CallEnded": ended,
+        "ended": lambda: metrics.ended("chat", "completed", recorded=True, seconds=0.06),
+        "overhead": lambda: metrics.overhead("chat", 0.004),
+    }
+
+
+def cheapest(what: Callable[[], object], times: int, rounds: int) -> float:
+    """Seconds of processor time for one of it."""
+    return min(_taken(what, times) for _ in range(rounds)) / times
+
+
+def _taken(what: Callable[[], object], times: int) -> float:
+    began = time.process_time()
+    for _ in range(times):
+        what()
+    return time.process_time() - began
+
+
+def measure(calls: int, rounds: int) -> dict[str, Any]:
+    """The benchmark as one document."""
+    metrics = Metrics()
+    parts = steps(metrics)
+    loop = cheapest(lambda: None, calls, rounds)
+    alone = {name: cheapest(part, calls, rounds) - loop for name, part in parts.items()}
+    asked = cheapest(lambda: metrics.exposition(""), 1, _ASKED)
+    counted = metrics.value(
+        "kintsugi_gateway_calls_total", endpoint="chat", outcome="completed", recorded="yes"
+    )
+    if counted != calls * rounds:
+        raise RuntimeError(f"{calls * rounds} calls were counted as {counted:g}")
+    return {
+        "benchmark": "gateway, counting", "calls": calls, "rounds": rounds,
+        "call_us": round(sum(alone.values()) * 1e6, 2),
+        "us": {name: round(seconds * 1e6, 2) for name, seconds in alone.items()},
+        "asked_ms": round(asked * 1e3, 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    given = parser.parse_args()
+    print(json.dumps(measure(given.calls, given.rounds), indent=2))
+
+
+if __name__ == "__main__":
+    main()
