@@ -1,0 +1,76 @@
+"""What a client is told of an error, in the words of who asks (an exception -> a response).
+
+OpenAI's clients, Anthropic's and those that send spans each read errors of a form of their own; the
+path says whose it is.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from producers import otlp
+from producers.gateway.entrance import TRACES
+from producers.gateway.wire import Refused, encoded
+
+_GONE: Final = 499
+"""Status of what nobody reads any more."""
+
+_OTLP_ANSWERS: Final[Mapping[str, otlp.Kind]] = {otlp.PROTOBUF: otlp.PROTOBUF}
+"""Asked in any other form, a refusal is JSON."""
+
+_ANTHROPICS: Final = re.compile(r"/v1/messages(/count_tokens)?$")
+
+_logger = logging.getLogger(__name__)
+
+
+def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
+    """For an application's exceptions; `rejected` is told the status of each."""
+
+    def refuse(request: Request, error: Exception) -> Response:
+        refused = _refusal(error)
+        rejected(refused.status)
+        return _refused(refused, request)
+
+    return {
+        Refused: refuse,
+        HTTPException: refuse,
+        Exception: refuse,
+        ClientDisconnect: _left,
+    }
+
+
+def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A document as an answer."""
+    return Response(encoded(document), status, headers, media_type="application/json")
+
+
+def _refusal(error: Exception) -> Refused:
+    """What a client is told of an error."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, HTTPException):
+        return Refused(error.status_code, error.detail)
+    _logger.error("a request failed", exc_info=error, extra={"action": "gateway_bug"})
+    return Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
+
+
+def _refused(refused: Refused, request: Request) -> Response:
+    """As the clients of this path read it."""
+    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
+    # Not request.url: a Host that is none makes no URL.
+    path = request.scope["path"]
+    if path.endswith(TRACES):
+        kind = _OTLP_ANSWERS.get(request.headers.get("content-type", ""), otlp.JSON)
+        body = otlp.refused(kind, str(refused))
+        return Response(body, refused.status, headers, media_type=kind)
+    anthropics = _ANTHROPICS.search(path) is not None
+    return as_json(refused.body("messages" if anthropics else None), refused.status, headers)
+
+
+def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=_GONE)
