@@ -23,7 +23,6 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import INF, floatToGoString
 
 Labels = tuple[str, ...]
 
@@ -113,7 +112,7 @@ class Spread(Collector):
         """`bounds` are the buckets' upper ones, in order, without the last, which is infinite."""
         self._name, self._meaning, self._labels = name, meaning, labels
         self._bounds = tuple(bounds)
-        self._names = [floatToGoString(bound) for bound in (*bounds, INF)]
+        self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
         self._found: dict[Labels, _Sorted] = {}
         registry.register(self)
 

@@ -20,7 +20,7 @@ from producers.gateway.tallies import Count, Inside, Level, Spread
 
 Encode = Callable[[CollectorRegistry], bytes]
 
-BOUNDS = (0.0005, 0.01, 0.25, 1.0, 600.0, 2_000_000.0)
+BOUNDS = (0.0005, 0.01, 0.25, 1.0, 600.0)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
