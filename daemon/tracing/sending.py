@@ -1,6 +1,7 @@
 """Spans on their way to a receiver: OTLP over HTTP, as protobuf (spans -> POST).
 
     sender.send(spans)    Sent: how many were taken, and why the others were not
+    sender.refusal()      why it would take none; None where it would
 
 Raises Unreachable for what may be otherwise later: no connection, or 408, 429, 502, 503, 504 with
 their Retry-After. What a receiver refuses for good is halved when it is too large (413), and else
@@ -90,11 +91,7 @@ class Sender:
         """Raises Unreachable; then some of them may have been taken."""
         if not spans:
             return Sent()
-        try:
-            answer = self._client.post(self._endpoint, content=body_of(spans))
-        except httpx2.HTTPError as error:
-            why = str(error) or type(error).__name__
-            raise Unreachable(f"{self._endpoint} cannot be reached: {why}") from error
+        answer = self._post(spans)
         if answer.status_code in _LATER:
             raise Unreachable(
                 f"{self._endpoint} answers {answer.status_code}", _wait(answer.headers)
@@ -110,6 +107,21 @@ class Sender:
             )  # fmt: skip
             return Sent(refused=len(spans))
         return self._partial(answer, len(spans))
+
+    def refusal(self) -> str | None:
+        """What a request without spans is answered, where that is no yes. Raises Unreachable where
+        nobody answers."""
+        answer = self._post(())
+        if answer.is_success:
+            return None
+        return f"{self._endpoint} answers {answer.status_code}: {answer.text[:_SHOWN]}"
+
+    def _post(self, spans: Sequence[Span]) -> httpx2.Response:
+        try:
+            return self._client.post(self._endpoint, content=body_of(spans))
+        except httpx2.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"{self._endpoint} cannot be reached: {why}") from error
 
     def _partial(self, answer: httpx2.Response, count: int) -> Sent:
         from google.protobuf.message import DecodeError
