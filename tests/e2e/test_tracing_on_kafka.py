@@ -2,6 +2,7 @@
 of its own that holds how far it came."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -140,9 +141,10 @@ def test_killed_between_sending_and_writing_it_down_it_repeats_one_request_and_l
             # It begins with what happens after its first start.
             assert run_here(["trace", "--once", "--json"], there).json["events"] == 0
             first = talk(app, "first")
-            with tracing(there, tmp_path):
+            with tracing(there, tmp_path) as role:
                 until(lambda: len(receiver.spans) == 2 * SESSIONS, tmp_path)
                 until(lambda: written(home) == sum(app.log.end(ROLLOUTS.name)), tmp_path)
+                assert os.sched_getscheduler(role.pid) == os.SCHED_IDLE
                 receiver.may_answer.clear()
                 second = talk(app, "second")
                 until(lambda: second <= calls(receiver), tmp_path)
