@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -56,10 +55,9 @@ def trace(
 def _give_way() -> None:
     """Spans are in no hurry: where cores are short, everybody else goes first."""
     try:
-        if sys.platform == "linux":
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        else:
-            os.nice(_NICENESS)
+        # Not SCHED_IDLE: on a machine that is never idle it might not come to the end of a read of
+        # the tables for minutes, and the log of changes of SQLite grows as long.
+        os.nice(_NICENESS)
     except PermissionError:
         # A service manager may forbid it, and give the priority itself, as ops/systemd does.
         log.info("the priority of this process may not be lowered; it stays as it was given")

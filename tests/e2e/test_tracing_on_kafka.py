@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes]
 
 SESSIONS = 12
 """More than there are partitions, so that events lie on several."""
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_killed_between_sending_and_writing_it_down_it_repeats_one_request_and_l
             with tracing(there, tmp_path) as role:
                 until(lambda: len(receiver.spans) == 2 * SESSIONS, tmp_path)
                 until(lambda: written(home) == sum(app.log.end(ROLLOUTS.name)), tmp_path)
-                assert os.sched_getscheduler(role.pid) == os.SCHED_IDLE
+                assert os.getpriority(os.PRIO_PROCESS, role.pid) == 19
                 receiver.may_answer.clear()
                 second = talk(app, "second")
                 until(lambda: second <= calls(receiver), tmp_path)
