@@ -9,10 +9,11 @@ while `trace` sends, and while it is stopped (SIGSTOP). Before either, the fold 
 
 `ratio` is calls per second with tracing over those without, per round; the median of the rounds,
 and the interval that holds 95 of 100 medians of rounds drawn again from these. All of it runs on
-one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
-`trace` has a core of its own, less is left of its cost. `trace` gives way (niceness 19), so where no
-core is free it works off between the rounds what it lacks: `cpu_ms` says what it takes, wherever
-that is, in milliseconds of processor time per event sent; and the gateway's, per call. Linux only.
+one one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
+`trace` has a core of its own, less is left of its cost. `trace` gives way (niceness 19), so where
+no core is free it works off between the halves what it lacks. `kept_up` says what part of the
+events of the halves with tracing it sent within them, and `cpu_ms` what it takes, wherever that is:
+milliseconds of processor time per event sent; and the gateway's, per call. Linux only.
 """
 
 import argparse
@@ -176,6 +177,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The benchmark as one document."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     costs: dict[bool, list[float]] = {True: [], False: []}
+    within = made = 0
     with (
         tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
         prepared(Path(name)) as stage,
@@ -186,7 +188,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for on in (True, False) if number % 2 else (False, True):
                 stage.caught_up()
                 stage.trace(on)
+                sent, events = stage.sent, stage.home.events
                 rate, cost = stage.rate(options.clients, options.seconds)
+                if on:
+                    within += stage.sent - sent
+                    made += stage.home.events - events
                 rates[on].append(rate)
                 costs[on].append(cost)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
@@ -209,6 +215,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "off": round(statistics.median(costs[False]), 3),
             },
         },
+        "kept_up": round(within / made, 3),
         "events_sent": sent, "ratios": [round(one, 3) for one in ratios],
         "ratio": round(ratio, 3), "low": round(low, 3), "high": round(high, 3),
         "goal": WANTED, "met": ratio >= WANTED,
