@@ -9,7 +9,7 @@ while `trace` sends, and while it is stopped (SIGSTOP). Before either, the fold 
 
 `ratio` is calls per second with tracing over those without, per round; the median of the rounds,
 and the interval that holds 95 of 100 medians of rounds drawn again from these. All of it runs on
-one one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
+one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
 `trace` has a core of its own, less is left of its cost. `trace` gives way (niceness 19), so where
 no core is free it works off between the halves what it lacks. `kept_up` says what part of the
 events of the halves with tracing it sent within them, and `cpu_ms` what it takes, wherever that is:
