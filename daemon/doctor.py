@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from daemon.app import App
-from daemon.checks import loop, machine, records, serving
+from daemon.checks import loop, machine, records, serving, tracing
 from daemon.checks.finding import Finding
 from events.errors import KintsugiError
 
@@ -31,6 +31,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "adapters": serving.adapters,
     "gateways": serving.gateways,
     "engines": serving.engines,
+    "tracing": tracing.tracing,
 }
 
 ON_KAFKA: Final[Mapping[str, Callable[[App], Finding]]] = {

@@ -216,6 +216,7 @@ class History:
         self._asked: dict[str, tuple[Message, ...]] = {}
         self._tools: dict[str, tuple[str, ...]] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
+        self._headers: dict[str, str | None] = {}
         self.erased = False
         """Whether something that was read is of an erased person: the conversation is not whole."""
 
@@ -247,7 +248,8 @@ class History:
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
-        return self._event(row, row.started_offset).envelope.traceparent
+        self._conversation(row)
+        return self._headers[row.call]
 
     def _conversation(self, row: Row[Any]) -> tuple[Message, ...]:
         """The messages of a call's request; its ancestors' first, without recursion."""
@@ -264,7 +266,9 @@ class History:
         return self._asked[row.call]
 
     def _read(self, row: Row[Any]) -> None:
-        data = self._event(row, row.started_offset).data
+        event = self._event(row, row.started_offset)
+        self._headers[row.call] = event.envelope.traceparent
+        data = event.data
         assert isinstance(data, CallStarted), "the row says where its start lies"
         content = data.content
         own = content.messages if content else ()

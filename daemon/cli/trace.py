@@ -10,7 +10,7 @@ import typer
 from daemon import notifying
 from daemon.cli.command import Cli, command
 
-_NICENESS = 10
+_NICENESS = 19
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,22 @@ def trace(
             events = exporter.catch_up(stop)
             cli.out.document({"events": events, **asdict(exporter.counters.sent)})
             return
-        # Spans are in no hurry: where cores are short, who serves goes first.
-        os.nice(_NICENESS)
         with exposed(app.settings, "trace") as registry:
             registry.register(tracing(exporter.counters))
+            # After the thread that tells metrics was started: that one keeps its priority.
+            _give_way()
             notifying.ready()
             log.info("sending spans to %s", app.settings.tracing.endpoint)
             exporter.run(stop)
             log.info("stopped: %s", exporter.counters)
+
+
+def _give_way() -> None:
+    """Spans are in no hurry: where cores are short, everybody else goes first."""
+    try:
+        # Not SCHED_IDLE: on a machine that is never idle it might not come to the end of a read of
+        # the tables for minutes, and the log of changes of SQLite grows as long.
+        os.nice(_NICENESS)
+    except PermissionError:
+        # A service manager may forbid it, and give the priority itself, as ops/systemd does.
+        log.info("the priority of this process may not be lowered; it stays as it was given")

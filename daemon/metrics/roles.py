@@ -81,6 +81,10 @@ TRACE: Final = (
         "kintsugi_trace_last_event_timestamp_seconds",
         "When the newest event whose spans were sent had been recorded; absent before the first.",
     ),
+    Family(
+        "kintsugi_trace_oldest_unsent_timestamp_seconds",
+        "When the oldest event whose spans are being sent had been recorded; absent between.",
+    ),
 )
 
 
@@ -161,6 +165,10 @@ def tracing(counters: "Traced") -> Counted:
         sheet.say("kintsugi_trace_retries_total", counters.retries)
         newest = counters.newest_ms / 1000 if counters.newest_ms else None
         sheet.say("kintsugi_trace_last_event_timestamp_seconds", newest)
+        # Asked for once: the exporter may be done with it meanwhile.
+        unsent = counters.unsent_ms
+        oldest = None if unsent is None else unsent / 1000
+        sheet.say("kintsugi_trace_oldest_unsent_timestamp_seconds", oldest)
 
     return Counted(TRACE, say)
 

@@ -83,7 +83,7 @@ class Decisions:
 
         The id follows from `origin`, by default the cause: what is to happen once, although it may
         be asked for twice, needs an origin that is the same both times. `within` is the span in
-        which it is written, by default that of the cause.
+        which it is written, by default that of the cause, where spans are sent.
 
         Raises DecisionRefused, LogError (nothing was appended), DatabaseUnavailable (it counts as
         soon as it is folded).
@@ -122,7 +122,10 @@ class Decisions:
         cause: str | None,
         within: TraceContext | None = None,
     ) -> None:
-        if within is None and cause is not None:
+        # To know the span of a cause the log is read: done where somebody traces. A cycle's own
+        # context is always written (`within`), so spans are made later as well.
+        traced = bool(self._app.settings.tracing.endpoint)
+        if within is None and cause is not None and traced:
             with self._app.reading() as connection:
                 within = Contexts(connection, self._app.log).within(cause)
         header = None if within is None else within.header

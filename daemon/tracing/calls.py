@@ -10,7 +10,7 @@ a client does not sample is not sent. Calls that were told by a trace (POST /v1/
 already. Simulated and imported rollouts have none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -18,11 +18,11 @@ from sqlalchemy import Row, select
 
 from consumers.tables import Call
 from daemon.sessions import History
-from daemon.tracing.contexts import LIVE, chat_span, of_session, since
+from daemon.tracing.contexts import LIVE, Ends, chat_span, of_session
 from daemon.tracing.spans import Attributes, Happened, Span
 from daemon.tracing.told import content_of, sampling_of
-from events.codec import Event, decode
-from events.envelope import timestamp
+from events.codec import Event
+from events.envelope import from_headers, timestamp
 from events.errors import LogTruncated
 from events.rollouts import CallEnded, RolloutEnded
 from events.streams import ROLLOUTS
@@ -33,28 +33,57 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.app import App
+    from events.log import EventLog
 
 PROVIDER: Final = "kintsugi"
 MOST_LINKS: Final = 128
 """As the limit of OpenTelemetry's SDKs."""
 
+_MOST_HEADERS: Final = 20_000
+"""Some megabytes; of calls that are older the log is read again."""
+
+
+class Headers:
+    """What clients named as the spans of their calls: a rollout asks for those of its calls, whose
+    ends were read shortly before it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, TraceContext | None] = {}
+
+    def learn(self, call: str, header: TraceContext | None) -> None:
+        """Remember a call's, and forget the oldest beyond the limit."""
+        self._known[call] = header
+        if len(self._known) > _MOST_HEADERS:
+            del self._known[next(iter(self._known))]
+
+    def of(self, rows: Sequence[Row[Any]], log: "EventLog") -> dict[str, TraceContext | None]:
+        """By call; read from the log where a call's end was not seen."""
+        return {
+            row.call: self._known[row.call] if row.call in self._known else _asked_within(row, log)
+            for row in rows
+        }
+
 
 class CallSpans:
     """Spans of the stream `rollouts`, over one moment of the tables."""
 
-    def __init__(self, app: "App", connection: "Connection", content: bool) -> None:
+    def __init__(
+        self, app: "App", connection: "Connection", content: bool, headers: Headers
+    ) -> None:
         self._app = app
         self._connection = connection
         self._content = content
+        self._headers = headers
         self._history = History(app, connection)
 
     def of(self, events: Sequence[Event]) -> Iterator[Span]:
         """What the events tell of."""
-        ended = {e.data.call: e for e in events if isinstance(e.data, CallEnded)}
-        for row in self._rows(list(ended)):
-            header = parsed(ended[row.call].envelope.traceparent)
-            if span := self._chat(row, header):
-                yield span
+        ended: dict[str, TraceContext | None] = {}
+        for event in events:
+            if isinstance(event.data, CallEnded):
+                ended[event.data.call] = header = parsed(event.envelope.traceparent)
+                self._headers.learn(event.data.call, header)
+        yield from self._chats(self._rows(list(ended)), ended)
         for event in events:
             if isinstance(event.data, RolloutEnded) and event.data.source == LIVE:
                 yield from self._rollout(event, event.data)
@@ -64,15 +93,23 @@ class CallSpans:
         query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
         return self._connection.execute(query).all()
 
-    def _chat(self, row: Row[Any], header: TraceContext | None) -> Span | None:
-        """None where it has one already, or is not to have one."""
-        if row.attribution is None or row.started is None:
-            return None
-        if header is not None and not header.sampled:
-            return None
-        around = header or of_session(
-            row.session, since(self._connection, row.session, row.started), None
-        )
+    def _chats(
+        self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]
+    ) -> Iterator[Span]:
+        """All but those that have one already, or are not to have one."""
+        told = [
+            (row, header)
+            for row in rows
+            if row.attribution is not None and row.started is not None
+            for header in [headers[row.call]]
+            if header is None or header.sampled
+        ]
+        ends = Ends(self._connection, {row.session for row, header in told if header is None})
+        for row, header in told:
+            since = ends.before(row.session, row.started)
+            yield self._chat(row, header or of_session(row.session, since, None))
+
+    def _chat(self, row: Row[Any], around: TraceContext) -> Span:
         failed = None if row.outcome == "completed" else row.outcome or "lost"
         return Span(
             name=f"chat {row.alias}",
@@ -96,10 +133,8 @@ class CallSpans:
             return
         if not context.sampled:
             return
-        headers = {row.call: self._asked_within(row) for row in rows}
-        for row in rows:
-            if row.ended is None and (lost := self._chat(row, headers[row.call])):
-                yield lost
+        headers = self._headers.of(rows, self._app.log)
+        yield from self._chats((row for row in rows if row.ended is None), headers)
         first = headers.get(data.calls[0]) if data.calls else None
         inside = first is not None and first.trace == context.trace
         elsewhere = {
@@ -119,16 +154,16 @@ class CallSpans:
             happened=tuple(_verdict(data, timestamp(moment))),
         )
 
-    def _asked_within(self, row: Row[Any]) -> TraceContext | None:
-        """The client's span of a call."""
-        if row.started_offset is None:
-            return None
-        try:
-            records = self._app.log.read(ROLLOUTS.name, row.partition, row.started_offset, limit=1)
-        except LogTruncated:
-            return None
-        event = decode(records[0], content=False)
-        return parsed(event.envelope.traceparent)
+
+def _asked_within(row: Row[Any], log: "EventLog") -> TraceContext | None:
+    """The client's span of a call."""
+    if row.started_offset is None:
+        return None
+    try:
+        records = log.read(ROLLOUTS.name, row.partition, row.started_offset, limit=1)
+    except LogTruncated:
+        return None
+    return parsed(from_headers(records[0].headers).traceparent) if records else None
 
 
 def _chat_attributes(row: Row[Any]) -> Attributes:

@@ -10,9 +10,11 @@ that of its `RolloutEnded`: every other id follows. What was written before head
 gets traces of its own.
 """
 
+from bisect import bisect_left
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, select
 
 from consumers.tables import (
     Adapter,
@@ -41,11 +43,23 @@ def of_session(session: str, since: str, first: TraceContext | None) -> TraceCon
     return first.child("session", session, since)
 
 
-def since(connection: Connection, session: str, moment: str) -> str:
-    """When a session last ended before a moment; "" where it had not."""
-    ends = SessionEnd.table().c
-    query = select(func.max(ends.time)).where(ends.session == session, ends.time < moment)
-    return connection.execute(query).scalar() or ""
+class Ends:
+    """When sessions ended before: one look at the tables for all of them."""
+
+    def __init__(self, connection: Connection, sessions: Collection[str]) -> None:
+        self._times: dict[str, list[str]] = {}
+        if not sessions:
+            return
+        ends = SessionEnd.table().c
+        query = select(ends.session, ends.time).where(ends.session.in_(sessions))
+        for row in connection.execute(query.where(ends.time.is_not(None)).order_by(ends.time)):
+            self._times.setdefault(row.session, []).append(row.time)
+
+    def before(self, session: str, moment: str) -> str:
+        """When a session last ended before a moment; "" where it had not."""
+        times = self._times.get(session, [])
+        place = bisect_left(times, moment)
+        return times[place - 1] if place else ""
 
 
 class Contexts:

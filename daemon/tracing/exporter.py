@@ -4,8 +4,10 @@
     exporter.catch_up(stop)   what is folded now; how many events that was
 
 It reads behind the fold, for spans are made of rows, and remembers in HOME/tracing.json up to where
-everything was sent. Nobody waits for it: a receiver that is away or slow holds up this role and
-nothing else, and gets everything when it is back, as long as the log keeps it.
+everything was sent. It looks every few seconds and sends what came meanwhile at once: a request, a
+query and a file for each few events would cost more than the spans themselves. Nobody waits for it:
+a receiver that is away or slow holds up this role and nothing else, and gets everything when it is
+back, as long as the log keeps it.
 
 Guarantee: each span is sent at least once, under an id that follows from its event; sent twice, it
 is the same span. Dropped is what the receiver refuses for good, and what the log had trimmed before
@@ -16,13 +18,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers.position import offsets
 from daemon.settings import ConfigurationError
-from daemon.tracing.calls import CallSpans
+from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
 from daemon.tracing.sending import Sender, Sent, Unreachable
 from daemon.tracing.spans import Span
@@ -48,8 +50,11 @@ TELLING: Final = frozenset(
 """Types of the events that spans are made of; of the others not even the head is read."""
 
 _PAGE: Final = 500
-"""Events of one request."""
-_IDLE_SECONDS: Final = 0.5
+"""Events that are read at once, and about as many as one request tells of."""
+_ROUND_SECONDS: Final = 2.0
+"""From one look to the next."""
+_SIGN_SECONDS: Final = 5.0
+"""Within which a role that waits says that it does not hang."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 
@@ -71,6 +76,33 @@ class Counters:
     """When it last began to look for events; 0 before the first time."""
     newest_ms: int = 0
     """When the newest event that was sent had been recorded."""
+    unsent_ms: int | None = None
+    """When the oldest event had been recorded that is being sent."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one request tells of: events of any partitions."""
+
+    reached: dict[At, int] = field(default_factory=dict)
+    """Up to where they lie."""
+    records: int = 0
+    calls: list[Event] = field(default_factory=list)
+    decisions: list[Event] = field(default_factory=list)
+    oldest_ms: int | None = None
+    newest_ms: int = 0
+
+    def add(self, at: At, page: Sequence[Record], reached: int) -> None:
+        """What a page tells; the rest of it is let go at once."""
+        self.reached[at] = reached
+        self.records += len(page)
+        into = self.decisions if at[0] == LEARNING.name else self.calls
+        into.extend(event for record in page if (event := _telling(record)) is not None)
+        times = [record.recorded_ms for record in page]
+        if times:
+            oldest = min(times)
+            self.oldest_ms = oldest if self.oldest_ms is None else min(oldest, self.oldest_ms)
+            self.newest_ms = max(self.newest_ms, *times)
 
 
 class Exporter:
@@ -82,6 +114,7 @@ class Exporter:
         self._content = content
         self._path = app.home / POSITION
         self._reached = self._read_position()
+        self._headers = Headers()
         self.counters = Counters()
 
     def rewind(self) -> None:
@@ -94,15 +127,13 @@ class Exporter:
         from events.errors import LogUnavailable
 
         while not stop.is_set():
+            began = time.monotonic()
             try:
-                busy = self.catch_up(stop)
+                self.catch_up(stop)
             except (LogUnavailable, DatabaseUnavailable) as error:
                 log.warning("%s", error)
-                busy = 0
                 self.counters.retries += 1
-                stop.wait(_FIRST_PAUSE)
-            if not busy:
-                stop.wait(_IDLE_SECONDS)
+            stop.wait(_ROUND_SECONDS - min(_ROUND_SECONDS, time.monotonic() - began))
 
     def catch_up(self, stop: threading.Event) -> int:
         """Send what was folded until now; how many events were read."""
@@ -114,14 +145,12 @@ class Exporter:
             self._reached = {**self._starts(), **folded}
             self._write_position()
         done = 0
-        for at, end in sorted(folded.items()):
-            self._check(at, end)
-            for page in self._pages(at, end):
-                if not self._tell(at, page, stop):
-                    return done
-                self._reached[at] = page[-1].offset + 1
-                self._write_position()
-                done += len(page)
+        for batch in self._batches(folded):
+            if not self._tell(batch, stop):
+                break
+            self._reached |= batch.reached
+            self._write_position()
+            done += batch.records
         return done
 
     def _starts(self) -> dict[At, int]:
@@ -140,8 +169,22 @@ class Exporter:
                 f"log ends at {end}: it is of another log; remove the file"
             )
 
-    def _pages(self, at: At, end: int) -> Iterator[Sequence[Record]]:
-        while (offset := self._reached.get(at, 0)) < end:
+    def _batches(self, folded: Mapping[At, int]) -> Iterator[Batch]:
+        batch = Batch()
+        for at, end in sorted(folded.items()):
+            self._check(at, end)
+            for page, reached in self._pages(at, end):
+                batch.add(at, page, reached)
+                if batch.records >= _PAGE:
+                    yield batch
+                    batch = Batch()
+        if batch.reached:
+            yield batch
+
+    def _pages(self, at: At, end: int) -> Iterator[tuple[Sequence[Record], int]]:
+        """Records before an offset, each time with where they end."""
+        offset = self._reached.get(at, 0)
+        while offset < end:
             try:
                 found = self._app.log.read(*at, offset, min(_PAGE, end - offset))
             except LogTruncated:
@@ -151,18 +194,17 @@ class Exporter:
                     "%s/%s was trimmed to offset %s; the spans of %s events are lost",
                     *at, start, start - offset,
                 )  # fmt: skip
-                self._reached[at] = start
+                offset = self._reached[at] = start
                 continue
             page = [record for record in found if record.offset < end]
-            if not page:
-                # A broker may have holes.
-                self._reached[at] = end
-                return
-            yield page
+            # A broker may have holes, before the end as well.
+            offset = page[-1].offset + 1 if page else end
+            yield page, offset
 
-    def _tell(self, at: At, page: Sequence[Record], stop: threading.Event) -> bool:
+    def _tell(self, batch: Batch, stop: threading.Event) -> bool:
         """Send the spans of some events; False where told to stop before."""
-        spans = self._spans(at, page)
+        self.counters.unsent_ms = batch.oldest_ms
+        spans = self._spans(batch)
         pause = _FIRST_PAUSE
         while not stop.is_set():
             try:
@@ -170,21 +212,27 @@ class Exporter:
             except Unreachable as error:
                 self.counters.retries += 1
                 log.warning("%s; %s spans wait", error, len(spans))
-                stop.wait(error.wait_seconds or pause)
+                self._wait(error.wait_seconds or pause, stop)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                self.counters.newest_ms = max(self.counters.newest_ms, page[-1].recorded_ms)
+                self.counters.newest_ms = max(self.counters.newest_ms, batch.newest_ms)
+                self.counters.unsent_ms = None
                 return True
         return False
 
-    def _spans(self, at: At, page: Sequence[Record]) -> list[Span]:
-        events = [event for record in page if (event := _telling(record)) is not None]
-        if not events:
+    def _wait(self, seconds: float, stop: threading.Event) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not stop.is_set():
+            self.counters.looked = time.time()
+            stop.wait(min(left, _SIGN_SECONDS))
+
+    def _spans(self, batch: Batch) -> list[Span]:
+        if not batch.calls and not batch.decisions:
             return []
         with self._app.reading() as connection:
-            if at[0] == LEARNING.name:
-                return list(DecisionSpans(self._app, connection).of(events))
-            return list(CallSpans(self._app, connection, self._content).of(events))
+            calls = CallSpans(self._app, connection, self._content, self._headers)
+            decisions = DecisionSpans(self._app, connection)
+            return [*decisions.of(batch.decisions), *calls.of(batch.calls)]
 
     def _read_position(self) -> dict[At, int]:
         try:

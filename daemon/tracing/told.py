@@ -6,6 +6,7 @@ Content is sent only where `tracing.content` says so: as it is in the log, which
 import json
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row
@@ -24,8 +25,9 @@ _NUMBERS: Final = (int, float)
 log = logging.getLogger(__name__)
 
 
+@lru_cache(maxsize=256)
 def sampling_of(text: str | None) -> "Attributes":
-    """The parameters that have a name in the conventions."""
+    """The parameters that have a name in the conventions; nobody changes what is returned."""
     given = json.loads(text) if text else {}
     found: dict[str, Any] = {}
     for attribute, parameter in names.SAMPLING.items():

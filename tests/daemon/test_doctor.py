@@ -11,13 +11,13 @@ import pytest
 from consumers import database, gateways, leases
 from consumers.serving import adapter_named
 from daemon.app import App
-from daemon.checks import loop, machine, records, serving
+from daemon.checks import loop, machine, records, serving, tracing
 from daemon.doctor import CHECKS, ON_KAFKA, examine
 from daemon.leader import Leader
 from daemon.leadership import LEASE, Leadership
 from daemon.serving.directory import BadAdapter
 from daemon.sessions import close_sessions
-from daemon.settings import Settings, Upstream
+from daemon.settings import Settings, Tracing, Upstream
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased
@@ -25,6 +25,7 @@ from events.log import Entry, now_ms
 from events.rollouts import CallStarted
 from tests.consumers.deciding import routed
 from tests.consumers.folding import at, ended, entry
+from tests.daemon.gateway.receiver import receiving
 from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
 from tests.daemon.written import Fixed
 
@@ -192,3 +193,18 @@ def test_a_home_that_cannot_be_written_is_found_by_writing(tmp_path: Path) -> No
     with App(Settings(home=tmp_path)) as app:
         assert machine.home(app)[0]
     assert not list(tmp_path.glob(".doctor*"))
+
+
+def test_a_receiver_that_would_refuse_spans_is_told(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        settings = Settings(home=tmp_path, tracing=Tracing(endpoint=receiver.url))
+        with App(settings) as app:
+            assert tracing.tracing(app) == (True, f"{receiver.url} takes spans")
+            assert not receiver.spans
+            receiver.statuses = [401]
+            ok, detail = tracing.tracing(app)
+            assert not ok
+            assert "answers 401" in detail
+            assert "tracing.headers" in detail
+    with App(settings) as app:
+        assert "cannot be reached" in failed(app)["tracing"]

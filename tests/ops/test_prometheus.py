@@ -21,6 +21,7 @@ from daemon.metrics.exposition import ROLES, port_of
 from ops.prometheus.server import Prometheus, PrometheusMissing, program
 from tests.conftest import missing
 from tests.consumers.deciding import routed
+from tests.daemon.gateway.receiver import receiving
 from tests.daemon.metrics.scene import ADAPTER, once_round, say, settings_of
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.processes]
@@ -66,9 +67,9 @@ def test_configuration_and_rules_are_as_promtool_wants_them(promtool: str) -> No
 
 
 @contextmanager
-def daemon(home: Path, gateway: int, engine: int, metrics: int) -> Iterator[str]:
+def daemon(home: Path, gateway: int, engine: int, metrics: int, spans: str) -> Iterator[str]:
     """`kintsugi up` over a home whose loop has been round once and whose canary was promoted, so
-    that the leader ends the cycle; the gateway's URL."""
+    that the leader ends the cycle, which sends its spans to a receiver; the gateway's URL."""
     with App(settings_of(home)) as app:
         once_round(app)
         say(app, routed("promoted", {ADAPTER: 1}))
@@ -76,6 +77,7 @@ def daemon(home: Path, gateway: int, engine: int, metrics: int) -> Iterator[str]
     config.write_text(
         f"[gateway]\nport = {gateway}\n[engine]\nport = {engine}\nthreads = 1\n"
         f"[metrics]\nport = {metrics}\n[scheduler]\nmin_failures = 1000000\n"
+        f'[tracing]\nendpoint = "{spans}"\n'
         f'[[agents]]\nalias = "agent"\nenvironment = "shop"\ncheckpoint = "{CHECKPOINT}"\n'
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("KINTSUGI_")}
@@ -115,7 +117,9 @@ def configured(folder: Path, gateway: int, metrics: int) -> Path:
     own = settings_of(folder, port=metrics)
     ports = {"127.0.0.1:8080": gateway}
     ports |= {f"127.0.0.1:{port_of(shipped, role)}": port_of(own, role) or 0 for role in ROLES}
-    for scraped in config["scrape_configs"][0]["static_configs"]:
+    targets = config["scrape_configs"][0]["static_configs"]
+    targets.append({"targets": ["127.0.0.1:9468"], "labels": {"role": "trace"}})
+    for scraped in targets:
         scraped["targets"] = [f"127.0.0.1:{ports[one]}" for one in scraped["targets"]]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))
@@ -146,7 +150,8 @@ def test_every_panel_of_a_running_loop_returns_data_and_every_rule_is_evaluated(
     metrics = free_ports(len(ROLES))[0]
     gateway, engine = free_ports(1)[0], free_ports(1)[0]
     with (
-        daemon(tmp_path / "home", gateway, engine, metrics) as url,
+        receiving() as receiver,
+        daemon(tmp_path / "home", gateway, engine, metrics, receiver.url) as url,
         Prometheus(tmp_path, configured(tmp_path, gateway, metrics)) as server,
     ):
         body = {"model": "agent", "messages": [{"role": "user", "content": "Hello"}]}

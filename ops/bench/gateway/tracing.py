@@ -10,7 +10,10 @@ while `trace` sends, and while it is stopped (SIGSTOP). Before either, the fold 
 `ratio` is calls per second with tracing over those without, per round; the median of the rounds,
 and the interval that holds 95 of 100 medians of rounds drawn again from these. All of it runs on
 one machine, so fold, `trace`, receiver and clients compete with the gateway for its cores; where
-`trace` has a core of its own, less is left of its cost. Linux only.
+`trace` has a core of its own, less is left of its cost. `trace` gives way (niceness 19), so where
+no core is free it works off between the halves what it lacks. `kept_up` says what part of the
+events of the halves with tracing it sent within them, and `cpu_ms` what it takes, wherever that is:
+milliseconds of processor time per event sent; and the gateway's, per call. Linux only.
 """
 
 import argparse
@@ -57,12 +60,13 @@ class Stage:
     fold: Callable[[], int]
     """How far the rollouts were folded, summed over partitions."""
 
-    def rate(self, clients: int, seconds: float) -> float:
-        """Calls per second."""
-        begin = time.perf_counter()
+    def rate(self, clients: int, seconds: float) -> tuple[float, float]:
+        """Calls per second, and the gateway's processor time of each in milliseconds."""
+        begin, used = time.perf_counter(), self.gateway.cpu_seconds()
         deadline = begin + seconds
         calls = _loaded(self.gateway, clients, lambda _: time.perf_counter() > deadline)
-        return calls / (time.perf_counter() - begin)
+        took = time.perf_counter() - begin
+        return calls / took, 1000 * (self.gateway.cpu_seconds() - used) / calls
 
     def trace(self, on: bool) -> None:
         """Let the role run, or hold it."""
@@ -76,6 +80,10 @@ class Stage:
             if time.monotonic() > deadline or self.tracer.poll() is not None:
                 raise RuntimeError(f"{self.sent} of {self.home.events} events were sent")
             time.sleep(0.1)
+
+    def tracer_seconds(self) -> float:
+        """Processor time of the role so far."""
+        return Side("trace", self.gateway.target, self.tracer).cpu_seconds()
 
     @property
     def sent(self) -> int:
@@ -158,18 +166,28 @@ async def receive() -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The benchmark as one document."""
     rates: dict[bool, list[float]] = {True: [], False: []}
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    within = made = 0
     with (
         tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
         prepared(Path(name)) as stage,
     ):
+        stage.caught_up()
+        before, used = stage.sent, stage.tracer_seconds()
         for number in range(options.rounds):
             for on in (True, False) if number % 2 else (False, True):
                 stage.caught_up()
                 stage.trace(on)
-                rates[on].append(stage.rate(options.clients, options.seconds))
+                sent, events = stage.sent, stage.home.events
+                rate, cost = stage.rate(options.clients, options.seconds)
+                if on:
+                    within += stage.sent - sent
+                    made += stage.home.events - events
+                rates[on].append(rate)
+                costs[on].append(cost)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
         stage.caught_up()
-        sent = stage.sent
+        sent, used = stage.sent - before, stage.tracer_seconds() - used
     ratios = [on / off for on, off in zip(rates[True], rates[False], strict=True)]
     low, high = interval(ratios, statistics.median)
     ratio = statistics.median(ratios)
@@ -180,6 +198,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "on": round(statistics.median(rates[True]), 1),
             "off": round(statistics.median(rates[False]), 1),
         },
+        "cpu_ms": {
+            "trace_per_event": round(1000 * used / sent, 3),
+            "gateway_per_call": {
+                "on": round(statistics.median(costs[True]), 3),
+                "off": round(statistics.median(costs[False]), 3),
+            },
+        },
+        "kept_up": round(within / made, 3),
         "events_sent": sent, "ratios": [round(one, 3) for one in ratios],
         "ratio": round(ratio, 3), "low": round(low, 3), "high": round(high, 3),
         "goal": WANTED, "met": ratio >= WANTED,

@@ -1,6 +1,8 @@
 """A receiver of OTLP that takes spans apart: it reads what any other would be sent."""
 
 import json
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,11 @@ class Receiver:
     """Bytes of a body; a larger one is answered with 413."""
     rejects: int = 0
     """Spans of each request, by its word."""
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    """Clear it, and what was taken is answered once it is set again."""
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     @property
     def spans(self) -> dict[str, Span]:
@@ -84,7 +91,10 @@ def receiving() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            self.send_response(receiver.answer(body, headers))
+            status = receiver.answer(body, headers)
+            if not receiver.may_answer.wait(60) or self._left():
+                return
+            self.send_response(status)
             said = ExportTraceServiceResponse()
             said.partial_success.rejected_spans = receiver.rejects
             content = said.SerializeToString()
@@ -92,6 +102,11 @@ def receiving() -> Iterator[Receiver]:
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def _left(self) -> bool:
+            """Whether who asked was killed meanwhile."""
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
         def log_message(self, *_: object) -> None:
             pass

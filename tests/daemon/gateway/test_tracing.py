@@ -22,7 +22,7 @@ from daemon.leader import Leader
 from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
 from daemon.sessions import close_sessions
-from daemon.settings import Agent, ConfigurationError, Log, Scheduler, Settings
+from daemon.settings import Agent, ConfigurationError, Log, Scheduler, Settings, Tracing
 from daemon.tracing.exporter import Exporter, open_sender
 from daemon.tracing.sending import Sender, Sent
 from events.codec import decode, encode
@@ -121,10 +121,10 @@ def traffic(home: Path, engine: Live) -> Told:
 
 
 @contextmanager
-def opened(home: Path) -> Iterator[App]:
+def opened(home: Path, endpoint: str = "http://127.0.0.1:9/v1/traces") -> Iterator[App]:
     """The home, whose cycles begin when a person says so."""
     settings = Settings(
-        home=home, log=Log(durability="process"),
+        home=home, log=Log(durability="process"), tracing=Tracing(endpoint=endpoint),
         scheduler=Scheduler(min_rollouts=10**6, min_priority=1e9, cooldown_seconds=1e6),
         agents=(Agent(alias="agent", environment="shop"),),
     )  # fmt: skip
@@ -197,6 +197,21 @@ def test_one_trace_runs_from_the_request_to_the_route(
     assert train.parent_span_id == cycle.span_id
     assert SECRET.encode() not in b"".join(receiver.bodies)
     assert {headers["x-api-key"] for headers in receiver.headers} == {"k"}
+
+
+def test_where_nobody_traces_no_decision_reads_the_span_of_its_cause(
+    home: Path, engine: Live, receiver: Receiver
+) -> None:
+    client = traffic(home, engine)
+    with opened(home, endpoint="") as app:
+        whole_loop(app)
+        events = [decode(record) for record in app.log.read(LEARNING.name, 0, 0)]
+        # Whoever begins to trace later gets the one trace from the log as it is.
+        export(app, receiver)
+    headed = [event for event in events if event.envelope.traceparent]
+    assert [event.data.TYPE for event in headed] == [CycleStarted.TYPE]
+    names_of = {s.name for s in receiver.spans.values() if s.trace_id.hex() == client.trace}
+    assert names_of >= OF_CYCLE
 
 
 def test_a_call_says_what_the_conventions_ask_for(
@@ -278,6 +293,7 @@ def test_a_receiver_that_is_away_gets_everything_when_it_is_back(
         work.join(timeout=60)
         assert not work.is_alive()
         assert exporter.counters.retries == 2
+        assert exporter.counters.unsent_ms is None
         app.settle()
         exporter.catch_up(stop)
         assert exporter.counters.sent == Sent(taken=len(receiver.spans))
@@ -298,6 +314,7 @@ def test_stopped_while_nobody_listens_it_goes_on_where_it_was(
             timer.start()
             assert exporter.catch_up(stop) == 0
             timer.join()
+            assert exporter.counters.unsent_ms is not None
         with Sender(receiver.url, {}) as sender:
             again = Exporter(app, sender)
             again.rewind()
@@ -386,6 +403,37 @@ def test_the_command_sends_what_is_folded(
     sent = kintsugi("trace", "--once", "--from-start").json
     assert (sent["taken"], sent["rejected"], sent["refused"]) == (4, 0, 0)
     assert kintsugi("trace", "--once").json["events"] == 0
+
+
+def test_events_of_all_partitions_go_in_one_request(
+    home: Path, engine: Live, receiver: Receiver
+) -> None:
+    traffic(home, engine)
+    with opened(home) as app:
+        whole_loop(app)
+        export(app, receiver)
+    assert len({span.trace_id for span in receiver.spans.values()}) == 2
+    assert len(receiver.bodies) == 1
+
+
+def test_the_span_of_a_session_is_that_since_its_last_end(
+    home: Path, engine: Live, receiver: Receiver
+) -> None:
+    home.mkdir()
+    with fronting(home, [engine.url]) as front:
+        ask(front, "talk-1")
+    with opened(home) as app:
+        close_sessions(app, utc_now())
+    with fronting(home, [engine.url]) as front:
+        ask(front, "talk-1")
+    with opened(home) as app:
+        close_sessions(app, utc_now())
+        export(app, receiver)
+    whole = receiver.named("invoke_agent agent")
+    chats = receiver.named("chat agent")
+    assert [span.trace_id for span in chats] == [whole[n // 2].trace_id for n in range(4)]
+    assert [span.parent_span_id for span in chats] == [whole[n // 2].span_id for n in range(4)]
+    assert whole[0].trace_id != whole[1].trace_id
 
 
 def test_off_it_costs_the_gateway_no_import() -> None:

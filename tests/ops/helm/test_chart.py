@@ -27,6 +27,7 @@ EVERYTHING = (
     "monitoring.dashboards.enabled=true", "jobs.runner=ray", "shared.className=nfs",
     "extraVolumes[0].name=models", "extraVolumes[0].emptyDir.medium=Memory",
     "extraVolumeMounts[0].name=models", "extraVolumeMounts[0].mountPath=/models",
+    "trace.enabled=true", "trace.endpoint=http://otel:4318/v1/traces", "trace.content=true",
 )  # fmt: skip
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Of the Prometheus operator, whose schemas kubectl-validate has not got."""
@@ -93,7 +94,8 @@ def test_helm_finds_nothing_wrong_and_refuses_values_that_mean_nothing() -> None
     done = helm("lint", "--strict", CHART.name)
     assert done.returncode == 0, done.stdout + done.stderr
     for value in ("jobs.runner=kubernetes", "gateway.replicas=0", "gatway.replicas=2",
-                  "existingSecret=", "kafka.bootstrapServers=kafka"):  # fmt: skip
+                  "existingSecret=", "kafka.bootstrapServers=kafka", "trace.enabled=true",
+                  "trace.endpoint=otel:4317", "trace.replicas=2"):  # fmt: skip
         refused = helm("template", "mine", CHART.name, "--kube-version", KUBERNETES, "--set", value)
         assert refused.returncode != 0, value
         assert "schema" in refused.stderr, refused.stderr
@@ -126,6 +128,7 @@ def test_every_container_runs_a_command_with_settings_that_can_be_used(
     secrets.mkdir()
     (secrets / "KINTSUGI_DATABASE_URL").write_text("postgresql://kintsugi@db/kintsugi")
     (secrets / "KINTSUGI_JOBS__RAY__TOKEN").write_text("token")
+    (secrets / "KINTSUGI_TRACING__HEADERS").write_text('{"x-key": "of the receiver"}')
     mounted = {"/etc/kintsugi": str(tmp_path), "/run/secrets/kintsugi": str(secrets)}
     for name, pod in pods(all_on).items():
         for one in containers(pod):
@@ -143,6 +146,9 @@ def test_every_container_runs_a_command_with_settings_that_can_be_used(
                 continue
             _fits(one, settings)
             assert (settings.jobs.runner, settings.jobs.ray.gpus) == ("ray", 1.0)
+            assert settings.tracing.endpoint == "http://otel:4318/v1/traces"
+            assert settings.tracing.content is True
+            assert settings.tracing.headers["x-key"].get_secret_value() == "of the receiver"
 
 
 def _fits(one: dict[str, Any], settings: Settings) -> None:
@@ -196,13 +202,28 @@ def test_who_owns_a_spool_has_a_volume_of_its_own_that_is_shipped(all_on: Manife
         assert (ship["args"], ship["restartPolicy"]) == (["ship"], "Always")
         assert "readinessProbe" not in ship
         assert "startupProbe" not in ship
-    (consume,) = of(all_on, "Deployment").values()
+    consume = of(all_on, "Deployment")["mine-kintsugi-consume"]
     assert "emptyDir" in consume["spec"]["template"]["spec"]["volumes"][-1]
     (schedule,) = [one for name, one in spools.items() if name.endswith("schedule")]
     assert schedule["spec"]["replicas"] == 1
     grace = Settings.model_fields["gateway"].default.grace_seconds
     for pod in pods(all_on).values():
         assert pod.get("terminationGracePeriodSeconds", 60) > grace + 10
+
+
+@pytest.mark.long
+def test_spans_are_sent_by_one_that_remembers_how_far_it_came(all_on: Manifests) -> None:
+    assert not [name for name in pods(rendered()) if name.endswith("trace")]
+    trace = of(all_on, "Deployment")["mine-kintsugi-trace"]["spec"]
+    assert (trace["replicas"], trace["strategy"]) == (1, {"type": "Recreate"})
+    pod = trace["template"]["spec"]
+    (home,) = [volume for volume in pod["volumes"] if volume["name"] == "home"]
+    claim = of(all_on, "PersistentVolumeClaim")[home["persistentVolumeClaim"]["claimName"]]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    # What was said in a long call lies in a blob.
+    (container,) = pod["containers"]
+    assert "/var/lib/kintsugi/blobs" in [one["mountPath"] for one in container["volumeMounts"]]
 
 
 @pytest.mark.long
@@ -243,7 +264,7 @@ def test_services_and_monitors_lead_to_ports_that_there_are(all_on: Manifests) -
             watched |= {(labels[chosen["key"]], port["name"]) for port in service["spec"]["ports"]}
     asked = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
     assert {port for _, port in watched} <= asked
-    assert {role for role, _ in watched} == {"gateway", "consume", "schedule", "work"}
+    assert {role for role, _ in watched} == {"gateway", "consume", "schedule", "work", "trace"}
     (budget,) = of(all_on, "PodDisruptionBudget").values()
     gateway = budget["spec"]["selector"]["matchLabels"].items()
     assert [one for one in owners if gateway <= one["metadata"]["labels"].items()]

@@ -32,7 +32,7 @@ securityContext:
 
 {{- /* Port of a role's metrics: (dict "root" $ "role" "work"); as daemon/metrics/exposition.py */}}
 {{- define "kintsugi.metrics" -}}
-{{- $after := dict "consume" 0 "ship" 1 "schedule" 2 "work" 3 -}}
+{{- $after := dict "consume" 0 "ship" 1 "schedule" 2 "work" 3 "trace" 4 -}}
 {{ add (int .root.Values.monitoring.port) (get $after .role) }}
 {{- end }}
 
@@ -51,6 +51,11 @@ securityContext:
 - { name: KINTSUGI_JOBS__RAY__PYTHON, value: {{ .Values.jobs.ray.python | quote }} }
 - { name: KINTSUGI_JOBS__RAY__CPUS, value: {{ .Values.jobs.ray.cpus | quote }} }
 - { name: KINTSUGI_JOBS__RAY__GPUS, value: {{ .Values.jobs.ray.gpus | quote }} }
+{{- end }}
+{{- if .Values.trace.enabled }}
+# Of every role: whoever decides writes down within which span.
+- { name: KINTSUGI_TRACING__ENDPOINT, value: {{ .Values.trace.endpoint | quote }} }
+- { name: KINTSUGI_TRACING__CONTENT, value: {{ .Values.trace.content | quote }} }
 {{- end }}
 # The root of the file system is read-only: what libraries keep for themselves goes here.
 - { name: HOME, value: /tmp }

@@ -1,0 +1,22 @@
+"""Tracing: would the receiver of spans take them?"""
+
+from typing import TYPE_CHECKING
+
+from daemon.checks.finding import Finding
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+
+def tracing(app: "App") -> Finding:
+    """Whoever is to receive spans answers, and knows the key."""
+    from daemon.tracing.exporter import open_sender
+
+    endpoint = app.settings.tracing.endpoint
+    if not endpoint:
+        return True, "spans are sent nowhere"
+    with open_sender(app) as sender:
+        refused = sender.refusal()
+    if refused is not None:
+        return False, f"{refused}; correct tracing.endpoint or tracing.headers"
+    return True, f"{endpoint} takes spans"

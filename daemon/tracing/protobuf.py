@@ -1,0 +1,131 @@
+"""OTLP's messages, as protobuf (spans -> bytes; an answer's bytes -> what was rejected).
+
+Needs opentelemetry-proto, so it is imported where spans are sent and nowhere else. One span takes
+some twenty messages: what is the same for all of them is done once.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    InstrumentationScope,
+    KeyValue,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1 import trace_pb2 as trace
+
+from daemon.tracing.spans import Attributes, Span
+
+_SERVICE: Final = "kintsugi"
+_CLIENT: Final = trace.Span.SpanKind.SPAN_KIND_CLIENT
+_INTERNAL: Final = trace.Span.SpanKind.SPAN_KIND_INTERNAL
+_ERROR: Final = trace.Status.StatusCode.STATUS_CODE_ERROR
+_INTEGERS: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """What a receiver did not take of a request that it took."""
+
+    count: int
+    why: str
+
+
+def body_of(spans: Iterable[Span]) -> bytes:
+    """An ExportTraceServiceRequest with these spans."""
+    about = {"service.name": _SERVICE, "service.version": _version()}
+    request = service.ExportTraceServiceRequest(
+        resource_spans=[
+            trace.ResourceSpans(
+                resource=Resource(attributes=_pairs(about)),
+                scope_spans=[
+                    trace.ScopeSpans(
+                        scope=InstrumentationScope(name=_SERVICE, version=_version()),
+                        spans=[_message(one) for one in spans],
+                    )
+                ],
+            )
+        ]
+    )
+    return bytes(request.SerializeToString())
+
+
+def rejected(answer: bytes) -> Rejected | None:
+    """What an answer says; None for one that is not OTLP's."""
+    try:
+        said = service.ExportTraceServiceResponse.FromString(answer).partial_success
+    except DecodeError:
+        return None
+    return Rejected(said.rejected_spans, said.error_message)
+
+
+def nanoseconds(text: str) -> int:
+    """Since 1970. Exact: a float would lose the last digits."""
+    moment = datetime.fromisoformat(text)
+    whole = moment.replace(microsecond=0)
+    return (int(whole.timestamp()) * 1_000_000 + moment.microsecond) * 1000
+
+
+def _message(span: Span) -> trace.Span:
+    began = nanoseconds(span.began)
+    message = trace.Span(
+        name=span.name,
+        trace_id=bytes.fromhex(span.context.trace),
+        span_id=bytes.fromhex(span.context.span),
+        parent_span_id=bytes.fromhex(span.parent or ""),
+        kind=_CLIENT if span.kind == "client" else _INTERNAL,
+        start_time_unix_nano=began,
+        # Clocks are set back.
+        end_time_unix_nano=max(began, nanoseconds(span.ended)),
+        attributes=_pairs(span.attributes),
+    )
+    # What most spans have none of.
+    if span.error:
+        message.status.CopyFrom(trace.Status(code=_ERROR, message=span.error))
+    for one in span.happened:
+        message.events.add(
+            name=one.name,
+            time_unix_nano=nanoseconds(one.time),
+            attributes=_pairs(one.attributes),
+        )
+    for link in span.links:
+        message.links.add(trace_id=bytes.fromhex(link.trace), span_id=bytes.fromhex(link.span))
+    return message
+
+
+def _pairs(attributes: Attributes) -> list[KeyValue]:
+    return [
+        KeyValue(key=name, value=_value(value))
+        for name, value in attributes.items()
+        if value is not None
+    ]
+
+
+def _value(value: Any) -> AnyValue:
+    # By exact type, the most frequent first; truth values are numbers to isinstance.
+    kind = type(value)
+    if kind is str:
+        return AnyValue(string_value=value)
+    if kind is bool:
+        return AnyValue(bool_value=value)
+    if kind is int and value in _INTEGERS:
+        return AnyValue(int_value=value)
+    if kind is float and math.isfinite(value):
+        return AnyValue(double_value=value)
+    if kind is list:
+        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+    return AnyValue(string_value=str(value))
+
+
+@cache
+def _version() -> str:
+    return version("kintsugi")
