@@ -273,7 +273,7 @@ def test_of_adapters_whose_files_went_nothing_is_kept(
     known = weakref.ref(home.fleet.expected(home.row(names[0])))
     home.later = 2 * HOUR
     assert names[0] in home.tick().collected
-    home.push(adapters["strong"])
+    home.serve(adapters["strong"])
     gc.collect()
     assert known() is None
 
