@@ -187,6 +187,22 @@ def test_a_task_is_counted_by_the_cycle_that_wrote_it_first(leading: Leading) ->
     assert [(one.task.id, one.base) for one in every] == [("shop/0", "base"), ("shop/1", "base")]
 
 
+def test_of_many_cycles_one_is_read(leading: Leading) -> None:
+    leading.all(started(), proposed("shop/1"), over(), started(2), over(2, "cancelled"))
+    with leading.tables() as connection:
+        newest = learning.newest_cycle(connection)
+        assert learning.wrote_last(connection, "agent", "base", cycle_id(2)) == cycle_id(1)
+        assert learning.wrote_last(connection, "agent", "base", cycle_id(1)) is None
+        assert learning.patterns_of(connection, "agent") == {"shop/1": PATTERN}
+    assert newest is not None
+    assert newest.number == 2, "none is open"
+    leading.all(started(3), started(1, "other"), over(1, alias="other"))
+    with leading.tables() as connection:
+        newest = learning.newest_cycle(connection)
+    assert newest is not None
+    assert (newest.alias, newest.number) == ("agent", 3), "it is open"
+
+
 def test_the_first_end_of_a_job_counts(leading: Leading) -> None:
     leading.all(started(), job_over())
     with leading.tables() as connection:
