@@ -6,8 +6,9 @@ tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: ada
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, select
 
@@ -27,6 +28,9 @@ from events.learning import (
 )
 from events.position import Position
 from events.rollouts import Task as TaskData
+
+_AT_ONCE: Final = 100
+"""Rows of the buffer that are fetched together."""
 
 
 class NotFound(KintsugiError):
@@ -182,6 +186,13 @@ def cycles(
     return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
 
 
+def newest_cycle(connection: Connection) -> CycleRow | None:
+    """The open cycle that began last; where none is open, the one that began last."""
+    table = LearningCycle.table()
+    order = (table.c.outcome.is_not(None), table.c.offset.desc(), table.c.cycle)
+    return _first_cycle(connection, select(table).order_by(*order).limit(1))
+
+
 def job(connection: Connection, name: str) -> JobRow | None:
     """A job by its id."""
     table = Job.table()
@@ -213,15 +224,38 @@ def jobs(
     return _jobs(connection, query if alias is None else query.where(table.c.alias == alias))
 
 
-def tasks_of(connection: Connection, alias: str, base: str | None = None) -> list[BufferedTask]:
+def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
+    """The newest cycle of an agent on a base that wrote tasks, were it in vain; `but` is none."""
+    table = LearningCycle.table()
+    query = select(table.c.cycle).where(
+        table.c.alias == alias,
+        table.c.base == base,
+        table.c.cycle != but,
+        table.c.accepted + table.c.rejected > 0,
+    )
+    newest = query.order_by(table.c.offset.desc(), table.c.cycle).limit(1)
+    found: str | None = connection.execute(newest).scalar()
+    return found
+
+
+def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferedTask]:
     """The buffer: tasks that were written for an agent, in log order; of one base, or of all, for
-    a task outlives the base that it was written on."""
+    a task outlives the base that it was written on. One after the other, within the transaction:
+    every cycle writes more, and a whole one takes 10 KiB."""
     table = Task.table()
     query = select(table).where(table.c.alias == alias, table.c.origin == PROPOSED)
     if base is not None:
         query = query.where(table.c.base == base)
-    rows = connection.execute(query.order_by(table.c.offset, table.c.task)).mappings()
-    return [_buffered(dict(row)) for row in rows]
+    query = query.order_by(table.c.offset, table.c.task).execution_options(yield_per=_AT_ONCE)
+    return (_buffered(dict(row)) for row in connection.execute(query).mappings())
+
+
+def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
+    """The tasks of the buffer by name, in log order -> the pattern that each was written for."""
+    table = Task.table().c
+    query = select(table.task, table.pattern).where(table.alias == alias, table.origin == PROPOSED)
+    rows = connection.execute(query.order_by(table.offset, table.task))
+    return {row.task: row.pattern for row in rows}
 
 
 def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:

@@ -91,12 +91,6 @@ def entered(held: CycleStanding) -> str | None:
     return max((one for one in moments if one is not None), default=None)
 
 
-def newest(connection: "Connection") -> CycleRow | None:
-    """The open cycle that began last; where none is open, the one that began last."""
-    rows = learning.cycles(connection)
-    return next((row for row in rows if row.outcome is None), rows[0] if rows else None)
-
-
 def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
     agent = next((one for one in settings.agents if one.alias == pair.alias), None)
     facts = facts_of(scheduling(connection, pair.alias, pair.base), pair, agent, now)

@@ -24,10 +24,10 @@ _GONE: Final = "collected"
 
 def situation(app: "App") -> dict[str, Any]:
     """The document. Raises DatabaseUnavailable."""
-    from consumers import reads
+    from consumers import learning, reads
     from consumers.serving import adapter_lines, route_lines
     from daemon.health import folded
-    from daemon.outlook import newest, outlooks, step_of
+    from daemon.outlook import outlooks, step_of
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -36,7 +36,7 @@ def situation(app: "App") -> dict[str, Any]:
         line = reads.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection)
         reached = folded(connection)
-        cycle = newest(connection)
+        cycle = learning.newest_cycle(connection)
         step = None if cycle is None else step_of(connection, cycle)
         expected = outlooks(connection, app.settings, utc_now())
         job = _newest_job(connection)

@@ -37,13 +37,14 @@ def leader(app: "App") -> Finding:
 
 def cycle(app: "App") -> Finding:
     """The open cycle moves on. A canary may be watched for as long as its settings say."""
+    from consumers import learning
     from consumers.standing import standing
     from daemon.cycle import Step
-    from daemon.outlook import entered, newest, step_of
+    from daemon.outlook import entered, step_of
     from events.envelope import parse_timestamp, utc_now
 
     with app.reading() as connection:
-        row = newest(connection)
+        row = learning.newest_cycle(connection)
         step = None if row is None else step_of(connection, row)
         since = None if row is None else entered(standing(connection, row))
     if row is None:

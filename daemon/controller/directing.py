@@ -6,6 +6,7 @@ cycle's id, so a redo directs the same.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers import evidence, learning, reads
@@ -42,22 +43,18 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
         patterns = [one for one in reads.pattern_lines(connection, alias) if one.base == base]
         seen = evidence.seen_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
-        written = learning.tasks_of(connection, alias, base)
-        before = _cycle_before(connection, cycle, alias, base)
+        before = learning.wrote_last(connection, alias, base, but=cycle)
+        written = _written(connection, alias, base, before)
         rejected = [] if before is None else learning.rejections_of(connection, before)
-        analysis = _analysis(app, connection, cycle, seen, written)
+        analysis = _analysis(app, connection, cycle, seen, written.names)
     failures = [one for one in seen if one.pattern is not None]
     made = directives.directive(
         patterns,
         _by_pattern(failures, cycle),
         analysis.findings if analysis else (),
         rates,
-        (
-            signature(gold)
-            for gold in (one.task.gold_actions for one in written)
-            if gold is not None
-        ),
-        bad_tries([one for one in written if one.cycle == before], rejected),
+        written.signatures,
+        bad_tries(written.last, rejected),
         app.settings.proposer.tasks,
     )
     return DirectiveWritten(
@@ -71,14 +68,25 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
     )
 
 
-def _cycle_before(connection: "Connection", cycle: str, alias: str, base: str) -> str | None:
-    """The last cycle of this agent on this base that wrote tasks, before this one."""
-    found = [
-        one.cycle
-        for one in learning.cycles(connection, alias)
-        if one.base == base and one.cycle != cycle and one.accepted + one.rejected
-    ]
-    return found[0] if found else None
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What is kept of the tasks that were written so far."""
+
+    names: set[str] = field(default_factory=set)
+    signatures: set[str] = field(default_factory=set)
+    last: list[BufferedTask] = field(default_factory=list)
+    """By the cycle before this one."""
+
+
+def _written(connection: "Connection", alias: str, base: str, before: str | None) -> _Written:
+    written = _Written()
+    for one in learning.tasks_of(connection, alias, base):
+        written.names.add(one.task.id)
+        if one.task.gold_actions is not None:
+            written.signatures.add(signature(one.task.gold_actions))
+        if before is not None and one.cycle == before:
+            written.last.append(one)
+    return written
 
 
 def _by_pattern(failures: Sequence[SeenRollout], seed: str) -> list[Failures]:
@@ -102,7 +110,7 @@ def _analysis(
     connection: "Connection",
     seed: str,
     seen: Sequence[SeenRollout],
-    written: Sequence[BufferedTask],
+    written: set[str],
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured, or no failure can be shown to it."""
     settings = app.settings.controller.analyzer
@@ -115,7 +123,7 @@ def _analysis(
         *sampled_successes(
             map(_candidate, passed),
             {one.task_key for one in failed},
-            {one.task.id for one in written},
+            written,
             seed,
         ),
     ]

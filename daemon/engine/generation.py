@@ -209,8 +209,7 @@ class Engine:
             begun = self._waiting.popleft()
             shared = [_shared(slot, begun) for slot in free]
             best = max(shared)
-            # With nothing to reuse: what was used longest ago; low rows keep the batch dense.
-            slot = free[shared.index(best)] if best else min(free, key=lambda s: (s.used, s.number))
+            slot = free[shared.index(best)] if best else min(free, key=_wanted)
             free.remove(slot)
             slot.holds, slot.running, slot.read = ref(begun.policy), begun, best
             slot.ids = list(begun.request.prompt)
@@ -250,6 +249,14 @@ class Engine:
                 slot.running = None
             reported = top[: one.request.top_logprobs]
             yield Emission(one.ticket, token, logprob, reported, finish)
+
+
+def _wanted(slot: _Slot) -> tuple[int, int]:
+    """How much somebody may still want what rests in a slot: nobody what an unloaded policy left,
+    else the later it was used. Of equals the lowest row: that keeps the batch dense, and rows that
+    were never written to take no memory."""
+    is_of_use = slot.holds is not None and slot.holds() is not None
+    return slot.used if is_of_use else 0, slot.number
 
 
 def _finish(one: _Running, token: int, length: int) -> Finish | None:

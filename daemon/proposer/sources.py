@@ -39,11 +39,10 @@ def sources(
 def buffered(connection: "Connection", alias: str, base: str) -> list[Buffered]:
     """The tasks that were written for this agent, with what became of their last rollouts on this
     base: a task outlives the base that it was written on."""
-    written = learning.tasks_of(connection, alias)
-    names = [one.task.id for one in written]
-    outcomes = last_outcomes(connection, alias, base, names, WINDOW)
+    written = learning.patterns_of(connection, alias)
+    outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
     return [
-        Buffered(one.task.id, one.pattern, *outcomes.get(one.task.id, (0, 0))) for one in written
+        Buffered(task, pattern, *outcomes.get(task, (0, 0))) for task, pattern in written.items()
     ]
 
 
@@ -52,7 +51,7 @@ def traffic(
 ) -> list[str]:
     """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
     environment which nobody wrote for a pattern."""
-    written = {one.task.id for one in learning.tasks_of(connection, alias)}
+    written = learning.patterns_of(connection, alias)
     found = []
     for rate in task_rates(connection, alias, base, number):
         try:

@@ -31,7 +31,7 @@ from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
 from daemon.serving.residency import Role, Room, plan
 from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
-from events.lifecycle import LOADED, State
+from events.lifecycle import LOADED
 
 if TYPE_CHECKING:
     from daemon.settings import Settings, Upstream
@@ -158,14 +158,14 @@ class Fleet:
             self._expected[row.path] = expected_of(Path(row.path))
         return self._expected[row.path]
 
-    def rivals(self, row: AdapterRow, others: Iterable[AdapterRow]) -> dict[str, Expected]:
-        """What could answer in an adapter's place: everything of its base that has files. Of what
-        has none any more nothing is kept either."""
+    def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expected]:
+        """What could answer in an adapter's place: everything of its base that has files. `others`
+        are all that have any (RouteTable): of whom is not among them nothing is kept either."""
+        having = {one.path for one in (row, *others)}
+        self._expected = {path: one for path, one in self._expected.items() if path in having}
         found: dict[str, Expected] = {}
         for other in others:
-            if other.state is State.COLLECTED:
-                self._expected.pop(other.path, None)
-            elif other.adapter != row.adapter and other.base == row.base:
+            if other.adapter != row.adapter and other.base == row.base:
                 try:
                     found[other.adapter] = self.expected(other)
                 except (BadAdapter, NoFingerprint) as error:

@@ -155,7 +155,7 @@ def test_a_cycle_remembers_what_it_wrote(leading: Leading) -> None:
     assert row.directive == directed().directive
     assert row.job == requested().job
     with leading.tables() as connection:
-        tasks = learning.tasks_of(connection, "agent", "base")
+        tasks = list(learning.tasks_of(connection, "agent", "base"))
         (rejection,) = learning.rejections_of(connection, row.cycle)
     assert [one.task.id for one in tasks] == ["shop/1", "shop/2"]
     assert tasks[0].task == Task(id="shop/1", environment="shop", gold_actions=())
@@ -170,7 +170,7 @@ def test_after_its_end_nothing_is_added_to_a_cycle(leading: Leading) -> None:
     leading.all(directed(), proposed("shop/1"), rejected("late"), requested())
     assert cycle(leading) == before
     with leading.tables() as connection:
-        assert learning.tasks_of(connection, "agent", "base") == []
+        assert not list(learning.tasks_of(connection, "agent", "base"))
         assert learning.jobs(connection) == []
 
 
@@ -181,10 +181,26 @@ def test_a_task_is_counted_by_the_cycle_that_wrote_it_first(leading: Leading) ->
     assert cycle(leading).accepted == 1
     with leading.tables() as connection:
         other = learning.cycle(connection, cycle_id(1, base="other"))
-        every = learning.tasks_of(connection, "agent")
+        every = list(learning.tasks_of(connection, "agent"))
     assert other is not None
     assert other.accepted == 0
     assert [(one.task.id, one.base) for one in every] == [("shop/0", "base"), ("shop/1", "base")]
+
+
+def test_of_many_cycles_one_is_read(leading: Leading) -> None:
+    leading.all(started(), proposed("shop/1"), over(), started(2), over(2, "cancelled"))
+    with leading.tables() as connection:
+        newest = learning.newest_cycle(connection)
+        assert learning.wrote_last(connection, "agent", "base", cycle_id(2)) == cycle_id(1)
+        assert learning.wrote_last(connection, "agent", "base", cycle_id(1)) is None
+        assert learning.patterns_of(connection, "agent") == {"shop/1": PATTERN}
+    assert newest is not None
+    assert newest.number == 2, "none is open"
+    leading.all(started(3), started(1, "other"), over(1, alias="other"))
+    with leading.tables() as connection:
+        newest = learning.newest_cycle(connection)
+    assert newest is not None
+    assert (newest.alias, newest.number) == ("agent", 3), "it is open"
 
 
 def test_the_first_end_of_a_job_counts(leading: Leading) -> None:
@@ -219,7 +235,7 @@ def test_the_loop_rebuilds_equal(leading: Leading) -> None:
 
 def _tasks(leading: Leading) -> list[learning.BufferedTask]:
     with leading.tables() as connection:
-        return learning.tasks_of(connection, "agent", "base")
+        return list(learning.tasks_of(connection, "agent", "base"))
 
 
 def muddle(leading: Leading, chance: random.Random, count: int) -> None:

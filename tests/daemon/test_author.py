@@ -1,6 +1,7 @@
 """Cycles from which nothing can be learnt end with the reason: tables, environments and folds are
 real."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
 from daemon.settings import Agent, Log, Proposer, Scheduler, Settings
 from envs.task import TaskDefinition
+from events.envelope import derived_id
 from events.rollouts import Task
+from tests.consumers.cycling import proposed
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directing import record, tasks
@@ -73,6 +76,30 @@ def test_where_the_environment_knows_no_failed_task_there_is_none_to_follow(
         reason = ended_because(app)
     assert reason.startswith("no task passed its checks (1 were rejected): ")
     assert "follow" in reason
+
+
+def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every cycle writes more, and whoever leads does so for months."""
+    made, read = list[weakref.ref[Task]](), learning._buffered
+
+    def counted(row: dict[str, Any]) -> learning.BufferedTask:
+        found = read(row)
+        made.append(weakref.ref(found.task))
+        assert sum(one() is not None for one in made) <= 2
+        return found
+
+    given = tasks(("cancel",), 154)
+    with home(tmp_path, given[:4]) as app:
+        before = {derived_id(one.id): proposed(one.id, None) for one in given[4:]}
+        Decisions(app).record(before, "a hand")
+        monkeypatch.setattr(learning, "_buffered", counted)
+        cycle, troubles = asked(app)
+    assert troubles == []
+    assert cycle is not None
+    assert cycle.accepted
+    assert len(made) >= 2 * len(before), "directive and tasks follow what was written"
 
 
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:

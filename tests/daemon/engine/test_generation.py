@@ -173,6 +173,19 @@ def test_a_policy_that_is_unloaded_leaves_no_weights_behind(policy: Policy) -> N
     assert answers(engine)
 
 
+def test_policies_that_come_and_go_take_the_same_row_of_the_cache(policy: Policy) -> None:
+    """Each row is memory from when it is first written to, and a daemon trains for months."""
+    engine = Engine(policy, slots=8)
+    for seed in range(5):
+        gone = Policy.of(random_model(seed=seed), f"gone {seed}")
+        engine.submit(gone, Request((3, 4), max_tokens=2))
+        assert answers(engine)
+        del gone
+        gc.collect()
+    written = engine.cache.keys[0].flatten(1).any(1)
+    assert written.nonzero().flatten().tolist() == [0]
+
+
 def test_a_prompt_is_read_in_parts_while_others_are_answered(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,10 @@
 """Replicas come to hold what they should, and let go what nobody uses, whatever happened."""
 
+import gc
 import shutil
 import threading
 import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -259,6 +261,21 @@ def test_files_go_when_the_grace_has_passed_and_no_rollback_wants_them(
         Path(home.row(name).path).name for name in names[1:]
     )
     assert kept.exists(), "it is the way back"
+
+
+def test_of_adapters_whose_files_went_nothing_is_kept(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    """Whoever works for months sees a new one with every cycle."""
+    home = make_home(1, serving={"kept_versions": 0})
+    names = three_served(home, adapters)
+    home.tick()
+    known = weakref.ref(home.fleet.expected(home.row(names[0])))
+    home.later = 2 * HOUR
+    assert names[0] in home.tick().collected
+    home.serve(adapters["strong"])
+    gc.collect()
+    assert known() is None
 
 
 def test_files_stay_while_a_replica_gives_no_answer(
