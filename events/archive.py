@@ -67,7 +67,7 @@ class Manifest:
     """What an archive holds."""
 
     source: str | None
-    """The log's own id; None for a log that holds events of several: a broker's, or a copy of it."""
+    """The log's own id; None for one that holds events of several: a broker's, or a copy of it."""
     starts: dict[str, list[int]]
     """Stream -> per partition, the first offset."""
     segments: tuple[Segment, ...]
