@@ -20,11 +20,11 @@ def waiting_ids(spool: SqliteLog, reached: Position) -> set[str]:
     ends = spool.end(ROLLOUTS.name)
     found: set[str] = set()
     for partition, start in enumerate(spool.start(ROLLOUTS.name)):
-        reached = folded.get(str(partition), {})
-        first = max(start, _following(spool, partition, reached))
+        sequences = folded.get(str(partition), {})
+        first = max(start, _following(spool, partition, sequences))
         for page in read_all(spool, ROLLOUTS.name, partition, first, ends[partition]):
             for record in page:
-                if record.sequence <= reached.get(record.source, -1):
+                if record.sequence <= sequences.get(record.source, -1):
                     continue  # a copy of what another home recorded
                 try:
                     found.add(from_headers(record.headers).id)
@@ -33,8 +33,8 @@ def waiting_ids(spool: SqliteLog, reached: Position) -> set[str]:
     return found
 
 
-def _following(spool: SqliteLog, partition: int, reached: Mapping[str, int]) -> int:
+def _following(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -> int:
     """The offset after the last of its own records that was folded; what is copied of others' lies
     before all of these, and is folded before them."""
-    last = reached.get(spool.source)
+    last = sequences.get(spool.source)
     return 0 if last is None else spool.copied(ROLLOUTS.name, partition) + last + 1
