@@ -14,7 +14,7 @@ from consumers.tables import Call, Rollout, SessionEnd
 def needed_from(connection: Connection, partition: int, before: int) -> int:
     """The offset from which on all is needed; `before`, where nothing before it is.
 
-    Offsets of the log that was folded: the embedded one."""
+    Offsets of the log that was folded."""
     calls = Call.table().c
     session = (
         select(

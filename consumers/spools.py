@@ -35,7 +35,7 @@ class Report:
     host: str
     path: str
     ends: Mapping[str, Sequence[int]]
-    """Stream -> per partition, the offset after its last event."""
+    """Stream -> per partition, the sequence that its next event gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ def known(connection: Connection) -> list[Seen]:
 
 
 def unfolded(said: Report, folded: Position) -> int:
-    """How many of its events a fold at this position lacks. In its own log a record's sequence is
-    its offset."""
+    """How many of its events a fold at this position lacks."""
     return sum(
         max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(said.source, -1))
         for stream, ends in said.ends.items()

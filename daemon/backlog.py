@@ -4,6 +4,8 @@ An import asks it, so that a record that waits in the spool is not appended agai
 nor fold is needed for the answer.
 """
 
+from collections.abc import Mapping
+
 from events.envelope import from_headers
 from events.errors import BadRecord
 from events.log import read_all
@@ -18,13 +20,21 @@ def waiting_ids(spool: SqliteLog, reached: Position) -> set[str]:
     ends = spool.end(ROLLOUTS.name)
     found: set[str] = set()
     for partition, start in enumerate(spool.start(ROLLOUTS.name)):
-        # In its own log a record's sequence is its offset.
-        last = folded.get(str(partition), {}).get(spool.source, -1)
-        first = max(start, last + 1)
+        sequences = folded.get(str(partition), {})
+        first = max(start, _following(spool, partition, sequences))
         for page in read_all(spool, ROLLOUTS.name, partition, first, ends[partition]):
             for record in page:
+                if record.sequence <= sequences.get(record.source, -1):
+                    continue  # a copy of what another home recorded
                 try:
                     found.add(from_headers(record.headers).id)
                 except BadRecord:
                     continue  # no event of ours, so nothing that could be imported again
     return found
+
+
+def _following(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -> int:
+    """The offset after the last of its own records that was folded; what is copied of others' lies
+    before all of these, and is folded before them."""
+    last = sequences.get(spool.source)
+    return 0 if last is None else spool.copied(ROLLOUTS.name, partition) + last + 1

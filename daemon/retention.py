@@ -1,24 +1,29 @@
-"""`kintsugi log trim`: dropping from the embedded log what an archive verifiably holds.
+"""`kintsugi log trim`: dropping from a log what an archive verifiably holds.
 
-    plan(app, archive, before)    what may go, partition by partition
-    trim(app, planned)            drop it
+    log = archived(app, archive)       the log that it is of: this home's own, or the broker's
+    plan(app, log, archive, before)    what may go, partition by partition
+    trim(log, planned)                 drop it
 
 Of `rollouts` alone: `learning` is small, and holds why everything is as it is. An event goes when
-it lies before the place that was named, the archive holds it and all before it bit for bit, the
-tables hold it, the broker has it where one is configured, and no session that it is of is open.
+it lies before the place that was named, the archive holds it and all before it bit for bit, and
+the tables hold it. Of a log that is folded, no session that it is of may be open; of a spool, the
+broker has to have it. Not covered: other databases that fold the same topics, which halt where
+they are behind, and say so.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumers.position import position
+from consumers.position import offsets, position
 from consumers.retention import needed_from
 from events.archive import Archive, Cut
+from events.errors import LogError
 from events.retention import held
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
     from daemon.app import App
+    from events.log import EventLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +45,64 @@ class Portion:
 _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
-def plan(app: "App", archive: Archive, before: Cut) -> list[Portion]:
+def archived(app: "App", archive: Archive) -> "EventLog":
+    """The log that an archive is of, as far as its manifest tells. Raises LogError where it is of
+    neither of those that this home has."""
+    source = archive.manifest.source
+    if source is None and app.on_kafka:
+        return app.kafka
+    if source != app.spool.only_source:
+        whose = "a broker" if source is None else f"log {source}"
+        raise LogError(
+            f"{archive.folder} is an archive of {whose}, and {app.spool.path} is log "
+            f"{app.spool.source}; name an export of this home, made without Kafka, or set "
+            "kafka_bootstrap_servers to the broker that it is of"
+        )
+    return app.spool
+
+
+def plan(app: "App", log: "EventLog", archive: Archive, before: Cut) -> list[Portion]:
     """What may go; reads all of it, in the log and in the archive. Raises LogError, LogCorrupt."""
-    return [_portion(app, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)]
+    return [
+        _portion(app, log, archive, p, before[ROLLOUTS.name, p]) for p in range(ROLLOUTS.partitions)
+    ]
 
 
-def _portion(app: "App", archive: Archive, partition: int, named: int) -> Portion:
-    spool = app.spool
-    start = spool.start(ROLLOUTS.name)[partition]
+def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, named: int) -> Portion:
+    start = log.start(ROLLOUTS.name)[partition]
     end = max(start, named)
     limits = {
         "archive": archive.end(ROLLOUTS.name)[partition],
-        "tables": _folded(app, partition),
-        "broker": spool.shipped(ROLLOUTS.name)[partition] if app.on_kafka else end,
+        "tables": _folded(app, log, partition),
     }
+    if log is not app.log:
+        limits["broker"] = app.spool.shipped(ROLLOUTS.name)[partition]
     before = max(start, min(end, *limits.values()))
-    if not app.on_kafka:
-        # With Kafka, sessions are read from there.
+    if log is app.log:
+        # Sessions are read from there.
         with app.reading() as connection:
             limits["sessions"] = needed_from(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))
-    proven = held(archive, spool, partition, before)
+    proven = held(archive, log, partition, before)
     assert proven == before, "the archive reaches as far as its end says"
     held_back = next((name for name in _REASONS if limits.get(name, end) == before < end), None)
     return Portion(partition, start, before, held_back)
 
 
-def _folded(app: "App", partition: int) -> int:
-    """The offset before which the tables hold all that this home recorded."""
+def _folded(app: "App", log: "EventLog", partition: int) -> int:
+    """The offset before which the tables hold all of a log."""
     with app.reading() as connection:
+        if log is app.log:
+            return offsets(connection).get((ROLLOUTS.name, partition), 0)
         reached = position(connection).get(ROLLOUTS.name, {}).get(str(partition), {})
-    return reached.get(app.spool.source, -1) + 1
+    last = reached.get(app.spool.source)
+    # Copies that a spool holds were shipped before its own events, and folded before them.
+    return 0 if last is None else app.spool.copied(ROLLOUTS.name, partition) + last + 1
 
 
-def trim(app: "App", planned: list[Portion]) -> int:
+def trim(log: "EventLog", planned: list[Portion]) -> int:
     """Drop what was planned; how many events that were."""
     for portion in planned:
         if portion.events:
-            app.spool.trim(ROLLOUTS.name, portion.partition, portion.before)
+            log.trim(ROLLOUTS.name, portion.partition, portion.before)
     return sum(portion.events for portion in planned)

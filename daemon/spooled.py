@@ -68,11 +68,11 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
     from consumers import database, spools
     from daemon.app import explained
 
-    shipped = {stream: spool.shipped(stream) for stream in STREAMS}
+    shipped = all(spool.shipped(stream) == spool.end(stream) for stream in STREAMS)
     said = report_of(spool)
     engine = app.engine
     with explained(engine), database.writing(engine) as connection:
-        if ends and said.ends == shipped:
+        if ends and shipped:
             spools.forget(connection, said.source)
         else:
             spools.report(connection, said)
@@ -82,7 +82,10 @@ def report_of(spool: "SqliteLog") -> "Report":
     """What is said of a spool."""
     from consumers.spools import Report
 
-    ends = {stream: spool.end(stream) for stream in STREAMS}
+    ends = {
+        stream: [end - spool.copied(stream, p) for p, end in enumerate(spool.end(stream))]
+        for stream in STREAMS
+    }
     return Report(spool.source, socket.gethostname(), str(spool.path), ends)
 
 

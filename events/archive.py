@@ -67,7 +67,7 @@ class Manifest:
     """What an archive holds."""
 
     source: str | None
-    """The log's own id; None for a broker's log, which holds events of several."""
+    """The log's own id; None for one that holds events of several: a broker's, or a copy of it."""
     starts: dict[str, list[int]]
     """Stream -> per partition, the first offset."""
     segments: tuple[Segment, ...]
@@ -98,6 +98,25 @@ def ends(log: EventLog) -> Cut:
     # The decisions first: what they name was appended before them.
     at = {stream.name: log.end(stream.name) for stream in (LEARNING, ROLLOUTS)}
     return {(stream, p): offset for stream in STREAMS for p, offset in enumerate(at[stream])}
+
+
+def check_dense(archive: "Archive") -> None:
+    """Refuse to bring back an archive that has a hole, where a foreign transaction or a compaction
+    left one on the broker: every log numbers anew without."""
+    following = {
+        (stream, p): offset
+        for stream, offsets in archive.manifest.starts.items()
+        for p, offset in enumerate(offsets)
+    }
+    for one in archive.manifest.segments:
+        at = (one.stream, one.partition)
+        if (one.first, one.count) != (following[at], one.last + 1 - one.first):
+            raise LogError(
+                f"{archive.folder} lacks offsets of {one.stream}/{one.partition} between "
+                f"{following[at]} and {one.last}, and a log has none without a record; it can be "
+                "read and folded with --archive, and not imported"
+            )
+        following[at] = one.last + 1
 
 
 def is_archive(folder: Path) -> bool:

@@ -77,7 +77,7 @@ def _begun(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
             ]
             for stream in STREAMS
         }
-        return Manifest(log.source if isinstance(log, SqliteLog) else None, first, ())
+        return Manifest(log.only_source if isinstance(log, SqliteLog) else None, first, ())
     archive = Archive(folder)
     if start is not None:
         raise LogError(

@@ -20,7 +20,7 @@ from kafka import KafkaProducer
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogUnavailable, TooLarge
 from events.kafka_client import Connection, abandon_producer, classified
-from events.log import Headers
+from events.log import Headers, Record
 
 WINDOW_RECORDS: Final = 200
 WINDOW_BYTES: Final = 32 << 20
@@ -44,6 +44,14 @@ class Outgoing:
     headers: Headers
     value: bytes
     recorded_ms: int
+
+    @classmethod
+    def of(cls, record: Record) -> "Outgoing":
+        """A copy of a record, with the source and sequence that it has."""
+        return cls(
+            record.stream, record.partition, record.source, record.sequence, record.key,
+            record.headers, record.value, record.recorded_ms,
+        )  # fmt: skip
 
     def all_headers(self) -> list[tuple[str, bytes]]:
         """The event's headers, and where it was recorded first."""

@@ -9,19 +9,13 @@ of another log, is found before anything is dropped.
 from events.archive import Archive
 from events.codec import blob_of
 from events.errors import BadRecord, LogError, LogTruncated
-from events.log import Record, read_all
-from events.sqlite import SqliteLog
+from events.log import EventLog, Record, read_all
 from events.streams import ROLLOUTS
 
 
-def held(archive: Archive, log: SqliteLog, partition: int, end: int) -> int:
+def held(archive: Archive, log: EventLog, partition: int, end: int) -> int:
     """The offset, at most `end`, before which the archive holds all that the log does, bit for bit,
     with the bodies that records name. Raises LogError, LogCorrupt."""
-    if archive.manifest.source != log.source:
-        raise LogError(
-            f"{archive.folder} is an archive of log {archive.manifest.source}, and {log.path} is "
-            f"log {log.source}; name an export of this home, made without Kafka"
-        )
     start = log.start(ROLLOUTS.name)[partition]
     if archive.start(ROLLOUTS.name)[partition] > start:
         raise LogTruncated(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from events import sqlite_receipts
+from events import sqlite_copied, sqlite_receipts
 from events.errors import AheadOfLog, LogCorrupt, LogError, LogReadOnly
 from events.log import Cursor, Entry, Place, Record, check_bounds, check_size, now_ms
 from events.sqlite_file import (
@@ -72,6 +72,7 @@ class SqliteLog:
         with self._snapshot() as connection:
             self.source = identity(connection, path)
             """The log's id: minted when the file was made, and never used again."""
+            self._copied = sqlite_copied.copied(connection)
         if not read_only:
             self._writer = self._opened_writer(durability)
 
@@ -82,6 +83,16 @@ class SqliteLog:
             return GroupWriter(self.path, durability, self._notify)
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
+
+    @property
+    def only_source(self) -> str | None:
+        """The source of all that it holds: its own id; None where it holds copies of others'."""
+        return None if self._copied else self.source
+
+    def copied(self, stream: str, partition: int) -> int:
+        """The offset before which records keep the source and sequence that they had elsewhere;
+        its own are numbered from there."""
+        return self._copied.get((stream, partition), 0)
 
     @property
     def waiting(self) -> int:
@@ -138,6 +149,7 @@ class SqliteLog:
         """The leading records whose values fit, but at least one; the rest is not even loaded."""
         records: list[Record] = []
         total = 0
+        copied = self.copied(stream, partition)
         for offset, recorded_ms, crc, key, headers, value in rows:
             total += len(value)
             if records and total > max_bytes:
@@ -147,13 +159,14 @@ class SqliteLog:
                     f"{stream}/{partition} offset {offset} in {self.path} does not match its "
                     "checksum; restore the file from a copy"
                 )
-            unpacked = unpack_headers(headers)
+            source, sequence, unpacked = self.source, offset - copied, unpack_headers(headers)
+            if offset < copied:
+                source, sequence, unpacked = sqlite_copied.unmarked(unpacked)
             records.append(
                 Record(
-                    stream, partition, offset, self.source, offset, key, unpacked, value,
-                    recorded_ms,
+                    stream, partition, offset, source, sequence, key, unpacked, value, recorded_ms
                 )
-            )  # fmt: skip
+            )
         return records
 
     def start(self, stream: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogError, LogFull, LogReadOnly, LogUnavailable
 from events.log import Headers
+from events.sqlite_copied import LAYOUT as WITH_COPIES
 from events.sqlite_receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
@@ -23,7 +24,8 @@ Durability = Literal["power", "process"]
 """What an acknowledged event survives: a power cut, or only the death of any process."""
 
 LAYOUT: Final = 2
-"""1 had no receipts; whoever opens such a file to append gives it the table."""
+"""1 had no receipts; whoever opens such a file to append gives it the table. 3 has copies besides
+(sqlite_copied.py), and is made by a restore alone."""
 
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
@@ -185,9 +187,10 @@ def identity(connection: sqlite3.Connection, path: Path) -> str:
     if not {"meta", "partition", "record"} <= tables:
         raise LogError(f"{path} is no log of kintsugi; move it away or name another file")
     log, layout = connection.execute("SELECT log, layout FROM meta").fetchone()
-    if layout > LAYOUT:
+    if layout > WITH_COPIES:
         raise LogError(
-            f"{path} has layout {layout}, this kintsugi reads up to {LAYOUT}; upgrade this process"
+            f"{path} has layout {layout}, this kintsugi reads up to {WITH_COPIES}; upgrade this "
+            "process"
         )
     return str(log)
 

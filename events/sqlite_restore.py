@@ -1,17 +1,20 @@
-"""The embedded log back from an archive, bit for bit: the same id, offsets, times and bytes.
+"""The embedded log back from an archive, bit for bit: the same offsets, times, sources, sequences
+and bytes.
 
     restore(archive, path)    put the log at `path`, where nothing may be
 
-The embedded log holds what it recorded itself and nothing else, so an archive of a broker's log,
-with events of several sources, cannot become one.
+An archive of a home gives that home's log back, its id included, so its own numbers go on. One of
+a broker's log, with events of several homes, becomes a log of copies (sqlite_copied.py) with a new
+id: whatever is recorded there is a source of its own, and none of the homes is ever two.
 """
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from events.archive import Archive
+from events import sqlite_copied
+from events.archive import Archive, check_dense
 from events.blobs import BlobStore
 from events.envelope import minted_id
 from events.errors import LogError
@@ -35,46 +38,44 @@ def restore(
     """Every record of the archive, in one transaction, after the blobs that they name. Raises
     LogCorrupt for a damaged segment, BlobError for a damaged blob, LogError for records that no
     embedded log can hold; then there is no log."""
-    source = _source(archive)
+    check_dense(archive)
+    source = archive.manifest.source
     count = copied = 0
 
     def fill(connection: sqlite3.Connection) -> None:
         nonlocal count, copied
         for segment in archive.manifest.segments:
             records = archive.records(segment)
-            _check(records, source, archive)
             connection.executemany(
                 "INSERT INTO record (stream, partition, recorded_ms, crc, key, headers, value, "
                 '"offset") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
-                ((*columns_of(record), record.offset) for record in records),
+                (
+                    (*columns_of(_stored(record, source, archive)), record.offset)
+                    for record in records
+                ),
             )
             copied += copy_blobs(records, archive.blobs, blobs)
             count += len(records)
             advance(len(records))
         _bounds(connection, archive)
+        if source is None:
+            sqlite_copied.create(connection, archive.manifest.ends())
 
-    restored(path, source, fill)
+    restored(path, minted_id() if source is None else source, fill)
     return Restored(count, copied)
 
 
-def _source(archive: Archive) -> str:
-    """The id that the log had; a new one for an archive that holds nothing and names nobody."""
-    if archive.manifest.source is not None:
-        return archive.manifest.source
-    if not archive.manifest.segments:
-        return minted_id()
-    return archive.records(archive.manifest.segments[0])[0].source
-
-
-def _check(records: list[Record], source: str, archive: Archive) -> None:
-    for record in records:
-        if record.source != source or record.sequence != record.offset:
-            raise LogError(
-                f"{archive.folder} holds {record.stream}/{record.partition} offset "
-                f"{record.offset} of source {record.source} at {record.sequence}: it is of a "
-                "broker, and an embedded log holds one source's own offsets; import an export of "
-                "that source's home"
-            )
+def _stored(record: Record, source: str | None, archive: Archive) -> Record:
+    """As it is put into the file of the log `source`; None: of a log of copies."""
+    if source is None:
+        return replace(record, headers=sqlite_copied.marked(record))
+    if (record.source, record.sequence) != (source, record.offset):
+        raise LogError(
+            f"{archive.folder} says that it is of log {source}, and holds {record.stream}/"
+            f"{record.partition} offset {record.offset} of source {record.source} at "
+            f"{record.sequence}; restore the archive from another copy"
+        )
+    return record
 
 
 def _bounds(connection: sqlite3.Connection, archive: Archive) -> None:

@@ -200,7 +200,7 @@ class _Session:
                 break
             room_records = min(room_records, ends[at[0]][at[1]] - self.cursor[at])
             for record in self._spool.read(*at, self.cursor[at], room_records, room_bytes):
-                pending = self._sender.send(_outgoing(record))
+                pending = self._sender.send(Outgoing.of(record))
                 self.cursor[at] = record.offset + 1
                 self.in_flight.append((at, record.offset + 1, pending))
         self._turn += 1
@@ -253,16 +253,3 @@ class _Deadline:
 
     def is_set(self) -> bool:
         return time.monotonic() >= self._at
-
-
-def _outgoing(record: Record) -> Outgoing:
-    return Outgoing(
-        record.stream,
-        record.partition,
-        record.source,
-        record.sequence,
-        record.key,
-        record.headers,
-        record.value,
-        record.recorded_ms,
-    )

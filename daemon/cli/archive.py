@@ -9,7 +9,12 @@ from daemon.cli.command import Cli, command
 from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from daemon.app import App
+    from events.archive import Archive
     from events.log import EventLog
+    from events.sqlite_restore import Restored
 
 
 def register(group: typer.Typer) -> None:
@@ -58,21 +63,15 @@ def import_log(
     cli: Cli,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An archive.")],
 ) -> None:
-    """Put an exported log into an empty home: the same bytes, ids, sources and sequences."""
-    from daemon.settings import ConfigurationError
+    """Put an exported log into an empty home or, with Kafka, into its empty topics: the same bytes,
+    sources and sequences."""
     from events.archive import Archive
-    from events.sqlite_restore import restore
 
     archive = Archive(folder)
     with cli.app() as app:
-        if app.on_kafka:
-            raise ConfigurationError(
-                "log import fills the embedded log of an empty home, and kafka_bootstrap_servers "
-                "is set; import without it, then let kintsugi ship copy the log to the broker"
-            )
         total = sum(one.count for one in archive.manifest.segments)
         with cli.out.progress("Importing", total) as advance:
-            done = restore(archive, app.home / "log.db", app.blobs, advance)
+            done = _restored(app, archive, advance)
         head = archive.manifest.head
     if cli.out.json:
         cli.out.document({"events": done.events, "blobs": done.blobs, "head": head})
@@ -81,10 +80,20 @@ def import_log(
         cli.out.hint("fold them: kintsugi rebuild")
 
 
+def _restored(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "Restored":
+    if app.on_kafka:
+        from events import kafka_restore
+
+        return kafka_restore.restore(archive, app.kafka, app.blobs, advance)
+    from events import sqlite_restore
+
+    return sqlite_restore.restore(archive, app.home / "log.db", app.blobs, advance)
+
+
 def trim_log(
     cli: Cli,
     folder: Annotated[
-        Path, typer.Option("--archive", metavar="FOLDER", help="An export of this home.")
+        Path, typer.Option("--archive", metavar="FOLDER", help="An export of what is trimmed.")
     ],
     before: Annotated[
         str, typer.Option("--before", metavar="PLACE", help="What was recorded before it may go.")
@@ -93,15 +102,17 @@ def trim_log(
         bool, typer.Option("--dry-run", help="Only say what would go; it is proven all the same.")
     ] = False,
 ) -> None:
-    """Drop from this home's log the rollouts that an archive holds, proven record by record."""
+    """Drop from this home's log, or with an archive of the broker's from its topics, the rollouts
+    that the archive holds, proven record by record."""
     from daemon import retention
     from daemon.place import cut
     from events.archive import Archive
 
     archive = Archive(folder)
     with cli.app() as app:
-        planned = retention.plan(app, archive, cut(app.spool, before))
-        dropped = sum(one.events for one in planned) if dry_run else retention.trim(app, planned)
+        log = retention.archived(app, archive)
+        planned = retention.plan(app, log, archive, cut(log, before))
+        dropped = sum(one.events for one in planned) if dry_run else retention.trim(log, planned)
     portions = [
         {
             "partition": one.partition, "start": one.start, "before": one.before,

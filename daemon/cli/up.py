@@ -15,9 +15,11 @@ def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
     from daemon.up import Supervisor, gateway_of, programs
 
-    with until_stopped(cli) as stop, cli.app() as app:
-        roles = programs(app.settings, cli.home)
-        # Made and migrated here once: not by five processes at the same time.
-        app.settle()
-        cli.out.hint(f"where it stands, once it is up: {gateway_of(app.settings)}/status")
+    with until_stopped(cli) as stop:
+        roles = programs(cli.settings, cli.home)
+        # Made and migrated here once: not by five processes at the same time. Closed again before
+        # they run, for a supervisor that lives for weeks needs neither database nor broker.
+        with cli.app() as app:
+            app.settle()
+        cli.out.hint(f"where it stands, once it is up: {gateway_of(cli.settings)}/status")
         Supervisor(roles).run(stop)

@@ -268,7 +268,7 @@ def test_consume_folds_until_it_is_told_to_stop(
 ) -> None:
     more = write_lines(tmp_path / "more.jsonl", unjudged_rollout("one more"))
     kintsugi("import", more, "--no-wait")
-    process = _consume(imported)
+    process = _start("consume", imported)
     try:
         _wait_until(lambda: len(kintsugi("rollouts", "ls", "--json").json) == 6)
         process.send_signal(number)
@@ -277,6 +277,25 @@ def test_consume_folds_until_it_is_told_to_stop(
         process.kill()
     assert (process.returncode, out) == (0, "")
     assert "stopped" in err
+
+
+@pytest.mark.processes
+def test_a_leader_that_is_told_to_stop_lets_the_next_one_begin(
+    imported: Path, kintsugi: Kintsugi
+) -> None:
+    def claims() -> int:
+        lines = kintsugi("log", "cat", "learning").lines
+        return sum(line["type"] == "LeaderClaimed" for line in lines)
+
+    process = _start("schedule", imported)
+    try:
+        _wait_until(lambda: claims() == 1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert kintsugi("schedule", "--once").json["epoch"] == 2, "it did not wait for a lease to end"
 
 
 @pytest.mark.processes
@@ -347,9 +366,9 @@ def _without_override(command: list[str], folder: Path, variables: dict[str, str
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def _consume(home: Path) -> "subprocess.Popen[str]":
+def _start(role: str, home: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "daemon", "consume"],
+        [sys.executable, "-m", "daemon", role],
         env=environment(KINTSUGI_HOME=str(home)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

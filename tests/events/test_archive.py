@@ -205,7 +205,7 @@ def test_what_was_trimmed_is_read_from_the_archive(
         Continued(Archive(tmp_path / "kept"), log)
 
 
-def test_a_brokers_log_with_several_sources_is_no_embedded_one(
+def test_a_brokers_log_with_several_sources_becomes_a_log_of_copies(
     log: SqliteLog, blobs: BlobStore, tmp_path: Path
 ) -> None:
     broker = Broker()
@@ -213,8 +213,35 @@ def test_a_brokers_log_with_several_sources_is_no_embedded_one(
     broker.deliver([replace(one, source="b") for one in log.read("rollouts", 0, 0, limit=3)])
     export(broker, blobs, tmp_path / "kept")
     assert records(Archive(tmp_path / "kept")) == records(broker)
-    with pytest.raises(LogError, match="of a broker"):
-        restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
+    restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
+    back = SqliteLog(tmp_path / "back.db")
+    assert (records(back), back.check(), back.only_source) == (records(broker), [], None)
+    back.append([replace(next(iter(mix(1))), partition=0), decision(0)])
+    back.close()
+
+    back = SqliteLog(tmp_path / "back.db")
+    (own,) = back.read("rollouts", 0, 6)
+    assert (own.source, own.sequence) == (back.source, 0)
+    assert back.source not in {"a", "b", log.source}
+    export(back, blobs, tmp_path / "again")
+    restore(Archive(tmp_path / "again"), tmp_path / "third.db", blobs)
+    third = SqliteLog(tmp_path / "third.db")
+    assert (records(third), third.source != back.source) == (records(back), True)
+    back.close()
+    third.close()
+
+
+def test_an_archive_with_a_hole_is_not_brought_back(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    export(log, blobs, tmp_path / "kept")
+    holed = Archive(tmp_path / "kept")
+    # As of a broker on which somebody else's transaction left markers between our records.
+    first, _, *others = holed.manifest.segments
+    holed.manifest = replace(holed.manifest, segments=(first, *others))
+    with pytest.raises(LogError, match="lacks offsets of rollouts/0 between 40"):
+        restore(holed, tmp_path / "back.db", blobs)
+    assert not (tmp_path / "back.db").exists()
 
 
 def test_a_cut_at_a_moment_has_all_until_then_and_nothing_later(log: SqliteLog) -> None:

@@ -1,0 +1,95 @@
+"""A broker's log back from an archive, on empty topics: the same offsets, times, sources,
+sequences and bytes.
+
+    restore(archive, log, blobs)    fill the topics of `log`
+
+Guarantees: every segment is checked before anything is sent; every record is acknowledged at the
+offset that it had, or the restore stops and says where it was not. Killed, or left by the broker,
+it goes on when it is run again: what the topics hold by then is read and compared, and nothing is
+written twice. Not covered: an archive without the beginning, for a new topic begins at 0.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from events.archive import Archive, Segment, check_dense
+from events.blobs import BlobStore
+from events.errors import LogError, LogUnavailable
+from events.exporting import copy_blobs
+from events.kafka import KafkaLog
+from events.kafka_sender import Outgoing, Sender
+from events.log import Record, read_all
+from events.sqlite_restore import Restored
+from events.streams import STREAMS
+
+_ACKNOWLEDGED_SECONDS: Final = 130.0
+"""The producer gives a record up by itself before that."""
+
+
+def restore(
+    archive: Archive,
+    log: KafkaLog,
+    blobs: BlobStore,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Restored:
+    """Every record of the archive, after the blobs that they name; counts those as well that were
+    there. Raises LogCorrupt for a damaged segment, BlobError for a damaged blob, LogUnavailable,
+    and LogError for topics that hold anything else."""
+    check_dense(archive)
+    _check_begins(archive)
+    copied = sum(
+        copy_blobs(archive.records(one), archive.blobs, blobs) for one in archive.manifest.segments
+    )
+    ends = {(stream, p): at for stream in STREAMS for p, at in enumerate(log.end(stream))}
+    for (stream, partition), end in archive.manifest.ends().items():
+        if ends[stream, partition] > end:
+            raise _occupied(archive, stream, partition, end)
+    sender = log.sender()
+    try:
+        for one in archive.manifest.segments:
+            _fill(archive, one, log, ends[one.stream, one.partition], sender)
+            advance(one.count)
+    except LogUnavailable as error:
+        raise LogUnavailable(f"{error}; import again, it goes on where the topics end") from error
+    finally:
+        sender.close()
+    return Restored(sum(one.count for one in archive.manifest.segments), copied)
+
+
+def _check_begins(archive: Archive) -> None:
+    for stream, offsets in archive.manifest.starts.items():
+        for partition, offset in enumerate(offsets):
+            if offset:
+                raise LogError(
+                    f"{archive.folder} begins at offset {offset} of {stream}/{partition}, and a "
+                    "new topic at 0; import an archive that holds the beginning, or this one into "
+                    "an empty home, without kafka_bootstrap_servers"
+                )
+
+
+def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: Sender) -> None:
+    """See that a segment is in its topic, which ended at `end` before all of this."""
+    records = archive.records(segment)
+    at = (segment.stream, segment.partition)
+    held = max(0, min(end, segment.last + 1) - segment.first)
+    there = [
+        one for page in read_all(log, *at, segment.first, segment.first + held) for one in page
+    ]
+    if there != records[:held]:
+        raise _occupied(archive, *at, segment.first)
+    _send(archive, records[held:], sender)
+
+
+def _send(archive: Archive, records: Sequence[Record], sender: Sender) -> None:
+    """Send and wait; what is on its way at once is bounded by the sender's window."""
+    sent = [sender.send(Outgoing.of(record)) for record in records]
+    for record, pending in zip(records, sent, strict=True):
+        if pending.offset(_ACKNOWLEDGED_SECONDS) != record.offset:
+            raise _occupied(archive, record.stream, record.partition, record.offset)
+
+
+def _occupied(archive: Archive, stream: str, partition: int, offset: int) -> LogError:
+    return LogError(
+        f"the topic of {stream}/{partition} holds events from offset {offset} on that are not "
+        f"those of {archive.folder}; stop what ships there and import into topics that are empty"
+    )

@@ -1,0 +1,62 @@
+"""Events of other sources that an embedded log holds: those of a broker's archive, brought back.
+
+An embedded log numbers what it records itself, so that a record needs no more than its offset. The
+log of several homes is another matter: each event keeps the source and the sequence that it had,
+or a fold could not tell it from a repetition. They stand where Kafka has them, in two headers of
+the record, and `copied` says per partition up to where. What the log records itself follows, under
+an id of its own, numbered from 0 behind the last copy.
+
+Not covered: copies that come later. Only a new file is filled like this (sqlite_restore.py).
+"""
+
+import sqlite3
+from typing import Final
+
+from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
+from events.log import Headers, Record
+
+LAYOUT: Final = 3
+"""Of a file with copies: a kintsugi that does not know them takes them for the log's own."""
+
+SCHEMA: Final = """
+CREATE TABLE copied (
+    stream TEXT NOT NULL, partition INTEGER NOT NULL, before INTEGER NOT NULL,
+    PRIMARY KEY (stream, partition)
+) WITHOUT ROWID
+"""
+
+Copied = dict[tuple[str, int], int]
+"""(stream, partition) -> the offset before which all records are copies; 0 where it is missing."""
+
+
+def create(connection: sqlite3.Connection, before: Copied) -> None:
+    """Say of a new file that it holds copies, within its transaction."""
+    connection.execute(SCHEMA)
+    connection.executemany(
+        "INSERT INTO copied VALUES (?, ?, ?)", [(*at, offset) for at, offset in before.items()]
+    )
+    connection.execute("UPDATE meta SET layout = ?", (LAYOUT,))
+
+
+def copied(connection: sqlite3.Connection) -> Copied:
+    """Where the copies of a file end; it never changes. Empty for a log of its own events alone."""
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
+    if found is None:
+        return {}
+    rows = connection.execute("SELECT stream, partition, before FROM copied")
+    return {(stream, partition): before for stream, partition, before in rows}
+
+
+def marked(record: Record) -> Headers:
+    """The headers of a copy as they are stored."""
+    return (
+        *record.headers,
+        (HEADER_SOURCE, record.source.encode()),
+        (HEADER_SEQUENCE, str(record.sequence).encode()),
+    )
+
+
+def unmarked(stored: Headers) -> tuple[str, int, Headers]:
+    """Source, sequence and headers of a copy: the inverse of `marked`."""
+    *headers, (_, source), (_, sequence) = stored
+    return source.decode(), int(sequence), tuple(headers)
