@@ -328,6 +328,8 @@ class Engine(Section):
     """Where it listens, on this machine alone."""
     threads: int | None = Field(default=None, ge=1)
     """Of the processor; torch's own choice when unset."""
+    slots: int = Field(default=64, ge=1)
+    """Answers written at once, more wait; each has its part of the cache."""
 
     @field_validator("model")
     @classmethod

@@ -121,6 +121,7 @@ def _engine(settings: "Settings") -> Program:
     arguments = ["daemon.engine", "--model", str(model), "--port", str(port)]
     if settings.engine.name:
         arguments += ["--name", settings.engine.name]
+    arguments += ["--slots", str(settings.engine.slots)]
     if settings.engine.threads:
         arguments += ["--threads", str(settings.engine.threads)]
     return Program("engine", tuple(arguments), f"http://127.0.0.1:{port}/health")

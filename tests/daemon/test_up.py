@@ -121,9 +121,10 @@ def test_a_role_that_never_gets_ready_is_an_error(
 
 def test_without_an_upstream_the_first_agents_checkpoint_is_served(tmp_path: Path) -> None:
     agents = (Agent(alias="shop"), Agent(alias="agent", checkpoint=tmp_path))
-    found = programs(Settings(home=tmp_path, agents=agents, engine=Engine(port=8123)))
+    found = programs(Settings(home=tmp_path, agents=agents, engine=Engine(port=8123, slots=16)))
     assert [one.name for one in found] == ["engine", "gateway", "consume", "schedule", "work"]
     assert found[0].arguments[:3] == ("daemon.engine", "--model", str(tmp_path))
+    assert found[0].arguments[-2:] == ("--slots", "16")
     for role in (found[1], found[-1]):
         assert role.arguments[-2:] == ("--upstream", "http://127.0.0.1:8123/v1")
 
