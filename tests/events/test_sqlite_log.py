@@ -26,7 +26,8 @@ from events.errors import (
 )
 from events.log import Entry, Place
 from events.sqlite import SqliteLog
-from events.sqlite_file import LAYOUT, pack_headers, unpack_headers, writable
+from events.sqlite_copied import LAYOUT as WITH_COPIES
+from events.sqlite_file import pack_headers, unpack_headers, writable
 from ops.faults import kill_appender
 from ops.faults.small_disk import BALLAST, mounted_read_only, small_disk
 
@@ -388,10 +389,10 @@ def test_an_empty_file_and_a_foreign_database_are_refused(tmp_path: Path) -> Non
 def test_a_log_of_a_later_layout_is_refused(path: Path) -> None:
     SqliteLog(path).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE meta SET layout = ?", (LAYOUT + 1,))
+        connection.execute("UPDATE meta SET layout = ?", (WITH_COPIES + 1,))
         connection.commit()
     for read_only in (True, False):
-        with pytest.raises(LogError, match=r"layout 3, this kintsugi reads up to 2; upgrade"):
+        with pytest.raises(LogError, match=r"layout 4, this kintsugi reads up to 3; upgrade"):
             SqliteLog(path, read_only=read_only)
 
 
