@@ -11,6 +11,7 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -51,14 +52,29 @@ def missing(reason: str) -> None:
 def broker() -> Iterator[Broker]:
     """The session's broker. A test that stops, kills or wipes it must start it again, and one
     that cannot promise that makes a Broker of its own."""
+    with _running_broker() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Broker]:
+    """A broker for a module whose programs use the topics' real names, and so share with nobody."""
+    with _running_broker() as started:
+        yield started
+
+
+@contextmanager
+def _running_broker() -> Iterator[Broker]:
     with tempfile.TemporaryDirectory(prefix="kintsugi-broker-") as folder:
         started = Broker(Path(folder))
         try:
             started.start()
+            yield started
         except BrokerMissing as error:
             missing(str(error))
-        yield started
-        started.kill()
+        finally:
+            # Also of a start that failed.
+            started.kill()
 
 
 @pytest.fixture

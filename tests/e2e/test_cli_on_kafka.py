@@ -4,9 +4,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,8 +13,6 @@ import pytest
 from daemon.app import App
 from daemon.settings import load
 from ops.kafka.broker import Broker
-from ops.kafka.jars import BrokerMissing
-from tests.conftest import missing
 from tests.daemon.commands import (
     Result,
     environment,
@@ -28,19 +24,6 @@ from tests.daemon.commands import (
 )
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def own_broker() -> Iterator[Broker]:
-    """The command line uses the topics' real names, so it shares a broker with nobody."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-cli-broker-") as folder:
-        broker = Broker(Path(folder))
-        try:
-            broker.start()
-        except BrokerMissing as error:
-            missing(str(error))
-        yield broker
-        broker.kill()
 
 
 def production(broker: Broker, url: str, home: Path) -> dict[str, str]:

@@ -5,9 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +22,6 @@ from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS
 from ops.bench.mix import PERIOD, mix
 from ops.kafka.broker import Broker
-from ops.kafka.jars import BrokerMissing
-from tests.conftest import missing
 from tests.daemon.commands import Result, environment, failed_rollout, run_here, write_lines
 
 pytestmark = pytest.mark.kafka
@@ -34,19 +30,6 @@ SESSIONS = 3
 CALLS = SESSIONS * len(PERIOD)
 LATER = utc_now() + timedelta(days=1)
 END = LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@pytest.fixture(scope="module")
-def own_broker() -> Iterator[Broker]:
-    """The command line uses the topics' real names, so it shares a broker with nobody."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-log-broker-") as folder:
-        broker = Broker(Path(folder))
-        try:
-            yield broker.start()
-        except BrokerMissing as error:
-            missing(str(error))
-        finally:
-            broker.kill()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,8 +25,6 @@ from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.streams import ROLLOUTS
 from events.tracecontext import root
 from ops.kafka.broker import Broker
-from ops.kafka.jars import BrokerMissing
-from tests.conftest import missing
 from tests.daemon.commands import environment, run_here
 from tests.daemon.gateway.receiver import Receiver, receiving, told
 
@@ -36,19 +33,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes]
 SESSIONS = 12
 """More than there are partitions, so that events lie on several."""
 PATIENCE = 120.0
-
-
-@pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    """The roles use the topics' real names, so they share a broker with nobody."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-trace-broker-") as folder:
-        broker = Broker(Path(folder))
-        try:
-            broker.start()
-        except BrokerMissing as error:
-            missing(str(error))
-        yield broker
-        broker.kill()
 
 
 def talk(app: App, name: str) -> set[str]:
