@@ -6,16 +6,17 @@
 
 Both sides of a round meet the same of whatever else the machine does, so each round gives a ratio
 of its own, and those are summed up: of each side's own sum, one might have had the quiet minutes.
-The interval says how far the rounds agree; it does not see what disturbs every round alike.
+A round that a pause of the machine fell into counts as one round and no more, however long the
+pause was. The interval says how far the rounds agree; what disturbs every round alike is not in it.
 """
 
-import random
-import statistics
+import math
 from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement
+from statistics import NormalDist, median
 from typing import Final, TypeVar
 
-_DRAWS: Final = 10_000
-"""Of rounds with replacement, for the interval."""
+_CONFIDENCE: Final = 0.95
 
 Found = TypeVar("Found")
 
@@ -31,18 +32,19 @@ def alternating(
     return one(), first
 
 
-def interval(
-    ratios: Sequence[float], middle: Callable[[Sequence[float]], float]
-) -> tuple[float, float]:
-    """That holds 95 of 100 of the `middle` of rounds drawn again from these (bootstrap)."""
-    chance = random.Random(0)
-    drawn = sorted(middle(chance.choices(ratios, k=len(ratios))) for _ in range(_DRAWS))
-    return drawn[_DRAWS * 25 // 1000], drawn[_DRAWS * 975 // 1000]
-
-
 def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of the first over the second: geometric mean of the rounds' own ratios, and its interval."""
-    ratios = [one / other for one, other in pairs]
-    low, high = interval(ratios, statistics.geometric_mean)
-    found = {"value": statistics.geometric_mean(ratios), "low": low, "high": high}
-    return {name: round(value, 4) for name, value in found.items()}
+    """Of the first over the second: the middle of the rounds' own ratios, and where 95 of 100
+    such middles lie.
+
+    Hodges and Lehmann's estimator on logarithms, and the interval that Wilcoxon's signed-rank test
+    leaves (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3, for many
+    rounds). Of fewer than six rounds no interval is 95 % sure; then it is all that was seen.
+    """
+    logs = sorted(math.log(one / other) for one, other in pairs)
+    averages = sorted((a + b) / 2 for a, b in combinations_with_replacement(logs, 2))
+    rounds, count = len(logs), len(averages)
+    spread = math.sqrt(rounds * (rounds + 1) * (2 * rounds + 1) / 24)
+    outside = count / 2 - NormalDist().inv_cdf((1 + _CONFIDENCE) / 2) * spread
+    left_out = max(0, math.floor(outside))
+    found = {"value": median(averages), "low": averages[left_out], "high": averages[~left_out]}
+    return {name: round(math.exp(value), 4) for name, value in found.items()}

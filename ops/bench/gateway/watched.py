@@ -12,8 +12,8 @@ half of them streamed.
 `throughput` is calls per second with metrics over those without, and `cpu` processor time per call
 likewise, each with its interval (pairs.py). Processor time is disturbed less by other programs.
 `met` says whether the whole interval of `throughput` lies above ALLOWED_RATIO; with few rounds, or
-a busy machine, it is too wide to say so: counting.py measures the counting alone.
-The counts are checked: the one has counted every call, the other none.
+a busy machine, it is too wide to say so: counting.py measures the counting alone. The counts are
+checked: the one has counted every call, the other none.
 """
 
 import argparse
