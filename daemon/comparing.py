@@ -115,7 +115,11 @@ def _path(name: str) -> Path | None:
         url = make_url(name)
     except ArgumentError as error:
         raise Incomparable(f"{name!r} is no database URL: {error}") from error
-    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+    if url.get_backend_name() != "sqlite":
+        return None
+    if not url.database:
+        raise Incomparable(f"{name!r} names no file; name one that is there")
+    return Path(url.database)
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:

@@ -69,7 +69,7 @@ def test_a_route_is_explained_down_to_its_rollouts(promoted: Leading) -> None:
     ]  # fmt: skip
     assert found.said.startswith("promoted: better 100%")
     adapter = found.because[0]
-    assert adapter.said.startswith("promoted; gate PROMOTE over 64 tasks")
+    assert adapter.said.startswith("promoted; for cancel; gate PROMOTE over 64 tasks")
 
 
 @pytest.mark.parametrize(
