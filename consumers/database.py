@@ -7,13 +7,14 @@ since rows and positions are lost together the fold simply reads on from there.
 """
 
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -24,7 +25,8 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
-from events.errors import KintsugiError
+from events.errors import KintsugiError, WrongUsage
+from events.sqlite_file import readable
 
 T = TypeVar("T")
 
@@ -33,6 +35,9 @@ BUSY_SECONDS: Final = 5
 
 _POSTGRES_OPTIONS: Final = "-c idle_in_transaction_session_timeout=15s -c lock_timeout=10s"
 """A runner that is paused in the middle of a transaction loses it, so another can take over."""
+
+_FOLDED: Final = "positions"
+"""A table that every database which was folded into has."""
 
 _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
@@ -48,6 +53,42 @@ class DatabaseUnavailable(DatabaseError):
 
 class DatabaseOutdated(DatabaseError):
     """The tables are not those of this code."""
+
+
+class NoTables(WrongUsage):
+    """A file or a database that is there, and holds no tables of ours."""
+
+
+def open_tables(name: str) -> Engine:
+    """An engine for the tables that are in a file, or at a URL. Anything else is left as it is:
+    no file is made, and none that is somebody else's is opened to be written. Raises NoTables."""
+    url = name if "://" in name else sqlite_url(Path(name))
+    engine = open_database(url)
+    try:
+        if engine.url.get_backend_name() == "sqlite":
+            found = tables_in(Path(engine.url.database or ""))
+        else:
+            found = set(inspect(engine).get_table_names())
+    except DBAPIError as error:
+        raise explain(error, engine) from error
+    if _FOLDED not in found:
+        engine.dispose()
+        shown = engine.url.render_as_string(hide_password=True) if "://" in name else repr(name)
+        raise NoTables(
+            f"{shown} holds no tables of kintsugi; name a kintsugi.db, or what kintsugi replay made"
+        )
+    return engine
+
+
+def tables_in(path: Path) -> set[str]:
+    """The names of what a SQLite file holds. Raises NoTables for any other file, and for none."""
+    if not path.is_file():
+        raise NoTables(f"{str(path)!r} is no file; name one that is there")
+    try:
+        with closing(readable(path)) as connection:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        raise NoTables(f"{path} is no database ({error}); name one that is there") from error
 
 
 def open_database(url: str, schema: str | None = None) -> Engine:

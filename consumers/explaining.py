@@ -62,11 +62,24 @@ def _route(connection: Connection, alias: str) -> Node | None:
         return None
     shares = {part["adapter"]: part["share"] for part in json.loads(row.shares)}
     who = ", ".join(f"{name or row.base} {share:.0%}" for name, share in shares.items())
-    adapters = (_adapter(connection, name) for name in shares if name is not None)
+    named = [name for name in shares if name is not None]
+    adapters = (_adapter(connection, name) for name in (*named, *_taken_out(connection, row)))
+    since = None if row.since is None else f"since {row.since}"
     return Node(
-        alias, "route", _line(f"{row.why}: {who}", row.reason, row.since),
+        alias, "route", _line(f"{row.why}: {who}", row.reason, since),
         tuple(one for one in adapters if one is not None),
     )  # fmt: skip
+
+
+def _taken_out(connection: Connection, route: Row[Any]) -> list[str]:
+    """The adapters that the rollback which made this route took out of service."""
+    if route.why != "rollback":
+        return []
+    adapters = Adapter.table().c
+    query = select(adapters.adapter).where(
+        adapters.cause == route.cause, adapters.state == "rolled_back"
+    )
+    return list(connection.execute(query.order_by(adapters.adapter)).scalars())
 
 
 def _adapter(connection: Connection, name: str) -> Node | None:
@@ -75,7 +88,7 @@ def _adapter(connection: Connection, name: str) -> Node | None:
         return None
     because = [_job(connection, row.job)] if row.job is not None else [_pushed(row)]
     return Node(
-        name, "adapter", _line(row.state, _gate(row.gate), row.reason),
+        name, "adapter", _line(row.state, _trained_for(row), _gate(row.gate), row.reason),
         tuple(one for one in because if one is not None),
     )  # fmt: skip
 
@@ -84,12 +97,22 @@ def _pushed(row: Row[Any]) -> Node:
     return Node(row.path, "push", "an operator's directory")
 
 
+def _trained_for(row: Row[Any]) -> str:
+    return "" if row.capability is None else f"for {row.capability}"
+
+
 def _gate(report: str | None) -> str:
     if report is None:
         return ""
     found = json.loads(report)
     p_value = "" if found["p_value"] is None else f", p = {found['p_value']:.2g}"
-    return f"gate {found['decision']} over {found['tasks']} tasks{p_value}"
+    gains = [
+        f"{check['name']} {100 * check['value']:+.1f}"
+        for check in found["checks"]
+        if check["name"] in ("target", "overall")
+    ]
+    gained = f", points of pass^1: {', '.join(gains)}" if gains else ""
+    return f"gate {found['decision']} over {found['tasks']} tasks{p_value}{gained}"
 
 
 def _job(connection: Connection, name: str) -> Node | None:
@@ -98,10 +121,20 @@ def _job(connection: Connection, name: str) -> Node | None:
         return None
     done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
+    because = (_continued(connection, json.loads(row.spec)["parent"]), cycle)
     return Node(
         name, "job", _line(row.outcome or "open", done, row.reason),
-        () if cycle is None else (cycle,),
+        tuple(one for one in because if one is not None),
     )  # fmt: skip
+
+
+def _continued(connection: Connection, folder: str | None) -> Node | None:
+    """The adapter from whose weights a job went on; what that rests on is asked for by its name."""
+    row = None if folder is None else _row(connection, Adapter, "path", folder)
+    if row is None:
+        return None
+    said = _line("the job went on from its weights", row.state, _trained_for(row))
+    return Node(row.adapter, "adapter", said)
 
 
 def _cycle(connection: Connection, name: str) -> Node | None:

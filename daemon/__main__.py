@@ -81,9 +81,9 @@ def _report(error: Exception, debug: bool) -> int:
 def exit_code(error: Exception) -> int:
     """The exit code of an error of ours."""
     from daemon.settings import ConfigurationError
-    from events.errors import LogError, SchemaAhead
+    from events.errors import LogError, SchemaAhead, WrongUsage
 
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, ConfigurationError | WrongUsage):
         return USAGE
     if isinstance(error, LogError | SchemaAhead):
         return UNAVAILABLE

@@ -8,30 +8,30 @@ Two archives are compared by the hashes of their segments, and only what these d
 read. Not covered: a log against tables; that is `kintsugi rebuild`.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from consumers import database
 from consumers.digest import Difference, changed_rows, first_difference
 from consumers.snapshots import Parted, diverging, parted_since
 from events.archive import Archive, Cut, is_archive
-from events.errors import KintsugiError
+from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
 from events.spans import Continued, starts
 from events.sqlite import SqliteLog
-from events.sqlite_file import readable
 
 _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value")
 
 
-class Incomparable(KintsugiError):
+class Incomparable(WrongUsage):
     """Two things that cannot be held against each other, or a name that stands for nothing."""
 
 
@@ -89,22 +89,37 @@ class TablesCompared:
 
 def side(name: str, opened: ExitStack) -> Side:
     """What a name stands for, opened to be read."""
-    if "://" in name:
-        return _tables(name, name, None, opened)
-    path = Path(name)
-    if path.is_dir():
+    path = _path(name)
+    if path is None:
+        return _tables(name, None, opened)
+    if name and path.is_dir():
         if is_archive(path):
             return Side(name, "log", log=Archive(path))
         if (path / "log.db").is_file():
             return _log(name, path / "log.db", opened)
-        raise Incomparable(f"{name} holds neither log.db nor an archive; name a home or an export")
+        raise Incomparable(
+            f"{name!r} holds neither log.db nor an archive; name a home or an export"
+        )
     if not path.is_file():
-        raise Incomparable(f"{name} does not exist; name a home, an export, a log or a database")
-    if "record" in _tables_in(path):
+        raise Incomparable(f"{name!r} does not exist; name a home, an export, a log or a database")
+    if "record" in database.tables_in(path):
         return _log(name, path, opened)
-    return _tables(
-        name, database.sqlite_url(path), path.with_name(f"{path.name}.snapshots"), opened
-    )
+    return _tables(str(path), path.with_name(f"{path.name}.snapshots"), opened, name)
+
+
+def _path(name: str) -> Path | None:
+    """The file or folder that is named, also by a URL; None for a database of a server."""
+    if "://" not in name:
+        return Path(name)
+    try:
+        url = make_url(name)
+    except ArgumentError as error:
+        raise Incomparable(f"{name!r} is no database URL: {error}") from error
+    if url.get_backend_name() != "sqlite":
+        return None
+    if not url.database:
+        raise Incomparable(f"{name!r} names no file; name one that is there")
+    return Path(url.database)
 
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
@@ -122,27 +137,17 @@ def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
     return Continued(first, second)
 
 
-def _tables_in(path: Path) -> set[str]:
-    try:
-        with closing(readable(path)) as connection:
-            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error as error:
-        raise Incomparable(
-            f"{path} is no database ({error}); name a home, an export, a log or a database"
-        ) from error
-
-
 def _log(name: str, path: Path, opened: ExitStack) -> Side:
     log = SqliteLog(path, read_only=True)
     opened.callback(log.close)
     return Side(name, "log", log=log)
 
 
-def _tables(name: str, url: str, snapshots: Path | None, opened: ExitStack) -> Side:
-    engine = database.open_database(url)
+def _tables(where: str, snapshots: Path | None, opened: ExitStack, name: str | None = None) -> Side:
+    engine = database.open_tables(where)
     opened.callback(engine.dispose)
     kept = snapshots if snapshots is not None and snapshots.is_dir() else None
-    return Side(name, "database", engine=engine, snapshots=kept)
+    return Side(name or where, "database", engine=engine, snapshots=kept)
 
 
 def logs(
@@ -251,8 +256,7 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
     if parted is not None:
         with ExitStack() as opened:
             left, right = (
-                _tables(str(each.path), database.sqlite_url(each.path), None, opened)
-                for each in (parted.one, parted.other)
+                _tables(str(each.path), None, opened) for each in (parted.one, parted.other)
             )
             found = tables(left, right, first_only=True)
         return TablesCompared(found.difference, {}, parted)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from consumers.erasures import TrainedOn, erased_keys, trained_on
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, from_headers, utc_now
-from events.errors import BadRecord, SchemaAhead
+from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.learning import PersonErased
 from events.log import EventLog, Record, now_ms, read_all
 from events.rollouts import RolloutEnded
@@ -36,6 +36,10 @@ LIMITS: Final = (
     "names that the client chose (sessions, tasks) and the counts and labels of rollouts stay",
 )
 """What an erasure does not reach; docs/privacy.md has more."""
+
+
+class NoSuchKey(KintsugiError):
+    """A key that is nowhere: neither in the store nor in the log."""
 
 
 class Opener:
@@ -77,23 +81,32 @@ class Held:
     rollouts: list[str] = field(default_factory=list)
     unsealed: int = 0
     """Events of theirs that stand in the log as they were said."""
+    trimmed: int = 0
+    """Events that the log held once, whosever they were."""
     adapters: list[TrainedOn] = field(default_factory=list)
     announced: bool = False
     """Whether the log says already that they were erased."""
 
 
 def look(app: "App", person: str | None, keyid: str | None = None) -> Held:
-    """What the log holds of a person, or of whoever has this key. Reads all of it."""
+    """What the log holds of a person, or of whoever has this key. Reads all of it. Raises
+    NoSuchKey."""
     app.settle()
+    given = keyid
     if keyid is None and person is not None:
         key = app.keys.named(person)
         keyid = None if key is None else key.id
-    held = Held(keyid)
+    held = Held(keyid, trimmed=sum(app.log.start(ROLLOUTS.name)))
     for record in _rollout_events(app.log):
         _count(held, record, person)
     with app.reading() as connection:
         held.adapters = trained_on(connection, held.rollouts)
         held.announced = keyid is not None and keyid in erased_keys(connection)
+    if given is not None and not (held.events or held.announced or given in app.keys.ids()):
+        raise NoSuchKey(
+            f"key {given!r} is not in the key store and sealed no event of the log; name one that "
+            "kintsugi log verify names"
+        )
     return held
 
 

@@ -2,7 +2,7 @@
 
     laid_out(node)   every thing once, in a column of its kind, near what rests on it
     svg(layout)      the drawing
-    page(node)       the drawing and what is known of each thing, in one file
+    page(node)       in words, as a drawing, and what is known of each thing, in one file
 
 Pure, and without a script. Of a thing that rests on very many of one kind, the first are drawn and
 the others counted.
@@ -23,7 +23,7 @@ KINDS: Final = (
 )  # fmt: skip
 """From what is served to what it rests on, each with its colour."""
 
-MOST: Final = 30
+MOST: Final = 8
 """Drawn of one kind below one thing."""
 
 _BOX: Final = (200, 40)
@@ -77,7 +77,9 @@ def laid_out(root: Node) -> Layout:
     found = Layout()
     for above, below in _walked(root, None):
         key = (below.kind, below.node)
-        things.setdefault(key, below.said)
+        # What is met twice may be told in full on one of the ways alone.
+        if key not in things or below.because:
+            things[key] = below.said
         if above is not None:
             edges[above, key] = None
     found.edges = list(edges)
@@ -139,10 +141,12 @@ def svg(layout: Layout) -> str:
 
 
 def _curve(one: Box, other: Box) -> str:
-    x, y = one.x + _BOX[0], one.y + _BOX[1] // 2
-    right, end = other.x, other.y + _BOX[1] // 2
-    bend = _GAP[0] // 2
-    return f'<path d="M{x},{y} C{x + bend},{y} {right - bend},{end} {right},{end}"/>'
+    y, end = one.y + _BOX[1] // 2, other.y + _BOX[1] // 2
+    x, there, bend = one.x + _BOX[0], other.x, _GAP[0] // 2
+    if other.x < one.x:
+        # Back to what a job went on from, which stands among the adapters.
+        x, there, bend = one.x, other.x + _BOX[0], -bend
+    return f'<path d="M{x},{y} C{x + bend},{y} {there - bend},{end} {there},{end}"/>'
 
 
 def _drawn(box: Box) -> str:
@@ -168,7 +172,22 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem; color: #1c1c1c; ba
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin-top: 1.5rem; }
 th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0;
   border-bottom: 1px solid #ddd; } td { overflow-wrap: anywhere; }
+dl { max-width: 60rem; } dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
 """
+
+
+_MANY: Final = ("task", "rollout")
+"""Too many to be read one after the other; they are drawn, and stand in the table."""
+
+
+def _words(layout: Layout) -> str:
+    """The chain in whole sentences: a box has no room for them."""
+    told = "".join(
+        f"<dt>{escape(f'{box.kind} {box.name}')}</dt><dd>{escape(box.said)}</dd>"
+        for box in layout.boxes.values()
+        if box.kind not in _MANY
+    )
+    return f"<dl>{told}</dl>" if told else ""
 
 
 def page(root: Node) -> str:
@@ -182,7 +201,8 @@ def page(root: Node) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
-        f'<body><h1>{escape(title)}</h1>\n<div class="wide">{svg(layout)}</div>\n'
+        f"<body><h1>{escape(title)}</h1>\n{_words(layout)}\n"
+        f'<div class="wide">{svg(layout)}</div>\n'
         "<table><thead><tr><th>kind</th><th>name</th><th>what is known</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></body></html>\n"
     )

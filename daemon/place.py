@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from events.archive import Cut, ends
 from events.envelope import parse_timestamp
-from events.errors import KintsugiError
+from events.errors import KintsugiError, WrongUsage
 from events.spans import cut_at, starts
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
@@ -20,8 +20,24 @@ if TYPE_CHECKING:
 FORMS = "a time like 2026-05-01T12:00:00Z, learning@N, or rollouts@N,N,N,N,N,N,N,N;learning@N"
 
 
-class NoPlace(KintsugiError):
-    """A text that names no place in this log."""
+class NoPlace(WrongUsage):
+    """A text that names no place in this log, or a range that ends before it begins."""
+
+
+def between(log: "EventLog", begin: str | None, end: str | None) -> tuple[Cut | None, Cut]:
+    """Where a range begins (None: with the log) and ends; None ends it with the log."""
+    until = ends(log) if end is None else cut(log, end)
+    if begin is None:
+        return None, until
+    since = cut(log, begin)
+    for (stream, partition), offset in since.items():
+        if offset > until[stream, partition]:
+            raise NoPlace(
+                f"{begin!r} begins behind {'the end of the log' if end is None else repr(end)}: "
+                f"{stream}/{partition} at offset {offset}, after {until[stream, partition]}; name "
+                "an earlier place to begin at"
+            )
+    return since, until
 
 
 def cut(log: "EventLog", text: str) -> Cut:

@@ -23,7 +23,7 @@ from consumers.replay import is_empty, replay
 from consumers.tracking import Tracked
 from daemon.settings import ConfigurationError, Scheduler
 from events.archive import Cut
-from events.errors import KintsugiError
+from events.errors import KintsugiError, WrongUsage
 from events.log import EventLog
 from migrations.upgrade import upgrade
 
@@ -63,6 +63,8 @@ class Done:
     began_at: int
     """Events of the snapshot that it began at; 0 for none."""
     snapshots: int
+    into: str
+    """As it was named, without a password."""
 
 
 def replay_into(
@@ -104,7 +106,8 @@ def replay_into(
         raise
     engine.dispose()
     seconds = time.monotonic() - began
-    return Done(done.events, seconds, done.hash, done.end, begun, made)
+    into = request.into if path is not None else engine.url.render_as_string(hide_password=True)
+    return Done(done.events, seconds, done.hash, done.end, begun, made, into)
 
 
 def _file(app: "App", request: Request) -> Path | None:
@@ -115,16 +118,19 @@ def _file(app: "App", request: Request) -> Path | None:
             url = make_url(named)
             live = url == make_url(app.settings.database)
         except ArgumentError as error:
-            raise NoTarget(f"--into {named!r} is no database URL: {error}") from error
+            raise WrongUsage(f"--into is no database URL: {error}") from error
         if live:
-            raise NoTarget(f"{named} is the live database; name another one")
-        if url.get_backend_name() == "sqlite" and url.database:
-            # A file, however it is named: it has to be new.
-            named = url.database
-    if "://" in named:
-        if request.every is not None or request.snapshots is not None:
-            raise NoTarget(f"snapshots are of SQLite alone: name a file, and not {request.into}")
-        return None
+            shown = url.render_as_string(hide_password=True)
+            raise NoTarget(f"{shown} is the live database; name another one")
+        if url.get_backend_name() != "sqlite":
+            if request.every is not None or request.snapshots is not None:
+                shown = url.render_as_string(hide_password=True)
+                raise WrongUsage(f"snapshots are of SQLite alone: name a file, and not {shown}")
+            return None
+        # A file, however it is named: it has to be new.
+        named = url.database or ""
+    if named in ("", ":memory:"):
+        raise WrongUsage(f"--into {request.into!r} names no file; name one that is to be made")
     path = Path(named).absolute()
     if path.exists():
         raise NoTarget(f"{path} exists; name a file that does not, or remove it")
@@ -148,11 +154,11 @@ def _begin(request: Request, path: Path | None) -> int:
     if request.snapshots is None or path is None:
         return 0
     if request.start is not None:
-        raise NoTarget(
+        raise WrongUsage(
             "--from and --snapshots exclude each other: a snapshot holds what was before"
         )
     if not request.snapshots.is_dir():
-        raise NoTarget(f"{request.snapshots} is no folder; name the .snapshots of a replay")
+        raise WrongUsage(f"{request.snapshots} is no folder; name the .snapshots of a replay")
     found = snapshots.nearest(request.snapshots, request.end)
     if found is None:
         return 0
@@ -173,8 +179,8 @@ def opened_snapshot(path: Path | None) -> Iterator[Engine | None]:
         yield None
         return
     if not path.is_file():
-        raise NoTarget(f"{path} does not exist; name a file of a replay's .snapshots")
-    engine = database.open_database(database.sqlite_url(path))
+        raise WrongUsage(f"{path} does not exist; name a file of a replay's .snapshots")
+    engine = database.open_tables(str(path))
     try:
         yield engine
     finally:

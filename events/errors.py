@@ -1,6 +1,7 @@
 """Errors of the contract and the log. Each names the offending value and the remedy.
 
 KintsugiError
+├── WrongUsage         a command was given what cannot be meant
 ├── BadRecord          the bytes cannot be an event of ours: the fold writes a dead letter
 │   └── TooLarge       a record above the limit of one record
 ├── SchemaAhead        a newer kintsugi wrote this event: the fold halts until it is upgraded
@@ -17,6 +18,10 @@ KintsugiError
 
 class KintsugiError(Exception):
     """The root of every error that kintsugi raises on purpose; its text is one sentence."""
+
+
+class WrongUsage(KintsugiError):
+    """What a command was given names nothing that it could mean."""
 
 
 class BadRecord(KintsugiError):

@@ -32,18 +32,14 @@ def export_log(
 ) -> None:
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
     from daemon.health import events_in
-    from daemon.place import cut
+    from daemon.place import between
     from events.exporting import export
 
     with cli.app() as app:
         log: EventLog = app.readable_log
+        begin, end = between(log, start, to)
         with cli.out.progress("Exporting", events_in(log)) as advance:
-            done = export(
-                log, app.blobs, folder,
-                start=None if start is None else cut(log, start),
-                end=None if to is None else cut(log, to),
-                advance=advance,
-            )  # fmt: skip
+            done = export(log, app.blobs, folder, start=begin, end=end, advance=advance)
     if cli.out.json:
         cli.out.document(
             {

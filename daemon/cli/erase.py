@@ -40,6 +40,8 @@ def erase(
 
     if (person is None) == (key is None):
         raise typer.BadParameter("give one of them", param_hint="--person or --key")
+    if person is not None:
+        _check_name(person)
     with cli.app() as app:
         # As the gateway wrote it: a rule may have made a pseudonym of it.
         named = None if person is None else redaction(app).name(person)
@@ -52,6 +54,18 @@ def erase(
             done = True
     _show(cli, held, person, done, dry_run)
     return PARTLY if held.unsealed and not dry_run else DONE
+
+
+def _check_name(person: str) -> None:
+    """Nobody has a name that no gateway takes; to find nothing of theirs would say too much."""
+    from producers.gateway.wire import Refused, identifier
+
+    try:
+        known = identifier(person, "it")
+    except Refused as error:
+        raise typer.BadParameter(str(error), param_hint="--person") from error
+    if known is None:
+        raise typer.BadParameter("it is empty; name somebody", param_hint="--person")
 
 
 def _confirmed(held: "Held", who: str) -> bool:
@@ -80,7 +94,7 @@ def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool)
                 "rollouts": len(held.rollouts),
                 "unsealed": held.unsealed,
                 "adapters": [asdict(one) for one in held.adapters],
-                "limits": [*LIMITS, *_unsealed(held)],
+                "limits": [*LIMITS, *_beyond(held)],
             }
         )
         return
@@ -91,7 +105,7 @@ def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool)
             [one.adapter, one.state, one.job, ", ".join(one.because)] for one in held.adapters
         ]
         cli.out.show(table(["adapter", "state", "job", "because"], rows))
-    for limit in _unsealed(held):
+    for limit in _beyond(held):
         cli.out.warn(limit)
     if done:
         for limit in LIMITS:
@@ -107,6 +121,16 @@ def _said(held: "Held", done: bool, dry_run: bool) -> list[str]:
     return [f"erased: {what}; their key is destroyed"] if done else []
 
 
-def _unsealed(held: "Held") -> list[str]:
-    said = "events of this person were recorded unsealed and stay readable in the log"
-    return [f"{held.unsealed:,} {said}"] if held.unsealed else []
+def _beyond(held: "Held") -> list[str]:
+    """What this erasure does not reach, or could not count."""
+    found = []
+    if held.unsealed:
+        said = "events of this person were recorded unsealed and stay readable in the log"
+        found.append(f"{held.unsealed:,} {said}")
+    if held.trimmed:
+        found.append(
+            f"{held.trimmed:,} events were trimmed from the log: this person's among them, and the "
+            "adapters that rest on those alone, are not counted here; what was sealed is as "
+            "unreadable in the archive"
+        )
+    return found

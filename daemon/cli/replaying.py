@@ -50,15 +50,15 @@ def replay(
     archive: Folder = None,
 ) -> None:
     """Fold a range of the log into a database of its own; nothing else is touched."""
-    from daemon.place import cut
+    from daemon.place import between
     from daemon.replaying import Request, replay_into
-    from events.archive import ends
 
     with cli.app() as app, read_log(app, archive) as log:
+        begin, end = between(log, start, to)
         request = Request(
             into=into,
-            end=ends(log) if to is None else cut(log, to),
-            start=None if start is None else cut(log, start),
+            end=end,
+            start=begin,
             every=every,
             snapshots=snapshots,
             logs=_where(app, archive),
@@ -66,14 +66,15 @@ def replay(
         with cli.out.progress("Replaying", sum(request.end.values())) as advance:
             done = replay_into(app, log, request, advance)
     document = {
-        "into": into, "events": done.events, "seconds": round(done.seconds, 3), "hash": done.hash,
-        "end": place_text(done.end), "began_at": done.began_at, "snapshots": done.snapshots,
+        "into": done.into, "events": done.events, "seconds": round(done.seconds, 3),
+        "hash": done.hash, "end": place_text(done.end), "began_at": done.began_at,
+        "snapshots": done.snapshots,
     }  # fmt: skip
     if cli.out.json:
         cli.out.document(document)
         return
     cli.out.show(
-        f"{done.events:,} events into {into} in {done.seconds:.1f} s, up to {document['end']}",
+        f"{done.events:,} events into {done.into} in {done.seconds:.1f} s, up to {document['end']}",
         f"hash {done.hash}",
     )
 

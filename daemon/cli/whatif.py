@@ -42,15 +42,13 @@ def whatif(
     """When cycles would have begun with other settings, and on what, beside those that did."""
     from daemon import whatif as asking
     from daemon.past import lived
-    from daemon.place import cut
+    from daemon.place import between
     from daemon.replaying import changed_scheduler, scratch
-    from events.archive import ends
 
     scheduler = changed_scheduler(cli.settings.scheduler, changed or [])
     with cli.app() as app, tempfile.TemporaryDirectory(prefix="kintsugi-whatif-") as folder:
         log = app.readable_log
-        end = ends(log) if to is None else cut(log, to)
-        begin = None if start is None else cut(log, start)
+        begin, end = between(log, start, to)
         with app.reading() as connection:
             past = lived(connection)
         environments = {

@@ -7,8 +7,10 @@ from sqlalchemy import Engine
 
 from consumers.explaining import Node, Unexplained, explain
 from events.envelope import derived_id
+from events.gate import Check
 from events.learning import Directive, DirectiveWritten, Quota
 from events.rollouts import Task as TaskData
+from events.serving import GateDecided
 from tests.consumers.cycling import (
     PATTERN,
     Leading,
@@ -67,7 +69,7 @@ def test_a_route_is_explained_down_to_its_rollouts(promoted: Leading) -> None:
     ]  # fmt: skip
     assert found.said.startswith("promoted: better 100%")
     adapter = found.because[0]
-    assert adapter.said.startswith("promoted; gate PROMOTE over 64 tasks")
+    assert adapter.said.startswith("promoted; for cancel; gate PROMOTE over 64 tasks")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,38 @@ def test_everything_on_the_way_can_be_asked_for(
         found = explain(connection, name)
     assert (found.node, found.kind, len(found.because)) == (name, kind, below)
     assert found.said
+
+
+def test_a_route_after_a_rollback_names_the_adapter_that_was_taken_out(promoted: Leading) -> None:
+    promoted.all(routed("rollback", {None: 1.0}))
+    with promoted.tables() as connection:
+        found = explain(connection, "agent")
+    assert found.said.startswith("rollback: base 100%")
+    assert [(one.node, one.said.split(";")[0]) for one in found.because] == [
+        ("better", "rolled_back")
+    ]
+
+
+def test_an_adapter_is_explained_by_what_it_won_and_by_what_it_went_on_from(
+    promoted: Leading,
+) -> None:
+    job = requested(2, name=derived_id("job", "second"))
+    spec = job.spec.model_copy(update={"parent": "/adapters/better"})
+    won = Check(name="target", verdict="PASS", value=0.25, limit=0.02, low=0.1, tasks=64)
+    produced, staged, evaluated, decided = passed("newer", "better")
+    assert isinstance(decided, GateDecided)
+    report = decided.report.model_copy(update={"checks": (won,)})
+    promoted.all(
+        job.model_copy(update={"cycle": None, "spec": spec}),
+        produced.model_copy(update={"job": job.job, "capability": "cancel"}),
+        staged, evaluated, decided.model_copy(update={"report": report}),
+    )  # fmt: skip
+    with promoted.tables() as connection:
+        found = explain(connection, "newer")
+    assert "for cancel" in found.said
+    assert "points of pass^1: target +25.0" in found.said
+    (second,) = found.because
+    assert list(walked(second)) == [("job", job.job), ("adapter", "better")]
 
 
 def test_what_nobody_has_heard_of_is_said(engine: Engine) -> None:

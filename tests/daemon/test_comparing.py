@@ -163,4 +163,25 @@ def test_where_two_logs_part_is_said(imported: Path, kintsugi: Kintsugi, tmp_pat
             1, "missing", None, "RolloutEnded",
         )  # fmt: skip
     mixed = kintsugi("diff", imported, imported / "kintsugi.db")
-    assert (mixed.code, "name two of a kind" in mixed.err) == (1, True)
+    assert (mixed.code, "name two of a kind" in mixed.err) == (2, True), "1 says that they differ"
+
+
+def test_what_is_no_database_of_ours_is_named_and_left_as_it_is(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    foreign = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as connection, connection:
+        connection.execute("CREATE TABLE person_keys (keyid TEXT)")
+    before = foreign.read_bytes()
+    tables = imported / "kintsugi.db"
+    for name in (foreign, f"sqlite:///{foreign}"):
+        for pair in ((name, tables), (tables, name)):
+            refused = kintsugi("diff", *pair)
+            assert (refused.code, "foreign.db" in refused.err) == (2, True)
+            assert "holds no tables of kintsugi" in refused.err
+    assert kintsugi("rebuild", "--snapshot", foreign).code == 2
+    assert foreign.read_bytes() == before
+    for name in ("", tmp_path / "none.db", f"sqlite:///{tmp_path / 'none.db'}", "sqlite://"):
+        absent = kintsugi("diff", name, tables)
+        assert (absent.code, repr(str(name)) in absent.err) == (2, True)
+    assert not (tmp_path / "none.db").exists()

@@ -135,6 +135,33 @@ def test_a_lost_key_is_named_and_can_be_given_up(talked: Path, kintsugi: Kintsug
     assert said(kintsugi) == [(0, True), (2, False)]
 
 
+def test_nothing_is_said_to_be_erased_that_nobody_could_have(
+    talked: Path, kintsugi: Kintsugi
+) -> None:
+    for name in ("", "a b", "rosé", "x" * 257):
+        refused = kintsugi("erase", "--person", name, "--yes")
+        assert (refused.code, "--person" in refused.err, refused.out) == (2, True, "")
+    mistyped = kintsugi("erase", "--key", "nobodys-key", "--yes")
+    assert (mistyped.code, "'nobodys-key'" in mistyped.err, mistyped.out) == (1, True, "")
+    assert kintsugi("log", "stats", "--json").json["streams"]["learning"]["events"] == 0
+    assert len(keys_of(talked)) == 2
+
+
+def test_an_erasure_after_a_trim_says_what_it_did_not_count(
+    talked: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    with App(load()) as app:
+        ends = app.spool.end("rollouts")
+        for partition, end in enumerate(ends):
+            app.spool.trim("rollouts", partition, end)
+    found = kintsugi("erase", "--person", "rosa", "--dry-run", "--json").json
+    assert found["events"] == 0
+    assert f"{sum(ends)} events were trimmed from the log" in found["limits"][-1]
+    done = kintsugi("erase", "--person", "rosa", "--yes")
+    assert (done.code, "were trimmed from the log" in done.err) == (0, True)
+    assert len(keys_of(talked)) == 1
+
+
 def test_a_session_of_an_erased_person_becomes_a_rollout_without_words(
     home: Path, kintsugi: Kintsugi
 ) -> None:

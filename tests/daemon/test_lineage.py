@@ -67,6 +67,24 @@ def test_of_very_many_some_are_drawn_and_the_others_counted() -> None:
     assert tasks[-1].startswith("and 1,200 more")
 
 
+def test_what_a_box_cuts_short_is_read_in_words_above_the_drawing() -> None:
+    words, drawing = page(explained()).split("<svg", 1)
+    for node in ("route agent", "adapter better", f"job {WIDE}", "pattern wrong_entity|cancel"):
+        assert f"<dt>{node}</dt>" in words
+    assert "better 90%, own 10%" in words
+    assert "task-0" in drawing
+    assert "task-0" not in words
+
+
+def test_an_adapter_that_a_job_went_on_from_keeps_what_is_known_of_it() -> None:
+    job = Node("j2", "job", "trained", (Node("better", "adapter", "the job went on from it"),))
+    route = explained()
+    canary = Node("newer", "adapter", "canary", (job,))
+    layout = laid_out(Node("agent", "route", "two", (canary, *route.because)))
+    assert layout.boxes["adapter", "better"].said == "promoted"
+    assert (("job", "j2"), ("adapter", "better")) in layout.edges
+
+
 def test_the_page_runs_and_fetches_nothing() -> None:
     text = page(explained())
     tags = re.findall(r"<(\w+)([^>]*)>", text)

@@ -128,8 +128,9 @@ def test_a_replay_fills_an_empty_database_of_a_server_and_never_the_live_one(
     other = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1) + "?connect_timeout=3"
     spelt = kintsugi("replay", "--into", other)
     assert (spelt.code, "name an empty one" in spelt.err) == (1, True)
-    every = kintsugi("replay", "--into", "postgresql://nobody@nowhere/x", "--every", "2")
-    assert (every.code, "SQLite alone" in every.err) == (1, True)
+    every = kintsugi("replay", "--into", "postgresql://nobody:secret@nowhere/x", "--every", "2")
+    assert "secret" not in every.err
+    assert (every.code, "SQLite alone" in every.err) == (2, True)
 
 
 def test_a_range_is_replayed_on_its_own_and_from_an_archive(
@@ -155,7 +156,7 @@ def test_a_range_is_replayed_on_its_own_and_from_an_archive(
     both = kintsugi(
         "replay", "--into", tmp_path / "both.db", "--from", "learning@0", "--snapshots", tmp_path
     )
-    assert (both.code, "exclude each other" in both.err) == (1, True)
+    assert (both.code, "exclude each other" in both.err) == (2, True)
 
 
 def test_a_rebuild_begins_at_a_snapshot_that_is_named(
@@ -167,7 +168,7 @@ def test_a_rebuild_begins_at_a_snapshot_that_is_named(
     found = kintsugi("rebuild", "--snapshot", snapshot, "--json").json
     assert (found["hash"], found["equal"], found["events"]) == (live["hash"], True, 2)
     nowhere = kintsugi("rebuild", "--snapshot", tmp_path / "none.db")
-    assert (nowhere.code, "does not exist" in nowhere.err) == (1, True)
+    assert (nowhere.code, "does not exist" in nowhere.err) == (2, True)
 
 
 def test_whatif_asks_in_the_range_that_is_named(imported: Path, kintsugi: Kintsugi) -> None:
@@ -189,8 +190,27 @@ def test_a_replay_ends_where_it_is_told(imported: Path, kintsugi: Kintsugi, tmp_
     assert (parted.code, parted.json["equal"]) == (1, False)
     assert parted.json["changed"]["rollouts"] == 5
     nowhere = kintsugi("replay", "--into", tmp_path / "no.db", "--to", "learning@9")
-    assert (nowhere.code, "'learning@9'" in nowhere.err) == (1, True)
+    assert (nowhere.code, "'learning@9'" in nowhere.err) == (2, True)
     assert not (tmp_path / "no.db").exists()
+
+
+def test_a_range_that_ends_before_it_begins_is_refused_by_all_that_take_one(
+    imported: Path, kintsugi: Kintsugi, tmp_path: Path
+) -> None:
+    for command in (
+        ("replay", "--into", tmp_path / "new.db"), ("log", "export", tmp_path / "new"), ("whatif",),
+    ):  # fmt: skip
+        refused = kintsugi(*command, "--from", "learning@1", "--to", "learning@0")
+        assert (refused.code, "'learning@1' begins behind 'learning@0'" in refused.err) == (2, True)
+    assert not list(tmp_path.glob("new*"))
+
+
+@pytest.mark.parametrize("into", ["", "sqlite://", "sqlite:///:memory:", ":memory:"])
+def test_a_replay_that_nobody_could_look_at_is_refused(
+    imported: Path, kintsugi: Kintsugi, into: str
+) -> None:
+    refused = kintsugi("replay", "--into", into)
+    assert (refused.code, f"{into!r} names no file" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("into", ["kintsugi.db", "log.db"])
