@@ -30,6 +30,10 @@ def adapters(app: "App") -> Finding:
     # With the embedded log there is no other machine: a folder that is gone as a whole, as after a
     # restore of the log alone, is lost.
     here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
+    lost = [row for row in here if not Path(row.path).is_dir()]
+    if lost:
+        said = f"{lost[0].path} answers and is not there; restore it, or roll it back"
+        return False, f"{said}: kintsugi adapters rollback {lost[0].alias} --reason TEXT"
     check_whole(here)
     elsewhere = len(answering) - len(here)
     return True, f"{len(here)} answer and are whole; {elsewhere} are kept on other machines"

@@ -114,7 +114,8 @@ def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:
     with App(settings_of(tmp_path / "home")) as app:
         once_round(app)
         # The embedded log is of one machine: what is not there is lost.
-        assert ADAPTER in failed(app)["adapters"]
+        assert f"/adapters/{ADAPTER} answers and is not there" in failed(app)["adapters"]
+        assert "kintsugi adapters rollback agent" in failed(app)["adapters"]
         with app.reading() as connection:
             row = adapter_named(connection, ADAPTER)
         here = replace(row, path=str(tmp_path / "adapters" / ADAPTER))
