@@ -26,6 +26,7 @@ from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased
 from events.log import Entry, now_ms
 from events.rollouts import CallStarted
+from tests.consumers.cycling import started
 from tests.consumers.deciding import routed
 from tests.consumers.folding import at, ended, entry
 from tests.daemon.gateway.receiver import receiving
@@ -212,12 +213,9 @@ def test_a_cycle_that_stands_is_named_when_another_agent_began_one_since(
 ) -> None:
     leadership = Leadership(app)
     Leader(app, Fixed(), leadership).tick()
-    later = utc_now() + timedelta(days=2)
-    leader = Leader(app, Fixed(), leadership, clock=lambda: later)
-    app.append([ended(name, later, alias="other", session=name) for name in ("a", "b")])
-    app.settle()
-    leader.tick()
+    say(app, started(alias="other"))
     leadership.resign()
+    later = utc_now() + timedelta(days=2)
     monkeypatch.setattr(envelope, "utc_now", lambda: later)
     ok, detail = loop.cycle(app)
     assert not ok
