@@ -5,6 +5,7 @@ comes by alias; who asks says whose it shows. Times are texts as the events say 
 UTC). Not covered: what is said of one cycle, job or adapter (learning.py, serving.py).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -163,6 +164,14 @@ def last_measured(connection: Connection) -> dict[str, Measured]:
     return {
         row.alias: Measured(row.adapter, row.incumbent_pass, row.candidate_pass) for row in rows
     }
+
+
+def measured(connection: Connection, names: Iterable[str]) -> dict[str, float]:
+    """Adapter -> its pass^1 when it was measured last, of those that were."""
+    table = Evaluation.table().c
+    rates = select(table.adapter, table.candidate_pass).where(table.adapter.in_(names))
+    rows = connection.execute(rates.order_by(table.offset))
+    return {row.adapter: row.candidate_pass for row in rows}
 
 
 def _counted(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:

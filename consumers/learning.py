@@ -169,6 +169,13 @@ def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
     return _first_cycle(connection, query)
 
 
+def open_cycles(connection: Connection) -> list[CycleRow]:
+    """The cycles that are not over, one of an agent, by agent."""
+    table = LearningCycle.table()
+    query = select(table).where(table.c.outcome.is_(None)).order_by(table.c.alias)
+    return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
+
+
 def begun_at(connection: Connection) -> dict[str, int]:
     """Cycle -> the offset of `learning` at which it began."""
     table = LearningCycle.table().c

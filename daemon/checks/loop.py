@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Final
 from daemon.checks.finding import Finding
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from consumers.learning import CycleRow
     from daemon.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
@@ -36,23 +41,36 @@ def leader(app: "App") -> Finding:
 
 
 def cycle(app: "App") -> Finding:
-    """The open cycle moves on. A canary may be watched for as long as its settings say."""
+    """The open cycle of each agent moves on. A canary may be watched for as long as its settings
+    say."""
     from consumers import learning
+    from events.envelope import utc_now
+
+    with app.reading() as connection:
+        newest = learning.newest_cycle(connection)
+        now = utc_now()
+        stands = [_standing(connection, row, now) for row in learning.open_cycles(connection)]
+    if newest is None:
+        return True, "none yet"
+    if not stands:
+        return True, f"cycle {newest.number} of {newest.alias}: {newest.outcome}"
+    stuck = [said for ok, said in stands if not ok]
+    return not stuck, "; ".join(stuck or [said for _, said in stands])
+
+
+def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
+    """For how long an open cycle needs the same."""
     from consumers.standing import standing
     from daemon.cycle import Step
     from daemon.outlook import entered, step_of
-    from events.envelope import parse_timestamp, utc_now
+    from events.envelope import parse_timestamp
 
-    with app.reading() as connection:
-        row = learning.newest_cycle(connection)
-        step = None if row is None else step_of(connection, row)
-        since = None if row is None else entered(standing(connection, row))
-    if row is None:
-        return True, "none yet"
-    if step is None or since is None:
-        return True, f"cycle {row.number} of {row.alias}: {row.outcome}"
-    stands = (utc_now() - parse_timestamp(since)).total_seconds()
-    said = f"cycle {row.number} of {row.alias} needs {step} next, for {stands:,.0f} s"
+    step, since = step_of(connection, row), entered(standing(connection, row))
+    said = f"cycle {row.number} of {row.alias} needs {step} next"
+    if since is None:
+        return True, said
+    stands = (now - parse_timestamp(since)).total_seconds()
+    said = f"{said}, for {stands:,.0f} s"
     if step != Step.WATCH and stands > STUCK_SECONDS:
         return False, f"{said}; see kintsugi cycle show {row.cycle}"
     return True, said

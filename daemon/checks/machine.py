@@ -68,9 +68,15 @@ def home(app: "App") -> Finding:
     home = app.home
     if not os.access(home, os.W_OK | os.X_OK):
         return False, f"{home} is not writable; make it so, or name another with --home"
-    _write(home / f".doctor.{minted_id()}")
     free = shutil.disk_usage(home).free
     detail = f"{home}, {free / (1 << 30):,.1f} GiB free"
+    try:
+        _write(home / f".doctor.{minted_id()}")
+    except OSError as error:
+        return False, (
+            f"{detail}, and a megabyte cannot be written ({error.strerror or error}); free at "
+            "least 1 GiB, or mend the disk"
+        )
     return free >= FREE_BYTES, detail if free >= FREE_BYTES else f"{detail}; free at least 1 GiB"
 
 

@@ -82,7 +82,7 @@ def keys(app: "App") -> Finding:
 
     alone = app.settings.privacy.keys_url is None
     if alone and not (app.settings.home / "keys.db").exists():
-        return True, "no person was named here"
+        return True, "keys.db will be made when a person is named"
     ids = app.keys.ids()
     with app.reading() as connection:
         back = ids & erased_keys(connection)

@@ -27,7 +27,13 @@ def adapters(app: "App") -> Finding:
 
     with app.reading() as connection:
         answering = list(_answering(serving.route_table(connection)))
-    here = [row for row in answering if Path(row.path).parent.exists()]
+    # With the embedded log there is no other machine: a folder that is gone as a whole, as after a
+    # restore of the log alone, is lost.
+    here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
+    lost = [row for row in here if not Path(row.path).is_dir()]
+    if lost:
+        said = f"{lost[0].path} answers and is not there; restore it, or roll it back"
+        return False, f"{said}: kintsugi adapters rollback {lost[0].alias} --reason TEXT"
     check_whole(here)
     elsewhere = len(answering) - len(here)
     return True, f"{len(here)} answer and are whole; {elsewhere} are kept on other machines"
@@ -86,6 +92,9 @@ def engines(app: "App") -> Finding:
             answer = httpx2.get(f"{url}/models", headers=headers, timeout=_SECONDS, trust_env=False)
         except httpx2.HTTPError as error:
             return False, f"{url} does not answer ({type(error).__name__}: {error}); start it"
+        if answer.status_code in (401, 403):
+            said = f"{url}/models answers {answer.status_code}, so it does not know the key"
+            return False, f"{said}; correct upstreams[].api_key"
         if answer.status_code != 200:
             return False, f"{url}/models answers {answer.status_code}; see its log"
     return True, f"{', '.join(urls)} answer"

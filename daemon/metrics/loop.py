@@ -96,6 +96,11 @@ LOOP: Final = (
         ("alias", "side"),
     ),
     Family(
+        "kintsugi_route_gate_pass_ratio",
+        "pass^1 of who answers, when it was measured last; absent for the base.",
+        ("alias", "slot"),
+    ),
+    Family(
         "kintsugi_live_pass_ratio",
         "pass^1 of judged live sessions under this route, of a day at most; absent without one.",
         ("alias", "slot"),
@@ -242,6 +247,7 @@ def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: date
             for part in route.standing.shares:
                 weights[_slot(table, part.adapter)] += part.share
             _named(sheet, table, route)
+            _measured(connection, sheet, table, route)
             _live(connection, sheet, table, route, now)
         for slot, weight in weights.items():
             sheet.say("kintsugi_route_weight_ratio", weight, pair.alias, slot)
@@ -261,6 +267,17 @@ def _named(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
     if route.standing.shadow is not None:
         sheet.say("kintsugi_route_info", 1, route.alias, "shadow", route.standing.shadow)
     sheet.say("kintsugi_route_changed_timestamp_seconds", _when(route.since), route.alias)
+
+
+def _measured(
+    connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow"
+) -> None:
+    """Which measurement the live rate of a slot is held against."""
+    answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
+    rates = figures.measured(connection, answering)
+    slots = {_slot(table, name): rate for name, rate in sorted(rates.items())}
+    for slot, rate in slots.items():
+        sheet.say("kintsugi_route_gate_pass_ratio", rate, route.alias, slot)
 
 
 def _live(

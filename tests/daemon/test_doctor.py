@@ -1,9 +1,12 @@
 """`kintsugi doctor`: each thing that breaks is found by its check, which says what to do."""
 
+import resource
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased
 from events.log import Entry, now_ms
 from events.rollouts import CallStarted
+from tests.consumers.cycling import started
 from tests.consumers.deciding import routed
 from tests.consumers.folding import at, ended, entry
 from tests.daemon.gateway.receiver import receiving
@@ -96,7 +100,7 @@ def test_dead_letters_are_counted(app: App) -> None:
 
 
 def test_a_key_that_came_back_from_a_copy_is_missed(app: App) -> None:
-    assert records.keys(app) == (True, "no person was named here")
+    assert records.keys(app) == (True, "keys.db will be made when a person is named")
     key = app.keys.of("rosa")
     assert records.keys(app) == (True, "1 keys, in this home, for this machine alone")
     erased = PersonErased(keyid=key.id)
@@ -110,13 +114,38 @@ def test_a_key_that_came_back_from_a_copy_is_missed(app: App) -> None:
 def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:
     with App(settings_of(tmp_path / "home")) as app:
         once_round(app)
-        assert "1 are kept on other machines" in serving.adapters(app)[1]
+        # The embedded log is of one machine: what is not there is lost.
+        assert f"/adapters/{ADAPTER} answers and is not there" in failed(app)["adapters"]
+        assert "kintsugi adapters rollback agent" in failed(app)["adapters"]
         with app.reading() as connection:
             row = adapter_named(connection, ADAPTER)
         here = replace(row, path=str(tmp_path / "adapters" / ADAPTER))
         Path(here.path).mkdir(parents=True)
         with pytest.raises(BadAdapter, match=ADAPTER):
             serving.check_whole([here])
+
+
+def test_a_key_that_an_engine_does_not_know_is_not_looked_for_in_its_log(tmp_path: Path) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        """Whom it does not know it tells nothing."""
+
+        def do_GET(self) -> None:
+            """Any path."""
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            """To nobody."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        with App(Settings(home=tmp_path, upstreams=(Upstream(url=url),))) as app:
+            ok, detail = serving.engines(app)
+        server.shutdown()
+    assert not ok
+    assert detail == (
+        f"{url}/models answers 401, so it does not know the key; correct upstreams[].api_key"
+    )
 
 
 def test_a_gateway_that_does_not_follow_is_named(tmp_path: Path) -> None:
@@ -179,6 +208,20 @@ def test_a_cycle_that_stands_is_named(app: App, monkeypatch: pytest.MonkeyPatch)
     assert "kintsugi cycle show" in detail
 
 
+def test_a_cycle_that_stands_is_named_when_another_agent_began_one_since(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = Leadership(app)
+    Leader(app, Fixed(), leadership).tick()
+    say(app, started(alias="other"))
+    leadership.resign()
+    later = utc_now() + timedelta(days=2)
+    monkeypatch.setattr(envelope, "utc_now", lambda: later)
+    ok, detail = loop.cycle(app)
+    assert not ok
+    assert "cycle 1 of agent needs train next, for 172" in detail
+
+
 def test_a_canary_may_be_watched_for_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with App(settings_of(tmp_path / "home")) as app:
         once_round(app)
@@ -193,6 +236,20 @@ def test_a_home_that_cannot_be_written_is_found_by_writing(tmp_path: Path) -> No
     with App(Settings(home=tmp_path)) as app:
         assert machine.home(app)[0]
     assert not list(tmp_path.glob(".doctor*"))
+
+
+def test_a_disk_that_refuses_is_named_with_what_to_do(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with App(Settings(home=tmp_path)) as app:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+        try:
+            ok, detail = machine.home(app)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not ok
+    assert str(tmp_path) in detail
+    assert "File too large" in detail
+    assert "free at least 1 GiB" in detail
 
 
 def test_a_receiver_that_would_refuse_spans_is_told(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_every_page_is_in_the_list() -> None:
     assert sorted(listed) == [page.name for page in PAGES]
 
 
+def test_a_command_is_run_with_what_the_unit_has() -> None:
+    unit = (ROOT / "ops/systemd/kintsugi@.service").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in unit if line.startswith(("User=", "LoadCred")))
+    variables = [line.removeprefix("Environment=") for line in unit if "=KINTSUGI_" in line]
+    wanted = [f"--property={name}={value}" for name, value in given.items()]
+    wanted += [f"--setenv={one}" for one in variables if one.startswith("KINTSUGI_")]
+    assert len(wanted) == 4
+    for page in (RUNBOOKS / "README.md", ROOT / "docs/deployment.md"):
+        words = page.read_text().split()
+        assert not [one for one in wanted if one not in words], page
+
+
 def test_what_no_program_has_is_refused() -> None:
     assert refusal("kintsugi doctor --upstream URL") is None
     assert refusal("kintsugi dlq forget") is not None

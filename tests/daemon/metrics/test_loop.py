@@ -61,6 +61,9 @@ def test_a_canary_is_told_of_from_its_patterns_to_its_share(app: App) -> None:
     assert value("gate_decisions_total", alias="agent", decision="promote") == 1
     assert value("gate_decisions_total", alias="agent", decision="reject") == 0
     assert value("gate_pass_ratio", alias="agent", side="candidate") == 0.75
+    # Of who answers, for the one that was measured last may not.
+    assert value("route_gate_pass_ratio", alias="agent", slot="canary") == 0.75
+    assert labelled("kintsugi_route_gate_pass_ratio", alias="agent", slot="base") not in found
     assert value("adapters", alias="agent", state="canary") == 1
     assert value("adapter_entries_total", alias="agent", state="gated") == 1
     assert value("route_weight_ratio", alias="agent", slot="canary") == 0.25
