@@ -129,7 +129,17 @@ def schedule(
             else:
                 _lead(app.settings, leader, leadership, stop)
         finally:
-            leadership.resign()
+            _resign(leadership)
+
+
+def _resign(leadership: "Leadership") -> None:
+    """Let the next one begin at once, where the database can be told."""
+    from consumers.database import DatabaseUnavailable
+
+    try:
+        leadership.resign()
+    except DatabaseUnavailable as error:
+        log.warning("the lease was not given back, and runs out by itself: %s", error)
 
 
 def _lead(
