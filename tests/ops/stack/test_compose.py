@@ -36,7 +36,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
 PROFILES = ("core", "gpu", "observe", "trace", "demo")
 AWAITED = {"migrate": "service_completed_successfully", "kafka": "service_started"}
-"""How a service is waited for, where not until it is well: roles wait for a slow broker themselves."""
+"""How a service is waited for, where not until it is well: roles wait for a slow broker."""
 EXAMPLE = dict(
     line.split("=", 1)
     for line in (HERE / ".env.example").read_text().splitlines()
@@ -118,9 +118,9 @@ def test_nothing_waits_for_what_its_profile_has_not_and_what_stays_says_how_it_i
         for awaited, how in one.get("depends_on", {}).items():
             assert set(one["profiles"]) <= set(SERVICES[awaited]["profiles"]), (name, awaited)
             assert how == {"condition": AWAITED.get(awaited, "service_healthy")}
-    assert SERVICES["gateway"]["depends_on"] == {}, "serving needs nobody"
         if name not in ("migrate", "demo"):
             assert "healthcheck" in one, name
+    assert SERVICES["gateway"]["depends_on"] == {}, "serving needs nobody"
 
 
 def test_images_are_pinned_and_ports_are_of_this_machine() -> None:
