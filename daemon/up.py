@@ -8,11 +8,12 @@
     work       sessions, jobs, adapters, canaries
     trace      sends spans, where somebody is named who takes them
 
-A process that ends is started again, after a pause that doubles each time and is forgotten once it
-ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops and says so. On
-SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
-within its own grace; a `kill -9` of this process stops them as well (attached.py). Training jobs go
-on in any case, and the next `work` adopts them.
+Neither broker nor database has to be there (preparing.py): the gateway serves without them, and the
+others wait. A process that ends is started again, after a pause that doubles each time and is
+forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
+and says so. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the
+engine, each within its own grace; a `kill -9` of this process stops them as well (attached.py).
+Training jobs go on in any case, and the next `work` adopts them.
 """
 
 import logging
@@ -89,7 +90,8 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
         engine = _engine(settings)
         upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
         found.append(engine)
-    at, grace = f"{gateway_of(settings)}/readyz", settings.gateway.grace_seconds
+    # Not /readyz: an engine of somebody else may come up later, and everything else need not wait.
+    at, grace = f"{gateway_of(settings)}/livez", settings.gateway.grace_seconds
     gateway = Program("gateway", ("daemon", "gateway", *flags, *upstream), at, grace)
     found += [gateway, Program("consume", ("daemon", "consume", *flags))]
     if settings.kafka_bootstrap_servers:

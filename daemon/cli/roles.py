@@ -129,7 +129,17 @@ def schedule(
             else:
                 _lead(app.settings, leader, leadership, stop)
         finally:
-            leadership.resign()
+            _resign(leadership)
+
+
+def _resign(leadership: "Leadership") -> None:
+    """Let the next one begin at once, where the database can be told."""
+    from consumers.database import DatabaseUnavailable
+
+    try:
+        leadership.resign()
+    except DatabaseUnavailable as error:
+        log.warning("the lease was not given back, and runs out by itself: %s", error)
 
 
 def _lead(
@@ -231,14 +241,18 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
         registry.register(of_jobs)
         rounds = Working(registry)
         notifying.ready()
+        away: str | None = None
         while not stop.is_set():
             rounds.looks()
             try:
                 done = worker.work()
             except (LogUnavailable, DatabaseUnavailable) as error:
                 rounds.troubled(1)
-                log.warning("%s", error)
+                if away != str(error):  # not every round of an outage
+                    log.warning("%s", error)
+                away = str(error)
             else:
+                away = None
                 rounds.worked(done)
                 _tell(done)
             stop.wait(_WORK_SECONDS)

@@ -1,9 +1,13 @@
 """`kintsugi up`: every role in one command."""
 
+import logging
+
 import typer
 
 from daemon.cli.command import Cli, command
 from daemon.cli.roles import until_stopped
+
+log = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
@@ -13,13 +17,18 @@ def register(app: typer.Typer) -> None:
 
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
+    from daemon.preparing import prepare
     from daemon.up import Supervisor, gateway_of, programs
 
     with until_stopped(cli) as stop:
         roles = programs(cli.settings, cli.home)
-        # Made and migrated here once: not by five processes at the same time. Closed again before
-        # they run, for a supervisor that lives for weeks needs neither database nor broker.
-        with cli.app() as app:
-            app.settle()
+        # Closed again before they run, for a supervisor that lives for weeks needs neither database
+        # nor broker.
+        if away := prepare(cli.settings, stop):
+            log.warning(
+                "starting without what is away: %s; the gateway answers and records, the other "
+                "roles wait for it",
+                "; ".join(away),
+            )
         cli.out.hint(f"where it stands, once it is up: {gateway_of(cli.settings)}/status")
         Supervisor(roles).run(stop)

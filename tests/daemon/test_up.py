@@ -134,8 +134,9 @@ def test_with_an_upstream_and_kafka_there_is_a_shipper_and_no_engine(tmp_path: P
         home=tmp_path, upstreams=(Upstream(url="http://127.0.0.1:8000/v1"),),
         kafka_bootstrap_servers="127.0.0.1:9092",
     )  # fmt: skip
-    names = [one.name for one in programs(settings, str(tmp_path))]
-    assert names == ["gateway", "consume", "ship", "schedule", "work"]
+    roles = programs(settings, str(tmp_path))
+    assert [one.name for one in roles] == ["gateway", "consume", "ship", "schedule", "work"]
+    assert str(roles[0].ready).endswith("/livez"), "no role waits for an engine of somebody else"
 
 
 def test_without_any_engine_there_is_nothing_to_run(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Before the roles of `kintsugi up` run: what one process makes for them, and what they will miss.
+
+    away = prepare(settings, stop)
+
+The home, its log and embedded tables are of this machine and are made here, not by five processes
+at once. Log and database elsewhere are asked once, both at the same time. Where nobody answers that
+is no reason not to serve: the gateway needs neither, and each other role waits for what it needs.
+Guarantee: nothing elsewhere holds up the start for more than `PATIENCE_SECONDS`, and no connection
+is left. What waiting does not heal is raised. Not covered: the tables of a database that is away;
+they are brought to their revision by `kintsugi db upgrade`, and roles refuse others.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from daemon.app import App, explained
+from events.errors import LogUnavailable
+
+if TYPE_CHECKING:
+    from daemon.settings import Settings
+
+PATIENCE_SECONDS: Final = 10.0
+"""A machine that is down lets connections hang, each for as long."""
+
+_LOOK_SECONDS: Final = 0.05
+
+
+def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
+    """Make what is made here; what is away, as sentences. Stops waiting when `stop` is set.
+
+    Raises ConfigurationError, LogError, DatabaseOutdated, FoldVersionChanged.
+    """
+    with App(settings) as app:
+        assert app.spool.source, "opened, and so made"
+        embedded = app.database.dialect.name == "sqlite"
+        here = _Look("the tables", settings, _see_tables)
+        if embedded:
+            # Whatever it takes: two that migrate at once would only wait for each other.
+            here.run()
+    looks = [] if embedded else [here]
+    if settings.kafka_bootstrap_servers:
+        looks.append(_Look("the broker", settings, _see_topics))
+    _await(looks, stop)
+    found = [here, *(look for look in looks if look is not here)]
+    return [said for look in found if (said := look.away()) is not None]
+
+
+class _Look(threading.Thread):
+    """One question, in a thread that nobody has to wait for: it closes what it opened."""
+
+    def __init__(self, what: str, settings: "Settings", see: Callable[[App], None]) -> None:
+        super().__init__(name=f"looking at {what}", daemon=True)
+        self._what = what
+        self._settings = settings
+        self._see = see
+        self._is_over = False
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Ask."""
+        try:
+            with App(self._settings) as app:
+                self._see(app)
+        except Exception as error:
+            self._error = error
+        self._is_over = True
+
+    def away(self) -> str | None:
+        """Why it cannot be used now; None where it can. Raises what waiting does not heal."""
+        from consumers.database import DatabaseUnavailable
+
+        if not self._is_over:
+            return f"{self._what} did not answer within {PATIENCE_SECONDS:g} s"
+        if self._error is None:
+            return None
+        if isinstance(self._error, LogUnavailable | DatabaseUnavailable):
+            return str(self._error)
+        raise self._error
+
+
+def _see_tables(app: App) -> None:
+    from consumers.runner import ensure_version
+
+    with explained(app.database):
+        ensure_version(app.engine)
+
+
+def _see_topics(app: App) -> None:
+    assert app.kafka.source, "opened, and so its topics are made"
+
+
+def _await(looks: Sequence[_Look], stop: threading.Event) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    for look in looks:
+        look.start()
+    while any(look.is_alive() for look in looks) and time.monotonic() < until:
+        if stop.wait(_LOOK_SECONDS):
+            return
