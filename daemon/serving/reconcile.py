@@ -25,6 +25,8 @@ from consumers.serving import AdapterRow
 from daemon.serving.adoption import intact
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.desired import (
+    PIN,
+    UNPIN,
     Delete,
     Keeping,
     Load,
@@ -65,7 +67,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
         return Situation(
             table=serving.route_table(connection),
             gateways=gateways.seen(connection, said.gateway_timeout_seconds),
-            pinned=pinned(serving.operator_actions(connection)),
+            pinned=pinned(serving.operator_actions(connection, PIN, UNPIN)),
             replicas=tuple(look.holding.values()),
             lost=frozenset(look.lost),
             now=now,
