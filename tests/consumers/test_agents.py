@@ -52,11 +52,14 @@ def test_a_call_that_nobody_answered_changes_no_base(engine: Engine) -> None:
 def test_of_two_bases_at_one_time_that_of_the_larger_id_is_the_present_one(
     engine: Engine, second: int | None
 ) -> None:
-    dated = {} if second is None else {"second": second}
     found = present(
         engine,
-        *(failure(f"{base}-{n}", base=base, **dated) for base in ("a", "b", "c") for n in "12"),
-        failure("unanswered", base="unknown", policy="nobody", purpose="live", **dated),
+        *(
+            failure(f"{base}-{n}", base=base, second=second)
+            for base in ("a", "b", "c")
+            for n in "12"
+        ),
+        failure("unanswered", base="unknown", policy="nobody", purpose="live", second=second),
     )
     rollouts = Rollout.table().c
     with database.reading(engine) as connection:

@@ -12,7 +12,8 @@ LOAD = Load("http://one", "a")
 
 
 def test_the_pause_doubles_up_to_its_longest_and_begins_anew_after_a_success() -> None:
-    postponed, now, pauses = Postponed(), NOW, []
+    postponed, now = Postponed(), NOW
+    pauses: list[timedelta] = []
     for _ in range(9):
         assert not postponed.waits(LOAD, now)
         postponed.failed(LOAD, now)
