@@ -57,8 +57,8 @@ class Scheduling:
 
 def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> Scheduling:
     """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
-    `database.reading`. Asked with every tick: nothing here reads what is long over, but the oldest
-    rollout of an agent that has had no cycle."""
+    `database.reading`. The oldest rollout is looked for only until an agent has had a cycle: that
+    reads all of them, and this is asked with every tick."""
     newest = _newest(connection, alias, base)
     started = None if newest is None else newest.started
     return Scheduling(
