@@ -6,9 +6,11 @@ A live rollout in which nobody answered, say for a client who asked for a model 
 says nothing of that; it counts only where there is no other.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from consumers.tables import Rollout
 from consumers.tally import LIVE_PURPOSES, Pair
@@ -18,17 +20,47 @@ _NOBODY: Final = "unknown"
 
 
 def present(connection: Connection) -> list[Pair]:
-    """Every agent with its present base, by alias."""
+    """Every agent with its present base, by alias. Reads the rollouts once and sorts none: it is
+    asked for with every tick."""
     rollouts = Rollout.table().c
-    unanswered = case((and_(rollouts.purpose == "live", rollouts.base == _NOBODY), 1), else_=0)
-    place = func.row_number().over(
-        partition_by=rollouts.alias,
-        order_by=(unanswered, rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
+    kinds = (rollouts.alias, rollouts.base, rollouts.purpose)
+    query = select(*kinds, func.max(rollouts.time).label("newest")).group_by(*kinds)
+    found: dict[str, list[_Kind]] = {}
+    for row in connection.execute(query.where(rollouts.purpose.in_(LIVE_PURPOSES))):
+        kind = _Kind(row.base, row.purpose, row.newest)
+        found.setdefault(row.alias, []).append(kind)
+    return [Pair(alias, _base(connection, alias, found[alias])) for alias in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Rollouts of an agent on one base and for one purpose."""
+
+    base: str
+    purpose: str
+    newest: str | None
+    """None: none of them has a time."""
+
+    @property
+    def answered(self) -> bool:
+        return self.purpose != "live" or self.base != _NOBODY
+
+
+def _base(connection: Connection, alias: str, kinds: Sequence[_Kind]) -> str:
+    """That of the newest rollout; of several at that time, of the one with the largest id."""
+    kinds = [kind for kind in kinds if kind.answered] or kinds
+    newest = max((kind.newest for kind in kinds if kind.newest is not None), default=None)
+    newest_ones = [kind for kind in kinds if kind.newest == newest]
+    if len({kind.base for kind in newest_ones}) == 1:
+        return newest_ones[0].base
+    rollouts = Rollout.table().c
+    either = or_(
+        *(
+            and_(rollouts.base == kind.base, rollouts.purpose == kind.purpose)
+            for kind in newest_ones
+        )
     )
-    ranked = (
-        select(rollouts.alias, rollouts.base, place.label("place"))
-        .where(rollouts.purpose.in_(LIVE_PURPOSES))
-        .subquery()
-    )
-    query = select(ranked.c.alias, ranked.c.base).where(ranked.c.place == 1)
-    return [Pair(row.alias, row.base) for row in connection.execute(query.order_by("alias"))]
+    at = rollouts.time.is_(None) if newest is None else rollouts.time == newest
+    query = select(rollouts.base).where(rollouts.alias == alias, either, at)
+    base: str = connection.execute(query.order_by(rollouts.rollout.desc()).limit(1)).scalar_one()
+    return base

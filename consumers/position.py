@@ -158,7 +158,8 @@ def gaps(connection: Connection) -> list[str]:
     )
     return [
         f"{row.stream}/{row.partition} lacks sequence {row.sequence + 1} of source {row.source}, "
-        f"of which {row.beyond} has come; ship that source's spool"
+        f"of which {row.beyond} has come; ship that source's spool (kintsugi spool drain, with "
+        "--again where the log has lost what it had acknowledged)"
         for row in rows
     ]
 

@@ -6,8 +6,8 @@ the numbers and the clock (daemon/scheduler.py).
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from math import fsum
 from typing import Any, Final
 
@@ -44,31 +44,34 @@ class Scheduling:
     priority: float
     """Sum over the patterns that are not resolved, as of the last round."""
     first_seen: str | None
-    """Time of its oldest rollout."""
+    """Time of its oldest rollout; None where a cycle has started, for then nobody asks."""
     last_started: str | None
     last_ended: str | None
     fruitless: int
     """Cycles since the last one that was promoted; those that a person called off do not count."""
-    job_seconds: Mapping[str, float]
-    """Day (UTC, YYYY-MM-DD) -> how long the jobs that ended on it ran, of all agents."""
+    job_seconds: float
+    """How long the jobs ran that ended on the day, of all agents."""
     asked: str | None
     """The event by which a person last asked for a cycle, where none has started since."""
 
 
-def scheduling(connection: Connection, alias: str, base: str) -> Scheduling:
-    """What the scheduler decides on; `connection` is of `database.reading`."""
+def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> Scheduling:
+    """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
+    `database.reading`. The oldest rollout is looked for only until an agent has had a cycle: that
+    reads all of them, and this is asked with every tick."""
     newest = _newest(connection, alias, base)
+    started = None if newest is None else newest.started
     return Scheduling(
         position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},
         number=1 if newest is None else newest.number + 1,
         open_cycle=_open_cycle(connection, alias),
         **_unread(connection, alias, base),
         priority=_priority(connection, alias, base),
-        first_seen=_first_seen(connection, alias, base),
-        last_started=None if newest is None else newest.started,
+        first_seen=_first_seen(connection, alias, base) if started is None else None,
+        last_started=started,
         last_ended=None if newest is None else newest.ended,
         fruitless=_fruitless(connection, alias, base),
-        job_seconds=job_seconds(connection),
+        job_seconds=job_seconds(connection, now),
         asked=_asked(connection, alias),
     )
 
@@ -122,14 +125,14 @@ def _within(read: Position) -> ColumnElement[bool]:
     )
 
 
-def job_seconds(connection: Connection) -> dict[str, float]:
-    """Day (UTC) -> how long the jobs that ended on it ran."""
-    table = Job.table().c
-    query = select(table.ended, table.seconds).where(table.ended.is_not(None))
-    days: dict[str, list[float]] = {}
-    for row in connection.execute(query.order_by(table.ended, table.job)):
-        days.setdefault(row.ended[: len("YYYY-MM-DD")], []).append(row.seconds)
-    return {day: fsum(seconds) for day, seconds in days.items()}
+def job_seconds(connection: Connection, now: datetime) -> float:
+    """How long the jobs ran that ended on the day (UTC) of `now`."""
+    table, day = Job.table().c, now.astimezone(UTC).date()
+    # Days are prefixes of the times, so texts compare as the times do.
+    query = select(table.seconds).where(
+        table.ended >= f"{day}", table.ended < f"{day + timedelta(days=1)}"
+    )
+    return fsum(connection.execute(query).scalars())
 
 
 def _newest(connection: Connection, alias: str, base: str) -> Any:

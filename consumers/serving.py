@@ -172,10 +172,15 @@ class OperatorActionLine:
     time: str | None
 
 
-def adapter_lines(connection: Connection, alias: str | None = None) -> list[AdapterLine]:
-    """Adapters, the one that moved last first."""
+def adapter_lines(
+    connection: Connection, alias: str | None = None, *, collected: bool = True
+) -> list[AdapterLine]:
+    """Adapters, the one that moved last first; those whose files are gone only where they are
+    wanted as well, for they are most of them after a year."""
     adapters = Adapter.table()
     query = select(adapters).order_by(adapters.c.offset.desc(), adapters.c.adapter)
+    if not collected:
+        query = query.where(adapters.c.state != State.COLLECTED.value)
     if alias is not None:
         query = query.where(adapters.c.alias == alias)
     return [
@@ -312,9 +317,10 @@ def operator_action(connection: Connection, event: str) -> OperatorActionLine | 
     return found[0] if found else None
 
 
-def operator_actions(connection: Connection) -> list[OperatorActionLine]:
-    """Everything that people asked for, in log order."""
-    return _operator_actions(connection)
+def operator_actions(connection: Connection, *named: str) -> list[OperatorActionLine]:
+    """What people asked for, in log order: by these actions, or by any."""
+    wanted = [OperatorAction.table().c.action.in_(named)] if named else []
+    return _operator_actions(connection, *wanted)
 
 
 def _operator_actions(connection: Connection, *where: Any) -> list[OperatorActionLine]:

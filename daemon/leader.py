@@ -153,8 +153,8 @@ class Leader:
         return self._app.settings.scheduler
 
     def _facts(self, connection: "Connection", pair: Pair) -> Facts:
-        found = scheduling(connection, pair.alias, pair.base)
-        return facts_of(found, pair, agent_of(self._app, pair.alias), self._clock())
+        found = scheduling(connection, pair.alias, pair.base, self._clock())
+        return facts_of(found, pair, agent_of(self._app, pair.alias))
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
         """Of the facts that were decided on: the event names the position they were read at."""
@@ -222,9 +222,8 @@ def agent_of(app: "App", alias: str) -> "Agent | None":
     return next((one for one in app.settings.agents if one.alias == alias), None)
 
 
-def facts_of(found: Scheduling, pair: Pair, agent: "Agent | None", now: datetime) -> Facts:
+def facts_of(found: Scheduling, pair: Pair, agent: "Agent | None") -> Facts:
     """What the scheduler decides on."""
-    today = f"{now:%Y-%m-%d}"
     return Facts(
         alias=pair.alias,
         base=pair.base,
@@ -239,7 +238,7 @@ def facts_of(found: Scheduling, pair: Pair, agent: "Agent | None", now: datetime
         last_started=_moment(found.last_started),
         last_ended=_moment(found.last_ended),
         fruitless=found.fruitless,
-        minutes_today=found.job_seconds.get(today, 0.0) / 60,
+        minutes_today=found.job_seconds / 60,
         asked=found.asked,
     )
 

@@ -93,7 +93,7 @@ def entered(held: CycleStanding) -> str | None:
 
 def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
     agent = next((one for one in settings.agents if one.alias == pair.alias), None)
-    facts = facts_of(scheduling(connection, pair.alias, pair.base), pair, agent, now)
+    facts = facts_of(scheduling(connection, pair.alias, pair.base, now), pair, agent)
     found = decide(facts, settings.scheduler, now)
     cycle = learning.open_cycle(connection, pair.alias)
     return Outlook(

@@ -7,7 +7,7 @@ fields may be added. A log that cannot be reached leaves nulls and the reason, a
 """
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from daemon.app import App
     from daemon.health import Folded
     from daemon.outlook import Outlook
-
-_GONE: Final = "collected"
-"""State of adapters that nobody wants to see any more."""
 
 
 def situation(app: "App") -> dict[str, Any]:
@@ -34,7 +31,7 @@ def situation(app: "App") -> dict[str, Any]:
         counts = reads.waiting(connection)
         letters = reads.dead_letter_counts(connection)
         line = reads.last_round(connection)
-        routes, adapters = route_lines(connection), adapter_lines(connection)
+        routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = folded(connection)
         cycle = learning.newest_cycle(connection)
         step = None if cycle is None else step_of(connection, cycle)
@@ -51,7 +48,7 @@ def situation(app: "App") -> dict[str, Any]:
         "next_cycle": _next_cycle(expected),
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
-        "adapters": [asdict(one) for one in adapters if one.state != _GONE],
+        "adapters": [asdict(one) for one in adapters],
         "leader": leading,
         "gateways": gateways,
         "home": str(app.settings.home),

@@ -93,7 +93,8 @@ def _partition(
         if numbers.highest >= numbers.following:
             found.problems.append(
                 f"{stream}/{partition}: of source {source} event {numbers.following} is missing, "
-                f"and {numbers.highest} is there; ship its spool again"
+                f"and {numbers.highest} is there; ship again what its home holds: kintsugi spool "
+                "drain --again"
             )
 
 

@@ -93,6 +93,14 @@ class Manifest:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was brought back from an archive, into a home's log or to a broker."""
+
+    events: int
+    blobs: int
+
+
 def ends(log: EventLog) -> Cut:
     """Where a log ends now: no round that lies before it names rollouts behind it."""
     # The decisions first: what they name was appended before them.

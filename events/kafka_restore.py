@@ -12,14 +12,13 @@ written twice. Not covered: an archive without the beginning, for a new topic be
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from events.archive import Archive, Segment, check_dense
+from events.archive import Archive, Restored, Segment, check_dense
 from events.blobs import BlobStore
 from events.errors import LogError, LogUnavailable
 from events.exporting import copy_blobs
 from events.kafka import KafkaLog
 from events.kafka_sender import Outgoing, Sender
 from events.log import Record, read_all
-from events.sqlite_restore import Restored
 from events.streams import STREAMS
 
 _ACKNOWLEDGED_SECONDS: Final = 130.0

@@ -176,7 +176,8 @@ class SqliteLog:
         return self._per_partition("next", stream)
 
     def shipped(self, stream: str) -> tuple[int, ...]:
-        """Per partition, the offset after the last record that `mark_shipped` named."""
+        """Per partition, the offset after the last record that `mark_shipped` named; the start
+        after `unmark_shipped`."""
         return self._per_partition("shipped", stream)
 
     def _per_partition(self, column: str, stream: str) -> tuple[int, ...]:
@@ -207,6 +208,17 @@ class SqliteLog:
                 "INSERT INTO shipped VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
                 "SET next_offset = max(next_offset, excluded.next_offset)",
                 (stream, partition, next_offset),
+            )
+
+        self._write().submit(move)
+
+    def unmark_shipped(self) -> None:
+        """Remember of no record that it was copied: of every partition, shipping begins at the
+        first that is there. For whoever holds the shipper's lock, which else marks on."""
+
+        def move(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO shipped SELECT stream, partition, start FROM partition"
             )
 
         self._write().submit(move)

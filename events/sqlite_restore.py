@@ -10,11 +10,11 @@ id: whatever is recorded there is a source of its own, and none of the homes is 
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from events import sqlite_copied
-from events.archive import Archive, check_dense
+from events.archive import Archive, Restored, check_dense
 from events.blobs import BlobStore
 from events.envelope import minted_id
 from events.errors import LogError
@@ -22,14 +22,6 @@ from events.exporting import copy_blobs
 from events.log import Record
 from events.sqlite import columns_of
 from events.sqlite_file import restored
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What a restore brought back."""
-
-    events: int
-    blobs: int
 
 
 def restore(

@@ -65,14 +65,15 @@ def abandoned(path: Path) -> Iterator[SqliteLog]:
             spool.close()
 
 
-def bring_bodies(spool: SqliteLog, blobs: BlobStore) -> int:
-    """Put the bodies that the spool's unshipped records name where this home keeps its own; how
-    many were not there."""
+def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int:
+    """Put the bodies that the spool's records name that are not shipped, or with `again` all that
+    it holds, where this home keeps its own; how many were not there."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
+    begin = spool.start(ROLLOUTS.name) if again else spool.shipped(ROLLOUTS.name)
     return sum(
         copy_blobs(page, theirs, blobs)
-        for partition, offset in enumerate(spool.shipped(ROLLOUTS.name))
+        for partition, offset in enumerate(begin)
         for page in read_all(spool, ROLLOUTS.name, partition, offset, ends[partition])
     )
 

@@ -60,6 +60,7 @@ class Spool(Protocol):
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool: ...
     def shipped(self, stream: str) -> tuple[int, ...]: ...
     def mark_shipped(self, stream: str, partition: int, next_offset: int) -> None: ...
+    def unmark_shipped(self) -> None: ...
 
 
 @dataclass
@@ -124,6 +125,16 @@ class Shipper:
                     time.sleep(pause)
                     pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
+    def begin_again(self) -> None:
+        """Have all that the spool holds shipped again, by whoever ships next: for a broker that
+        lost what it had acknowledged. In one transaction, so whoever is killed did it or did not.
+
+        Raises LogError (caused by BlockingIOError) when another process ships this spool: it would
+        go on from its own cursor, and store that.
+        """
+        with self._alone():
+            self._spool.unmark_shipped()
+
     def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
         """One producer's life; it ends when everything before `goal` was acknowledged."""
         if goal is not None and not unshipped(self._spool, goal):
@@ -163,7 +174,8 @@ class Shipper:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise LogError(
-                    f"another shipper works on {self._spool.path}; run one per spool"
+                    f"another shipper works on {self._spool.path}; run one per spool, and stop "
+                    "it before all is shipped again"
                 ) from error
             yield
 

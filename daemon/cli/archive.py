@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.app import App
-    from events.archive import Archive
+    from events.archive import Archive, Restored
     from events.log import EventLog
-    from events.sqlite_restore import Restored
 
 
 def register(group: typer.Typer) -> None:

@@ -145,21 +145,25 @@ def drain(
         Path | None,
         typer.Option("--spool", metavar="HOME", help="Of a home whose owner never returns."),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also what was shipped before: for topics that lost it."),
+    ] = False,
 ) -> None:
     """Ship what is in the spool now; done when the broker has acknowledged all of it."""
     with cli.app() as app:
         ships = app.on_kafka
         if other is not None:
-            drained = _drain_other(cli, app, other, within)
+            drained = _drain_other(cli, app, other, within, again)
         else:
-            drained = _drain(cli, app, app.spool, within) if ships else 0
+            drained = _drain(cli, app, app.spool, within, again) if ships else 0
     if cli.out.json:
         cli.out.document({"ships": ships, "drained": drained, "left": 0})
         return
     cli.out.show(f"{drained:,} events were acknowledged, none is left" if ships else _ALONE)
 
 
-def _drain_other(cli: Cli, app: "App", home: Path, within: float) -> int:
+def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
     """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
     from daemon.settings import ConfigurationError
     from producers.owning import abandoned, bring_bodies
@@ -169,17 +173,20 @@ def _drain_other(cli: Cli, app: "App", home: Path, within: float) -> int:
             f"{home} cannot be shipped: kafka_bootstrap_servers is empty; set it to the broker's"
         )
     with abandoned(home) as spool:
-        bring_bodies(spool, app.blobs)
-        return _drain(cli, app, spool, within)
+        bring_bodies(spool, app.blobs, again)
+        return _drain(cli, app, spool, within, again)
 
 
-def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float) -> int:
-    """How many events were not in Kafka before and are now. Raises LogUnavailable."""
+def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool) -> int:
+    """How many events were not in Kafka before, or are sent `again`, and are there now. Raises
+    LogUnavailable, and LogError where somebody ships what is to be shipped again."""
     from daemon.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
-    from producers.shipper import unshipped
+    from producers.shipper import Shipper, unshipped
 
+    if again:
+        Shipper(spool, lambda: app.kafka.sender()).begin_again()
     goal = {stream: spool.end(stream) for stream in STREAMS}
     before = unshipped(spool, goal)
     deadline = time.monotonic() + within

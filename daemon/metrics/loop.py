@@ -139,8 +139,7 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
         _counts(connection, sheet, names)
         _moments(connection, sheet, names)
         _routes(connection, sheet, shown, moment)
-        today = job_seconds(connection).get(f"{moment:%Y-%m-%d}", 0.0)
-        sheet.say("kintsugi_job_today_seconds", today)
+        sheet.say("kintsugi_job_today_seconds", job_seconds(connection, moment))
         sheet.say("kintsugi_job_budget_seconds", app.settings.scheduler.budget_minutes * 60)
         _gateways(connection, app.settings, sheet)
         leader = learning.leader(connection)
@@ -174,12 +173,12 @@ def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
     """How far the open cycle is, or what the next one would begin with."""
-    found = scheduling(connection, pair.alias, pair.base)
+    found = scheduling(connection, pair.alias, pair.base, now)
     agent = next((one for one in settings.agents if one.alias == pair.alias), None)
     unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
     for counted, count in unread.items():
         sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
-    decision = decide(facts_of(found, pair, agent, now), settings.scheduler, now)
+    decision = decide(facts_of(found, pair, agent), settings.scheduler, now)
     sheet.say("kintsugi_cycle_due", isinstance(decision, Due), pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
     sheet.say("kintsugi_cycle_number", found.number if cycle is None else cycle.number, pair.alias)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers import gateways, serving
 from consumers.database import DatabaseError
@@ -25,6 +25,8 @@ from consumers.serving import AdapterRow
 from daemon.serving.adoption import intact
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.desired import (
+    PIN,
+    UNPIN,
     Delete,
     Keeping,
     Load,
@@ -39,16 +41,13 @@ from daemon.serving.desired import (
 from daemon.serving.directory import UNFINISHED
 from daemon.serving.fingerprint import Proof
 from daemon.serving.fleet import Fleet, Look, answering, check_room
+from daemon.serving.postponed import Postponed
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged
 
 if TYPE_CHECKING:
     from daemon.app import App
-
-_FIRST_PAUSE: Final = timedelta(seconds=5)
-_LONGEST_PAUSE: Final = timedelta(minutes=5)
-"""Until a step that failed is tried again; twice as long after each time."""
 
 
 @dataclass(slots=True)
@@ -61,12 +60,6 @@ class Done:
     troubles: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    until: datetime
-    pause: timedelta
-
-
 def observe(app: "App", look: Look, now: datetime) -> Situation:
     """The situation as tables and replicas are now."""
     said = app.settings.serving
@@ -74,7 +67,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
         return Situation(
             table=serving.route_table(connection),
             gateways=gateways.seen(connection, said.gateway_timeout_seconds),
-            pinned=pinned(serving.operator_actions(connection)),
+            pinned=pinned(serving.operator_actions(connection, PIN, UNPIN)),
             replicas=tuple(look.holding.values()),
             lost=frozenset(look.lost),
             now=now,
@@ -94,7 +87,7 @@ class Reconciler:
         self._fleet = fleet
         self._clock = clock
         self._decisions = Decisions(app)
-        self._failures: dict[Step, _Failure] = {}
+        self.postponed = Postponed()
         self._lost: frozenset[str] = frozenset()
 
     def tick(self) -> Done:
@@ -104,7 +97,9 @@ class Reconciler:
             return Done()
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
-        done = self._do(steps(situation), situation, look)
+        wanted = steps(situation)
+        self.postponed.keep(wanted, situation.lost)
+        done = self._do(wanted, situation, look)
         done.troubles += self._newly_lost(look)
         return done
 
@@ -124,7 +119,7 @@ class Reconciler:
         done, failed = Done(), set[str]()
         taker = _Taker(self._app, self._fleet, self._decisions, situation, look, done)
         for step in due:
-            if step.adapter in failed or self._waits(step):
+            if step.adapter in failed or self.postponed.waits(step, self._clock()):
                 continue
             try:
                 taker.take(step)
@@ -133,20 +128,11 @@ class Reconciler:
             except (KintsugiError, OSError) as error:
                 failed.add(step.adapter)
                 done.troubles.append(str(error))
-                self._put_off(step)
+                self.postponed.failed(step, self._clock())
             else:
-                self._failures.pop(step, None)
+                self.postponed.done(step)
         taker.tell()
         return done
-
-    def _waits(self, step: Step) -> bool:
-        failure = self._failures.get(step)
-        return failure is not None and self._clock() < failure.until
-
-    def _put_off(self, step: Step) -> None:
-        last = self._failures.get(step)
-        pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _LONGEST_PAUSE)
-        self._failures[step] = _Failure(self._clock() + pause, pause)
 
     def _newly_lost(self, look: Look) -> list[str]:
         """What is wrong with replicas that gave no answer, said once."""

@@ -206,7 +206,7 @@ def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]
     if base is None:
         return ("customers: none was served yet",)
     pair = Pair(ALIAS, base)
-    numbers = scheduling(connection, pair.alias, pair.base)
-    facts = facts_of(numbers, pair, agent_of(app, ALIAS), now)
+    numbers = scheduling(connection, pair.alias, pair.base, now)
+    facts = facts_of(numbers, pair, agent_of(app, ALIAS))
     decided = decide(facts, app.settings.scheduler, now)
     return decided.missing if isinstance(decided, Waiting) else ("nothing: it begins",)

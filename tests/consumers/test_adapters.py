@@ -59,6 +59,10 @@ def test_the_next_one_takes_its_place_and_it_drains(engine: Engine) -> None:
     control.decide(routed("promoted", {"b": 1.0}))
     assert control.states() == {"a": "draining", "b": "promoted"}
     control.decide(moved("a", "unloaded"), moved("a", "collected"))
+    with database.reading(engine) as connection:
+        every = {one.adapter for one in serving.adapter_lines(connection)}
+        there = {one.adapter for one in serving.adapter_lines(connection, collected=False)}
+    assert every - there == {"a"}
     assert control.states() == {"b": "promoted"}, "what has no files is in no table of routes"
 
 
@@ -268,6 +272,8 @@ def test_each_step_names_its_event_and_what_that_followed_from(engine: Engine) -
         action = serving.operator_action(connection, alone[0].cause or "")
         row = serving.adapter_row(connection, "a")
         assert serving.operator_actions(connection) == [action]
+        assert serving.operator_actions(connection, "other", action.action) == [action]
+        assert serving.operator_actions(connection, "other") == []
     assert (line.adapter, line.share, line.cause) == ("a", 1.0, id_of("route"))
     assert action is not None
     assert (action.actor, action.arguments, action.reason) == ("zoe", {"adapter": "a"}, "friday")

@@ -1,8 +1,10 @@
 """On which base an agent runs: who answered its newest rollout."""
 
-from sqlalchemy import Engine
+import pytest
+from sqlalchemy import Engine, select
 
-from consumers import agents
+from consumers import agents, database
+from consumers.tables import Rollout
 from consumers.tally import Pair
 from events.log import Entry
 from tests.consumers.cycling import Leading
@@ -44,3 +46,23 @@ def test_a_call_that_nobody_answered_changes_no_base(engine: Engine) -> None:
     assert found == [
         Pair("agent", "base"), Pair("imported", "unknown"), Pair("unserved", "unknown"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("second", [7, None])
+def test_of_two_bases_at_one_time_that_of_the_larger_id_is_the_present_one(
+    engine: Engine, second: int | None
+) -> None:
+    found = present(
+        engine,
+        *(
+            failure(f"{base}-{n}", base=base, second=second)
+            for base in ("a", "b", "c")
+            for n in "12"
+        ),
+        failure("unanswered", base="unknown", policy="nobody", purpose="live", second=second),
+    )
+    rollouts = Rollout.table().c
+    with database.reading(engine) as connection:
+        query = select(rollouts.base).where(rollouts.base != "unknown")
+        last = connection.execute(query.order_by(rollouts.rollout.desc()).limit(1)).scalar_one()
+    assert found == [Pair("agent", last)]

@@ -66,7 +66,7 @@ def read(engine: Engine, log: list[Entry]) -> dict[str, object]:
             )
             for table in READ
         }
-        numbers = asdict(scheduling(connection, "agent", "base"))
+        numbers = asdict(scheduling(connection, "agent", "base", at(0)))
         numbers.pop("position")
         tasks = [f"t{number}" for number in range(10)]
         found |= {

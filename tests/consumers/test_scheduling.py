@@ -1,14 +1,16 @@
 """What makes a cycle due: counts of the agent's own traffic, and of no other's."""
 
 import json
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from consumers import reads
-from consumers.scheduling import CYCLE_START, Scheduling, scheduling
-from events.envelope import derived_id, timestamp
+from consumers.scheduling import CYCLE_START, Scheduling, job_seconds, scheduling
+from consumers.tables import Job
+from events.envelope import derived_id, parse_timestamp, timestamp
 from events.learning import PatternsDiagnosed
 from events.log import Entry
 from events.serving import OperatorActed
@@ -22,10 +24,11 @@ def leading(engine: Engine) -> Leading:
     return Leading(engine)
 
 
-def seen(leading: Leading, alias: str = "agent", base: str = "base") -> Scheduling:
+def seen(leading: Leading, alias: str = "agent", base: str = "base", days: int = 0) -> Scheduling:
+    """So many days after everything."""
     fold(leading.log, leading.engine)
     with leading.tables() as connection:
-        return scheduling(connection, alias, base)
+        return scheduling(connection, alias, base, at(0) + timedelta(days=days))
 
 
 def asked(alias: str, action: str = CYCLE_START) -> OperatorActed:
@@ -55,7 +58,7 @@ def test_before_anything_happened_there_is_nothing(leading: Leading) -> None:
     assert seen(leading) == Scheduling(
         position={"rollouts": {}}, number=1, open_cycle=None, rollouts=0, judged=0, failed=0,
         priority=0.0, first_seen=None, last_started=None, last_ended=None, fruitless=0,
-        job_seconds={}, asked=None,
+        job_seconds=0.0, asked=None,
     )  # fmt: skip
 
 
@@ -123,9 +126,33 @@ def test_an_open_cycle_is_not_fruitless_yet(leading: Leading) -> None:
 
 def test_jobs_count_on_the_day_on_which_they_ended(leading: Leading) -> None:
     leading.all(started(), requested())
-    assert seen(leading).job_seconds == {}
+    assert seen(leading).job_seconds == 0
     leading.all(job_over(seconds=60.5), over(), started(2), requested(2), job_over(2, "failed", 9))
-    assert seen(leading).job_seconds == {timestamp(at(0))[:10]: 69.5}
+    assert seen(leading).job_seconds == 69.5
+    assert [seen(leading, days=days).job_seconds for days in (-1, 1)] == [0, 0]
+
+
+def test_a_day_is_that_of_universal_time_from_midnight_to_midnight(leading: Leading) -> None:
+    leading.all(started(), requested(), job_over(seconds=60.5))
+    jobs = Job.table()
+    with leading.tables() as connection:
+        (ended,) = connection.execute(select(jobs.c.ended)).scalars()
+    day = parse_timestamp(ended).date()
+    begins = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    elsewhere = begins.astimezone(timezone(timedelta(hours=-5)))
+    with leading.tables() as connection:
+        for now in (begins, begins + timedelta(hours=23, minutes=59), elsewhere):
+            assert job_seconds(connection, now) == 60.5
+        for now in (begins - timedelta(seconds=1), begins + timedelta(days=1)):
+            assert job_seconds(connection, now) == 0
+
+
+def test_the_oldest_rollout_is_asked_for_until_a_cycle_has_started(leading: Leading) -> None:
+    leading.log.append(traffic("one"))
+    assert seen(leading).first_seen == timestamp(at(5))
+    leading.all(started())
+    found = seen(leading)
+    assert (found.first_seen, found.last_started) == (None, timestamp(at(leading.second)))
 
 
 def test_a_person_is_heard_until_a_cycle_of_the_agent_starts(leading: Leading) -> None:

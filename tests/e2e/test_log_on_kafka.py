@@ -2,11 +2,9 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -128,11 +126,11 @@ def test_the_log_of_two_gateways_comes_back_in_a_home_and_on_a_broker(
     _is_exported_as(archive, there, tmp_path / "from-broker")
 
     # One of the gateways comes back with its disk, and ships again what that holds.
-    page = (Path(__file__).parents[2] / "docs" / "backup.md").read_text()
-    statement = page.split('sqlite3 /var/lib/kintsugi/log.db "')[1].split('"')[0]
-    with closing(sqlite3.connect(tmp_path / "one" / "log.db")) as log, log:
-        log.execute(statement)
     back = on(empty, tmp_path / "one", tmp_path / "there.db")
+    with opened(back) as app:
+        held = sum(sum(app.spool.end(stream)) for stream in STREAMS)
+    assert run(back, "spool", "drain", "--json").json["drained"] == 0
+    assert run(back, "spool", "drain", "--again", "--json").json["drained"] == held
     with opened(back) as app:
         app.append(list(mix(len(PERIOD), start=2 * CALLS)))
         runner = app.settle()

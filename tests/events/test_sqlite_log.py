@@ -160,6 +160,19 @@ def test_the_shippers_cursor_moves_forward_only_and_survives(path: Path) -> None
         assert log.shipped("learning") == (0,)
 
 
+def test_what_was_shipped_is_forgotten_back_to_the_first_record_that_is_there(path: Path) -> None:
+    with closing(SqliteLog(path)) as log:
+        log.append([entry() for _ in range(5)])
+        log.mark_shipped("rollouts", 0, 4)
+        log.trim("rollouts", 0, 3)
+        log.unmark_shipped()
+    with closing(SqliteLog(path)) as log:
+        assert log.shipped("rollouts") == (3, 0, 0, 0, 0, 0, 0, 0)
+        assert log.shipped("learning") == (0,)
+        log.mark_shipped("rollouts", 0, 5)
+        assert log.shipped("rollouts")[0] == 5
+
+
 def test_what_was_never_appended_cannot_be_marked_as_shipped(log: SqliteLog) -> None:
     log.append([entry()])
     with pytest.raises(AheadOfLog, match="rollouts/0 ends at offset 1, so 2"):

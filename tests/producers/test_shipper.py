@@ -140,6 +140,19 @@ def test_what_a_lost_cursor_sends_again_is_dropped_by_the_next_sequence_rule(
     assert facts(kafka_log) == facts(spool)
 
 
+def test_all_is_shipped_again_to_a_broker_that_lost_what_it_acknowledged(
+    spool: SqliteLog, kafka_log: KafkaLog
+) -> None:
+    spool.append(entries(0, 500))
+    shipper = Shipper(spool, kafka_log.sender)
+    shipper.ship_once()
+    shipper.begin_again()
+    spool.append(entries(500, 10))
+    assert shipper.ship_once() == 510
+    assert records_on(kafka_log) == 1010
+    assert facts(kafka_log) == facts(spool)
+
+
 def test_a_second_shipper_of_one_spool_is_refused(spool: SqliteLog, kafka_log: KafkaLog) -> None:
     stop = threading.Event()
     first = Shipper(spool, kafka_log.sender)
@@ -149,6 +162,10 @@ def test_a_second_shipper_of_one_spool_is_refused(spool: SqliteLog, kafka_log: K
     wait_until(lambda: first.counters.records == 1)
     with pytest.raises(LogError, match="another shipper works on"):
         Shipper(spool, kafka_log.sender).ship_once()
+    before = spool.shipped("rollouts"), spool.shipped("learning")
+    with pytest.raises(LogError, match="another shipper works on"):
+        Shipper(spool, kafka_log.sender).begin_again()
+    assert (spool.shipped("rollouts"), spool.shipped("learning")) == before
     stop.set()
     running.join()
     spool.append(entries(1, 1))

@@ -1,6 +1,8 @@
 """`kintsugi spool`: what a home holds, and bringing it to a real broker."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +18,10 @@ from events.sqlite import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import unshipped
-from tests.daemon.commands import run_here, spawn, write_examples
+from tests.daemon.commands import environment, run_here, spawn, write_examples
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.program import running
-from tests.producers.test_shipper import facts
+from tests.producers.test_shipper import entries, facts, records_on
 
 NOWHERE = "127.0.0.1:1"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -137,6 +139,51 @@ def test_it_is_drained_while_a_gateway_writes(broker: Broker, live: Live, tmp_pa
         }
         assert there == facts(own)
         assert sum(len(records) for records in there.values()) >= 2 * len(answered)
+
+
+@pytest.mark.kafka
+def test_who_is_killed_while_all_is_shipped_again_is_gone_on_for(
+    broker: Broker, tmp_path: Path
+) -> None:
+    broker.start()
+    home, count = tmp_path / "home", 10_000
+    variables = on(broker.bootstrap, home)
+    home.mkdir()
+    with closing(SqliteLog(home / "log.db", durability="process")) as own:
+        own.append(entries(0, count))
+        assert run_here(["spool", "drain", "--json"], variables).json["drained"] == count
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "daemon", "spool", "drain", "--again"],
+            env=environment(**variables),
+        )
+        while not 0 < sum(sum(own.shipped(stream)) for stream in STREAMS) < count:
+            assert killed.poll() is None, "it ended before it was seen half-way"
+        killed.kill()
+        killed.wait()
+        goal = {stream: own.end(stream) for stream in STREAMS}
+        left = unshipped(own, goal)
+        assert 0 < left < count
+        assert run_here(["spool", "drain", "--json"], variables).json["drained"] == left
+        with closing(KafkaLog(broker.bootstrap, replication=1)) as copied:
+            there = {
+                at: [one for one in records if one[0] == own.source]
+                for at, records in facts(copied).items()
+            }
+            assert there == facts(own)
+            assert records_on(copied) >= 2 * count
+
+
+def test_nothing_is_marked_as_unshipped_where_nothing_ships(home: Path) -> None:
+    with closing(SqliteLog(home / "log.db")) as log:
+        ends = log.end("rollouts")
+        for partition, end in enumerate(ends):
+            log.mark_shipped("rollouts", partition, end)
+        drained = run_here(["spool", "drain", "--again", "--json"], {"KINTSUGI_HOME": str(home)})
+        assert drained.json == {"ships": False, "drained": 0, "left": 0}
+        assert log.shipped("rollouts") == ends
+        away = run_here(["spool", "drain", "--again", "--within", "0"], on(NOWHERE, home))
+        assert (away.code, "5 of the events" in away.err) == (4, True)
+        assert log.shipped("rollouts") == (0,) * 8
 
 
 @pytest.mark.kafka

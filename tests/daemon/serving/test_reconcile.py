@@ -142,6 +142,25 @@ def test_a_restarted_replica_does_not_get_an_adapter_whose_files_are_damaged(
     assert home.tick().loaded == [damaged]
 
 
+def test_of_steps_that_nobody_wants_any_more_no_failure_is_kept(
+    make_home: MakeHome, adapters: Adapters
+) -> None:
+    home = make_home(2)
+    damaged = home.serve(adapters["v1"])
+    weights = Path(home.row(damaged).path) / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-100])
+    home.engines[0].restart()
+    assert WEIGHTS in home.tick().troubles[0]
+    assert len(home.reconciler.postponed) == 1
+    home.engines[0].stop()
+    home.tick()
+    assert len(home.reconciler.postponed) == 1, "it is not known what that replica lacks"
+    home.engines[0].start()
+    home.publisher.rollback("agent", ADA)
+    home.tick()
+    assert len(home.reconciler.postponed) == 0
+
+
 def test_a_replica_that_came_back_with_another_base_is_not_admitted(
     make_home: MakeHome, adapters: Adapters
 ) -> None:
