@@ -272,7 +272,7 @@ def test_each_step_names_its_event_and_what_that_followed_from(engine: Engine) -
         action = serving.operator_action(connection, alone[0].cause or "")
         row = serving.adapter_row(connection, "a")
         assert serving.operator_actions(connection) == [action]
-        assert serving.operator_actions(connection, "other", action.action) == [action]
+        assert serving.operator_actions(connection, "other", "adapters promote") == [action]
         assert serving.operator_actions(connection, "other") == []
     assert (line.adapter, line.share, line.cause) == ("a", 1.0, id_of("route"))
     assert action is not None
