@@ -518,6 +518,8 @@ class Tracing(Section):
     """URL to which OTLP is posted, its path included (`/v1/traces`); empty: nothing is sent."""
     headers: dict[str, SecretStr] = {}
     """Sent with it: a key, a project."""
+    compression: Literal["none", "gzip"] = "none"
+    """How it is packed on its way."""
     content: bool = False
     """Whether what was said is sent as well."""
 

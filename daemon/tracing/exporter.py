@@ -267,7 +267,7 @@ def open_sender(app: "App") -> Sender:
             "URL such as http://127.0.0.1:4318/v1/traces"
         )
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
-    return Sender(settings.endpoint, headers)
+    return Sender(settings.endpoint, headers, settings.compression == "gzip")
 
 
 def _telling(record: Record) -> Event | None:

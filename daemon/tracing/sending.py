@@ -4,10 +4,11 @@
     sender.refusal()      why it would take none; None where it would
 
 Raises Unreachable for what may be otherwise later: no connection, or 408, 429, 502, 503, 504 with
-their Retry-After. What a receiver refuses for good is halved when it is too large (413), and else
-dropped and counted: sent again it would be refused again.
+their Retry-After. What a receiver refuses for good is halved when it is too large, and else dropped
+and counted: sent again it would be refused again.
 """
 
+import gzip
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from events.errors import KintsugiError
 
 _LATER: Final = frozenset((408, 429, 502, 503, 504))
 _TOO_LARGE: Final = 413
+_BAD: Final = 400
+_TOO_LARGE_IN_GO: Final = b"request body too large"
+"""A Collector reads as much as it is set to, and calls the rest bad: 400 with these words of Go's
+own library, in whichever form it answers."""
+_COMPRESSION_LEVEL: Final = 1
+"""Spans repeat each other: the quickest level takes most of what there is to take."""
 _SECONDS: Final = 10.0
 _LONGEST_WAIT: Final = 300.0
 _SHOWN: Final = 300
@@ -58,7 +65,7 @@ class Sent:
 class Sender:
     """A receiver, and a connection to it; a context manager."""
 
-    def __init__(self, endpoint: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: str, headers: Mapping[str, str], compressed: bool = False) -> None:
         """Raises ConfigurationError where the package is missing."""
         try:
             from daemon.tracing import protobuf
@@ -69,9 +76,11 @@ class Sender:
             ) from error
         self._protobuf = protobuf
         self._endpoint = endpoint
-        self._client = httpx2.Client(
-            timeout=_SECONDS, headers={**headers, "content-type": "application/x-protobuf"}
-        )
+        self._compressed = compressed
+        ours = {"content-type": "application/x-protobuf"}
+        if compressed:
+            ours["content-encoding"] = "gzip"
+        self._client = httpx2.Client(timeout=_SECONDS, headers={**headers, **ours})
 
     def __enter__(self) -> "Sender":
         return self
@@ -88,7 +97,7 @@ class Sender:
             raise Unreachable(
                 f"{self._endpoint} answers {answer.status_code}", _wait(answer.headers)
             )
-        if answer.status_code == _TOO_LARGE and len(spans) > 1:
+        if _too_large(answer) and len(spans) > 1:
             half = len(spans) // 2
             return self.send(spans[:half]) + self.send(spans[half:])
         if not answer.is_success:
@@ -109,8 +118,11 @@ class Sender:
         return f"{self._endpoint} answers {answer.status_code}: {answer.text[:_SHOWN]}"
 
     def _post(self, spans: Sequence[Span]) -> httpx2.Response:
+        body = self._protobuf.body_of(spans)
+        if self._compressed:
+            body = gzip.compress(body, _COMPRESSION_LEVEL)
         try:
-            return self._client.post(self._endpoint, content=self._protobuf.body_of(spans))
+            return self._client.post(self._endpoint, content=body)
         except httpx2.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Unreachable(f"{self._endpoint} cannot be reached: {why}") from error
@@ -127,6 +139,12 @@ class Sender:
             why = said.why[:_SHOWN]
             log.warning("%s rejects %s of %s spans: %s", self._endpoint, rejected, count, why)
         return Sent(taken=count - rejected, rejected=rejected)
+
+
+def _too_large(answer: httpx2.Response) -> bool:
+    if answer.status_code == _BAD:
+        return _TOO_LARGE_IN_GO in answer.content
+    return answer.status_code == _TOO_LARGE
 
 
 def _wait(headers: httpx2.Headers) -> float | None:

@@ -1,5 +1,6 @@
 """A receiver of OTLP that takes spans apart: it reads what any other would be sent."""
 
+import gzip
 import json
 import select
 import socket
@@ -29,7 +30,9 @@ class Receiver:
     statuses: list[int] = field(default_factory=list)
     """Said to the next requests, which are not taken; then 200."""
     most: int = 1 << 30
-    """Bytes of a body; a larger one is answered with 413."""
+    """Bytes of a body."""
+    too_large: int = 413
+    """Answered to a larger one; with 400, in the words of a Collector."""
     rejects: int = 0
     """Spans of each request, by its word."""
     may_answer: threading.Event = field(default_factory=threading.Event)
@@ -60,8 +63,9 @@ class Receiver:
         if self.statuses:
             return self.statuses.pop(0)
         if len(body) > self.most:
-            return 413
-        self.bodies.append(body)
+            return self.too_large
+        packed = headers.get("content-encoding") == "gzip"
+        self.bodies.append(gzip.decompress(body) if packed else body)
         self.headers.append(headers)
         return 200
 
@@ -98,6 +102,8 @@ def receiving() -> Iterator[Receiver]:
             said = ExportTraceServiceResponse()
             said.partial_success.rejected_spans = receiver.rejects
             content = said.SerializeToString()
+            if status == 400 and len(body) > receiver.most:
+                content = b"http: request body too large"
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", str(len(content)))
             self.end_headers()

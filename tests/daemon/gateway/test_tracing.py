@@ -4,25 +4,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.leader import Leader
-from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
 from daemon.sessions import close_sessions
-from daemon.settings import Agent, ConfigurationError, Log, Scheduler, Settings, Tracing
+from daemon.settings import ConfigurationError, Settings
 from daemon.tracing.exporter import Exporter, open_sender
 from daemon.tracing.sending import Sender, Sent
 from events.codec import decode, encode
@@ -32,23 +25,13 @@ from events.learning import CycleStarted, DirectiveWritten, JobRequested
 from events.rollouts import CallStarted, SessionEnded
 from events.streams import LEARNING
 from producers import conventions as names
-from tests.consumers.cycling import job_over
-from tests.consumers.deciding import routed
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, listening
-from tests.daemon.gateway.conftest import Fronted, fronting
+from tests.daemon.gateway.conftest import fronting
+from tests.daemon.gateway.journey import OF_CYCLE, SECRET, ask, opened, traffic, whole_loop
 from tests.daemon.gateway.receiver import Receiver, messages, receiving, told
-from tests.daemon.gateway.spans import Agent as Client
-from tests.daemon.metrics.scene import ADAPTER, gated, say
-from tests.daemon.written import Fixed
 
 __all__ = ["clean", "home", "kintsugi"]
-
-SECRET = "My number is 4711"
-OF_CYCLE = {
-    "cycle agent", "diagnose agent", "direct agent", "propose agent", "train agent",
-    f"stage {ADAPTER}", f"evaluate {ADAPTER}", f"canary {ADAPTER}", "route agent",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -65,93 +48,9 @@ def receiver() -> Iterator[Receiver]:
         yield found
 
 
-class Showing(Fixed):
-    """Writes a directive that shows a rollout."""
-
-    def __init__(self, rollout: str) -> None:
-        super().__init__()
-        self._rollout = rollout
-
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
-        """The same, with an example."""
-        found = super().direct(cycle)
-        (quota,) = found.directive.quotas
-        shown = quota.model_copy(update={"examples": (self._rollout,)})
-        directive = found.directive.model_copy(update={"quotas": (shown,)})
-        return found.model_copy(update={"directive": directive})
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a client did, and what it knows of it."""
-
-    trace: str
-    span: str
-    """Its request's."""
-
-
-def ask(front: Fronted, session: str, **headers: str) -> None:
-    """Two calls of a session."""
-    said: list[Any] = [{"role": "user", "content": SECRET}]
-    for _ in range(2):
-        answer = httpx2.post(
-            f"{front.url}/v1/chat/completions",
-            json={"messages": said, "max_tokens": 4},
-            headers={"x-kintsugi-session": session, **headers},
-            timeout=60,
-        )
-        answer.raise_for_status()
-        said += [answer.json()["choices"][0]["message"], {"role": "user", "content": "And?"}]
-    httpx2.post(f"{front.url}/v1/sessions/{session}/end").raise_for_status()
-
-
-def traffic(home: Path, engine: Live) -> Told:
-    """A session without a trace, then one within a client's."""
-    client = Client()
-    home.mkdir(exist_ok=True)
-    with fronting(home, [engine.url]) as front:
-        ask(front, "talk-1")
-        with client.tracer.start_as_current_span("request"):
-            headers: dict[str, str] = {}
-            TraceContextTextMapPropagator().inject(headers)
-            ask(front, "talk-2", **headers)
-    (request,) = client.spans
-    assert request.context is not None
-    return Told(f"{request.context.trace_id:032x}", f"{request.context.span_id:016x}")
-
-
-@contextmanager
-def opened(home: Path, endpoint: str = "http://127.0.0.1:9/v1/traces") -> Iterator[App]:
-    """The home, whose cycles begin when a person says so."""
-    settings = Settings(
-        home=home, log=Log(durability="process"), tracing=Tracing(endpoint=endpoint),
-        scheduler=Scheduler(min_rollouts=10**6, min_priority=1e9, cooldown_seconds=1e6),
-        agents=(Agent(alias="agent", environment="shop"),),
-    )  # fmt: skip
-    with App(settings) as app:
-        yield app
-
-
-def whole_loop(app: App) -> None:
-    """Rollouts, a cycle that rests on them, its job, its adapter, the route, the end."""
-    close_sessions(app, utc_now())
-    with app.reading() as connection:
-        shown = connection.exec_driver_sql(
-            "SELECT rollout FROM rollouts WHERE session = 'talk-1'"
-        ).scalar()
-    Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
-    leadership = Leadership(app)
-    leader = Leader(app, Showing(str(shown)), leadership)
-    leader.tick()
-    say(app, job_over(), *gated(ADAPTER), routed("canary", {ADAPTER: 0.25, None: 0.75}))
-    say(app, routed("promoted", {ADAPTER: 1.0}))
-    leader.tick()
-    leadership.resign()
-
-
-def export(app: App, receiver: Receiver, content: bool = False) -> Sent:
+def export(app: App, receiver: Receiver, content: bool = False, compressed: bool = False) -> Sent:
     """Everything that the log tells."""
-    with Sender(receiver.url, {"x-api-key": "k"}) as sender:
+    with Sender(receiver.url, {"x-api-key": "k"}, compressed) as sender:
         exporter = Exporter(app, sender, content)
         exporter.rewind()
         exporter.catch_up(threading.Event())
@@ -333,10 +232,30 @@ def test_what_is_refused_for_good_is_counted(home: Path, engine: Live, receiver:
         assert (refused.taken, refused.refused) == (0, 6)
         receiver.statuses, receiver.most = [], 1100
         assert export(app, receiver).taken == 6
+        receiver.bodies, receiver.too_large = [], 400
+        assert export(app, receiver).taken == 6
+        assert len(receiver.bodies) > 1
         receiver.most, receiver.rejects = 1 << 30, 1
         sent = export(app, receiver)
         assert sent.taken + sent.rejected == 6
         assert sent.rejected > 0
+
+
+def test_compressed_it_is_the_same_in_fewer_bytes(
+    home: Path, engine: Live, receiver: Receiver, kintsugi: Kintsugi, monkeypatch: Any
+) -> None:
+    traffic(home, engine)
+    with opened(home) as app:
+        close_sessions(app, utc_now())
+        plain = export(app, receiver)
+    monkeypatch.setenv("KINTSUGI_TRACING__ENDPOINT", receiver.url)
+    monkeypatch.setenv("KINTSUGI_TRACING__COMPRESSION", "gzip")
+    assert kintsugi("trace", "--once", "--from-start").json["taken"] == plain.taken
+    # `spans` refuses an id that names two.
+    assert len(receiver.spans) == plain.taken
+    assert len(receiver.bodies) == 2
+    sizes = [int(headers["content-length"]) for headers in receiver.headers]
+    assert sizes[1] < sizes[0] / 2
 
 
 def test_a_call_whose_gateway_was_killed_has_a_span(

@@ -1,0 +1,1 @@
+"""MLflow, which the tests send spans to."""
