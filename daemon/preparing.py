@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.app import App, explained
 from events.errors import LogUnavailable
+from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
     from daemon.settings import Settings
@@ -33,45 +34,44 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
     Raises ConfigurationError, LogError, DatabaseOutdated, FoldVersionChanged.
     """
     with App(settings) as app:
-        assert app.spool.source, "opened, and so made"
+        app.spool.start(ROLLOUTS.name)
         embedded = app.database.dialect.name == "sqlite"
-        here = _Look("the tables", settings, _see_tables)
-        if embedded:
-            # Whatever it takes: two that migrate at once would only wait for each other.
-            here.run()
-    looks = [] if embedded else [here]
+    tables = _Look("the tables", settings, _see_tables)
+    elsewhere = [] if embedded else [tables]
     if settings.kafka_bootstrap_servers:
-        looks.append(_Look("the broker", settings, _see_topics))
-    _await(looks, stop)
-    found = [here, *(look for look in looks if look is not here)]
-    return [said for look in found if (said := look.away()) is not None]
+        elsewhere.append(_Look("the broker", settings, _see_topics))
+    if embedded:
+        # Whatever it takes: two that migrate at once would only wait for each other.
+        tables.ask()
+    _ask_at_once(elsewhere, stop)
+    looks = [tables, *elsewhere] if embedded else elsewhere
+    return [said for look in looks if (said := look.away()) is not None]
 
 
-class _Look(threading.Thread):
-    """One question, in a thread that nobody has to wait for: it closes what it opened."""
+class _Look:
+    """One question to what the roles need, and what came of it."""
 
-    def __init__(self, what: str, settings: "Settings", see: Callable[[App], None]) -> None:
-        super().__init__(name=f"looking at {what}", daemon=True)
+    def __init__(self, what: str, settings: "Settings", see: Callable[[App], object]) -> None:
         self._what = what
         self._settings = settings
         self._see = see
-        self._is_over = False
         self._error: Exception | None = None
+        self.is_over = False
 
-    def run(self) -> None:
-        """Ask."""
+    def ask(self) -> None:
+        """Ask, and keep what goes wrong for who waits."""
         try:
             with App(self._settings) as app:
                 self._see(app)
         except Exception as error:
             self._error = error
-        self._is_over = True
+        self.is_over = True
 
     def away(self) -> str | None:
         """Why it cannot be used now; None where it can. Raises what waiting does not heal."""
         from consumers.database import DatabaseUnavailable
 
-        if not self._is_over:
+        if not self.is_over:
             return f"{self._what} did not answer within {PATIENCE_SECONDS:g} s"
         if self._error is None:
             return None
@@ -87,14 +87,15 @@ def _see_tables(app: App) -> None:
         ensure_version(app.engine)
 
 
-def _see_topics(app: App) -> None:
-    assert app.kafka.source, "opened, and so its topics are made"
+def _see_topics(app: App) -> object:
+    return app.kafka.start(ROLLOUTS.name)
 
 
-def _await(looks: Sequence[_Look], stop: threading.Event) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+def _ask_at_once(looks: Sequence[_Look], stop: threading.Event) -> None:
+    """In threads that nobody has to wait for: a late one closes what it opened."""
     for look in looks:
-        look.start()
-    while any(look.is_alive() for look in looks) and time.monotonic() < until:
+        threading.Thread(target=look.ask, name="preparing", daemon=True).start()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not all(look.is_over for look in looks) and time.monotonic() < until:
         if stop.wait(_LOOK_SECONDS):
             return

@@ -24,7 +24,7 @@ from tests.conftest import missing
 from tests.daemon.commands import environment, run_here
 from tests.daemon.gateway.recording_upstream import recording_upstream
 
-pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.processes]
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.long]
 
 PATIENCE = 120.0
 HELLO = {"model": "agent", "messages": [{"role": "user", "content": "Hello"}]}
