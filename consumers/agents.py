@@ -4,13 +4,16 @@ An agent is an alias; its numbers are kept per (alias, base). The present base i
 answered its newest rollout: what the engines serve is no fact of the log, who answered is one.
 A live rollout in which nobody answered, say for a client who asked for a model that does not exist,
 says nothing of that; it counts only where there is no other.
+
+All of it is asked for with every tick, so it is read out of one index: a few rows for each alias,
+base and purpose, however many rollouts there are.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, Select, func, select
 
 from consumers.tables import Rollout
 from consumers.tally import LIVE_PURPOSES, Pair
@@ -19,48 +22,86 @@ _NOBODY: Final = "unknown"
 """What a gateway notes as the base of a call that no engine was asked for."""
 
 
-def present(connection: Connection) -> list[Pair]:
-    """Every agent with its present base, by alias. Reads the rollouts once and sorts none: it is
-    asked for with every tick."""
-    rollouts = Rollout.table().c
-    kinds = (rollouts.alias, rollouts.base, rollouts.purpose)
-    query = select(*kinds, func.max(rollouts.time).label("newest")).group_by(*kinds)
-    found: dict[str, list[_Kind]] = {}
-    for row in connection.execute(query.where(rollouts.purpose.in_(LIVE_PURPOSES))):
-        kind = _Kind(row.base, row.purpose, row.newest)
-        found.setdefault(row.alias, []).append(kind)
-    return [Pair(alias, _base(connection, alias, found[alias])) for alias in sorted(found)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind(NamedTuple):
     """Rollouts of an agent on one base and for one purpose."""
 
+    alias: str
     base: str
     purpose: str
-    newest: str | None
-    """None: none of them has a time."""
 
     @property
     def answered(self) -> bool:
+        """Whether anybody answered in them."""
         return self.purpose != "live" or self.base != _NOBODY
 
 
-def _base(connection: Connection, alias: str, kinds: Sequence[_Kind]) -> str:
-    """That of the newest rollout; of several at that time, of the one with the largest id."""
-    kinds = [kind for kind in kinds if kind.answered] or kinds
-    newest = max((kind.newest for kind in kinds if kind.newest is not None), default=None)
-    newest_ones = [kind for kind in kinds if kind.newest == newest]
-    if len({kind.base for kind in newest_ones}) == 1:
-        return newest_ones[0].base
-    rollouts = Rollout.table().c
-    either = or_(
-        *(
-            and_(rollouts.base == kind.base, rollouts.purpose == kind.purpose)
-            for kind in newest_ones
-        )
+def present(connection: Connection) -> list[Pair]:
+    """Every agent with its present base, by alias: that of the newest rollout, and of several at
+    that time, of the one with the largest id."""
+    return [
+        Pair(alias, max(of_one, key=lambda kind: _rank(connection, kind)).base)
+        for alias, of_one in groupby(live_kinds(connection), lambda kind: kind.alias)
+    ]
+
+
+def newest_rollouts(connection: Connection) -> dict[str, str]:
+    """Alias -> time of the newest rollout of its own traffic; without those that have no time."""
+    found: dict[str, str] = {}
+    for kind in live_kinds(connection):
+        time = connection.execute(_of(kind, func.max(Rollout.table().c.time))).scalar()
+        if time is not None:
+            found[kind.alias] = max(time, found.get(kind.alias, time))
+    return found
+
+
+def first_seen(connection: Connection, alias: str, base: str) -> str | None:
+    """Time of the oldest rollout of an agent's own traffic."""
+    oldest = func.min(Rollout.table().c.time)
+    times = (
+        connection.execute(_of(Kind(alias, base, purpose), oldest)).scalar()
+        for purpose in LIVE_PURPOSES
     )
-    at = rollouts.time.is_(None) if newest is None else rollouts.time == newest
-    query = select(rollouts.base).where(rollouts.alias == alias, either, at)
-    base: str = connection.execute(query.order_by(rollouts.rollout.desc()).limit(1)).scalar_one()
-    return base
+    return min((time for time in times if time is not None), default=None)
+
+
+def live_kinds(connection: Connection) -> Iterator[Kind]:
+    """The kinds of agents' own traffic, in order."""
+    rollouts = Rollout.table().c
+    for alias in _values(connection, rollouts.alias):
+        of_alias = rollouts.alias == alias
+        for base in _values(connection, rollouts.base, of_alias):
+            of_base = rollouts.base == base
+            for purpose in _values(connection, rollouts.purpose, of_alias, of_base):
+                if purpose in LIVE_PURPOSES:
+                    yield Kind(alias, base, purpose)
+
+
+def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
+    """The values of a column, in order. Each is sought behind the one before: asked for distinct
+    ones, a database reads every row."""
+    query = select(column).where(*where).order_by(column).limit(1)
+    value = connection.execute(query).scalar()
+    while value is not None:
+        yield value
+        value = connection.execute(query.where(column > value)).scalar()
+
+
+def _rank(connection: Connection, kind: Kind) -> tuple[bool, str, str]:
+    """Larger for the kind whose newest rollout says more of the present base."""
+    rollouts = Rollout.table().c
+    newest = _of(kind, rollouts.time, rollouts.rollout).limit(1)
+    dated = newest.where(rollouts.time.is_not(None))
+    undated = newest.where(rollouts.time.is_(None)).order_by(rollouts.rollout.desc())
+    row = connection.execute(dated.order_by(rollouts.time.desc(), rollouts.rollout.desc())).first()
+    if row is None:
+        row = connection.execute(undated).one()
+    return kind.answered, row.time or "", row.rollout
+
+
+def _of(kind: Kind, *columns: Any) -> Select[Any]:
+    rollouts = Rollout.table().c
+    return select(*columns).where(
+        rollouts.alias == kind.alias,
+        rollouts.base == kind.base,
+        rollouts.purpose == kind.purpose,
+    )

@@ -17,10 +17,8 @@ from consumers.tables import (
     Job,
     LearningCycle,
     Pattern,
-    Rollout,
     ServingStep,
 )
-from consumers.tally import LIVE_PURPOSES
 from events.lifecycle import State
 from events.serving import GateDecided
 
@@ -140,14 +138,6 @@ def last_over(connection: Connection) -> dict[str, Over]:
     )
     rows = connection.execute(select(ranked).where(ranked.c.place == 1))
     return {row.alias: Over(row.started, row.ended) for row in rows}
-
-
-def newest_rollouts(connection: Connection) -> dict[str, str]:
-    """Alias -> time of the newest rollout of its own traffic."""
-    table = Rollout.table().c
-    query = select(table.alias, func.max(table.time).label("newest"))
-    query = query.where(table.purpose.in_(LIVE_PURPOSES), table.time.is_not(None))
-    return {row.alias: row.newest for row in connection.execute(query.group_by(table.alias))}
 
 
 def last_measured(connection: Connection) -> dict[str, Measured]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, false, func, or_, select
 from sqlalchemy.sql import ColumnElement
 
+from consumers.agents import first_seen
 from consumers.learning import open_cycle
 from consumers.position import position
 from consumers.priority import Status
@@ -44,7 +45,7 @@ class Scheduling:
     priority: float
     """Sum over the patterns that are not resolved, as of the last round."""
     first_seen: str | None
-    """Time of its oldest rollout; None where a cycle has started, for then nobody asks."""
+    """Time of its oldest rollout."""
     last_started: str | None
     last_ended: str | None
     fruitless: int
@@ -57,18 +58,16 @@ class Scheduling:
 
 def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> Scheduling:
     """What the scheduler decides on, on the day (UTC) of `now`; `connection` is of
-    `database.reading`. The oldest rollout is looked for only until an agent has had a cycle: that
-    reads all of them, and this is asked with every tick."""
+    `database.reading`."""
     newest = _newest(connection, alias, base)
-    started = None if newest is None else newest.started
     return Scheduling(
         position={ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})},
         number=1 if newest is None else newest.number + 1,
         open_cycle=_open_cycle(connection, alias),
         **_unread(connection, alias, base),
         priority=_priority(connection, alias, base),
-        first_seen=_first_seen(connection, alias, base) if started is None else None,
-        last_started=started,
+        first_seen=first_seen(connection, alias, base),
+        last_started=None if newest is None else newest.started,
         last_ended=None if newest is None else newest.ended,
         fruitless=_fruitless(connection, alias, base),
         job_seconds=job_seconds(connection, now),
@@ -99,7 +98,7 @@ def unread_since(
         rollouts=counted["rollouts"],
         failed=counted["failed"],
         priority=_priority(connection, alias, base),
-        first_seen=_first_seen(connection, alias, base),
+        first_seen=first_seen(connection, alias, base),
         asked=_asked_since(connection, alias, decided),
     )
 
@@ -180,15 +179,6 @@ def _priority(connection: Connection, alias: str, base: str) -> float:
         table.alias == alias, table.base == base, table.status != Status.RESOLVED.value
     )
     return fsum(connection.execute(query).scalars())
-
-
-def _first_seen(connection: Connection, alias: str, base: str) -> str | None:
-    table = Rollout.table().c
-    query = select(func.min(table.time)).where(
-        table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES)
-    )
-    found: str | None = connection.execute(query).scalar()
-    return found
 
 
 def _fruitless(connection: Connection, alias: str, base: str) -> int:

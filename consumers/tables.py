@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0006"
+REVISION: Final = "0007"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 7
@@ -97,6 +97,7 @@ class Rollout(Projected, table=True):
     __tablename__ = "rollouts"
     __table_args__ = (
         Index("ix_rollouts_round", "round", "alias", "base"),
+        Index("ix_rollouts_agent", "alias", "base", "purpose", "time"),
         Index("ix_rollouts_unread", "partition", "event_source", "sequence",
               sqlite_where=text("round IS NULL"), postgresql_where=text("round IS NULL")),
         Index("ix_rollouts_session", "session",

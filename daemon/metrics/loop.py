@@ -217,7 +217,7 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
 
 def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
     """When what happens in the loop happened last, and how the last measurement came out."""
-    for alias, time in figures.newest_rollouts(connection).items():
+    for alias, time in agents.newest_rollouts(connection).items():
         if alias in names:
             sheet.say("kintsugi_rollouts_newest_timestamp_seconds", _when(time), alias)
     for (alias, stop), time in figures.successes(connection).items():

@@ -1,12 +1,17 @@
 """On which base an agent runs: who answered its newest rollout."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, event, select
 
 from consumers import agents, database
 from consumers.tables import Rollout
 from consumers.tally import Pair
 from events.log import Entry
+from events.memory import MemoryLog
+from migrations.upgrade import upgrade
 from tests.consumers.cycling import Leading
 from tests.consumers.folding import fold
 from tests.consumers.test_rounds import failure
@@ -66,3 +71,38 @@ def test_of_two_bases_at_one_time_that_of_the_larger_id_is_the_present_one(
         query = select(rollouts.base).where(rollouts.base != "unknown")
         last = connection.execute(query.order_by(rollouts.rollout.desc()).limit(1)).scalar_one()
     assert found == [Pair("agent", last)]
+
+
+def test_what_every_tick_asks_reads_the_index_and_no_more_of_a_longer_history(
+    tmp_path: Path,
+) -> None:
+    """As many questions of ten rollouts as of a hundred, and each is answered by the index."""
+    asked: list[list[str]] = []
+    for count in (10, 100):
+        engine = database.open_database(database.sqlite_url(tmp_path / f"{count}.db"))
+        upgrade(engine)
+        log = MemoryLog()
+        log.append([failure(f"r{n}", second=n, base="ab"[n % 2]) for n in range(count)])
+        fold(log, engine)
+        with database.reading(engine) as connection:
+            plans = _plans(connection)
+            assert agents.present(connection) == [Pair("agent", "b")]
+            assert agents.newest_rollouts(connection).keys() == {"agent"}
+            assert agents.first_seen(connection, "agent", "a") is not None
+        asked.append(plans)
+        engine.dispose()
+    assert asked[0] == asked[1]
+    assert asked[0]
+    assert all("INDEX ix_rollouts_agent" in plan for plan in asked[0])
+
+
+def _plans(connection: Connection) -> list[str]:
+    """How SQLite looks for the answer to each statement from now on."""
+    plans: list[str] = []
+
+    def explain(of: Connection, cursor: Any, statement: str, given: Any, *_: Any) -> None:
+        found = of.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", given)
+        plans.append("; ".join(row[3] for row in found))
+
+    event.listen(connection, "before_cursor_execute", explain)
+    return plans

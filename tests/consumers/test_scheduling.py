@@ -147,12 +147,11 @@ def test_a_day_is_that_of_universal_time_from_midnight_to_midnight(leading: Lead
             assert job_seconds(connection, now) == 0
 
 
-def test_the_oldest_rollout_is_asked_for_until_a_cycle_has_started(leading: Leading) -> None:
+def test_the_oldest_rollout_is_that_of_the_agents_own_traffic(leading: Leading) -> None:
     leading.log.append(traffic("one"))
-    assert seen(leading).first_seen == timestamp(at(5))
     leading.all(started())
-    found = seen(leading)
-    assert (found.first_seen, found.last_started) == (None, timestamp(at(leading.second)))
+    assert seen(leading).first_seen == timestamp(at(5))
+    assert seen(leading, base="other").first_seen is None
 
 
 def test_a_person_is_heard_until_a_cycle_of_the_agent_starts(leading: Leading) -> None:
