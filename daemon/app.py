@@ -112,10 +112,15 @@ class App:
     @cached_property
     def bodies(self) -> "Bodies":
         """What was said, for who may read it."""
-        from daemon.erasing import Opener
+        from consumers.erasures import erased_keys
+        from daemon.opening import Opener
         from events.bodies import Bodies
 
-        return Bodies(self.blobs, Opener(self))
+        def erased() -> frozenset[str]:
+            with self.reading() as connection:
+                return erased_keys(connection)
+
+        return Bodies(self.blobs, Opener(lambda keyid: self.keys.find(keyid), erased))
 
     @cached_property
     def log(self) -> "EventLog":

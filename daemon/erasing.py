@@ -23,7 +23,6 @@ from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.learning import PersonErased
 from events.log import EventLog, Record, now_ms, read_all
 from events.rollouts import RolloutEnded
-from events.sealing import Key, KeyMissing
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -40,34 +39,6 @@ LIMITS: Final = (
 
 class NoSuchKey(KintsugiError):
     """A key that is nowhere: neither in the store nor in the log."""
-
-
-class Opener:
-    """Finds keys for who reads (events/bodies.py): never the key of an erased person."""
-
-    def __init__(self, app: "App") -> None:
-        self._app = app
-        self._erased = self._read()
-
-    def __call__(self, keyid: str) -> Key | None:
-        """The key; None where its person was erased. Raises KeyMissing."""
-        if keyid in self._erased:
-            return None
-        found = self._app.keys.find(keyid)
-        if found is None:
-            self._erased = self._read()
-            if keyid not in self._erased:
-                raise KeyMissing(
-                    f"key {keyid} is not in the key store, and its person was not erased; restore "
-                    "the key store from its backup or set privacy.keys_url, or give up what it "
-                    f"opens: kintsugi erase --key {keyid}"
-                )
-            return None
-        return found
-
-    def _read(self) -> frozenset[str]:
-        with self._app.reading() as connection:
-            return erased_keys(connection)
 
 
 @dataclass(slots=True)

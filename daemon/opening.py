@@ -1,0 +1,39 @@
+"""Which key opens what a person said: never that of a person who was erased.
+
+    bodies = Bodies(blobs, Opener(keys.find, erased))
+
+`find` and `erased` are asked when something sealed is read, and not before: who reads nothing
+sealed needs neither a key store nor the tables.
+"""
+
+from collections.abc import Callable
+
+from events.bodies import FindKey
+from events.sealing import Key, KeyMissing
+
+
+class Opener:
+    """A `FindKey` over the key store and the keys of erased persons, as the log tells of them."""
+
+    def __init__(self, find: FindKey, erased: Callable[[], frozenset[str]]) -> None:
+        self._find = find
+        self._read = erased
+        self._erased: frozenset[str] | None = None
+
+    def __call__(self, keyid: str) -> Key | None:
+        """The key; None where its person was erased. Raises KeyMissing."""
+        if self._erased is None:
+            self._erased = self._read()
+        if keyid in self._erased:
+            return None
+        found = self._find(keyid)
+        if found is None:
+            # Destroyed since, perhaps, by whom the log tells of.
+            self._erased = self._read()
+            if keyid not in self._erased:
+                raise KeyMissing(
+                    f"key {keyid} is not in the key store, and its person was not erased; restore "
+                    "the key store from its backup or set privacy.keys_url, or give up what it "
+                    f"opens: kintsugi erase --key {keyid}"
+                )
+        return found
