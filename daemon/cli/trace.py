@@ -57,7 +57,7 @@ def _give_way() -> None:
     try:
         # Not SCHED_IDLE: on a machine that is never idle it might not come to the end of a read of
         # the tables for minutes, and the log of changes of SQLite grows as long.
-        os.nice(_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     except PermissionError:
         # A service manager may forbid it, and give the priority itself, as ops/systemd does.
         log.info("the priority of this process may not be lowered; it stays as it was given")
