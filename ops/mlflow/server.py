@@ -16,12 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx2
 
+from ops.answering import answers, last_words
 from ops.isolated import NotInstalled, interpreter
 
 MLFLOW: Final = "mlflow==3.17.2"
@@ -89,16 +89,9 @@ class Mlflow:
 
     def _wait_ready(self) -> None:
         assert self._process is not None, "it was started"
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                if httpx2.get(f"{self.url}/health", timeout=5, trust_env=False).is_success:
-                    return
-            except httpx2.HTTPError:
-                pass  # it does not listen yet
-            time.sleep(0.2)
-        log = (self._folder / "server.log").read_text(errors="replace")[-2000:]
-        raise MlflowFailed(f"it was not ready in {READY_SECONDS} s:\n{log}")
+        if not answers(self._process, f"{self.url}/health", READY_SECONDS):
+            said = last_words(self._folder / "server.log")
+            raise MlflowFailed(f"it was not ready in {READY_SECONDS} s:\n{said}")
 
 
 def _told(span: dict[str, Any]) -> dict[str, Any]:

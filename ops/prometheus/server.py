@@ -10,11 +10,12 @@ covered: TLS, remote storage.
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, Final, Self
 
 import httpx2
+
+from ops.answering import answers, last_words
 
 READY_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
@@ -88,13 +89,6 @@ class Prometheus:
 
     def _wait_ready(self) -> None:
         assert self._process is not None, "it was started"
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                if httpx2.get(f"{self.url}/-/ready", timeout=5, trust_env=False).is_success:
-                    return
-            except httpx2.HTTPError:
-                pass  # it does not listen yet
-            time.sleep(0.05)
-        log = (self._folder / "server.log").read_text(errors="replace")[-2000:]
-        raise PrometheusFailed(f"it was not ready in {READY_SECONDS} s:\n{log}")
+        if not answers(self._process, f"{self.url}/-/ready", READY_SECONDS):
+            said = last_words(self._folder / "server.log")
+            raise PrometheusFailed(f"it was not ready in {READY_SECONDS} s:\n{said}")

@@ -12,13 +12,11 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
-import httpx2
-
+from ops.answering import answers, last_words
 from ops.ray.environment import python
 
 READY_SECONDS: Final = 240
@@ -102,16 +100,11 @@ class Head:
         return self._folder / "ray.log"
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                break
-            with suppress(httpx2.TransportError):
-                if httpx2.get(f"{self.address}/api/jobs/", timeout=5, trust_env=False).is_success:
-                    return
-            time.sleep(0.2)
-        said = self._log.read_text(errors="replace")[-2000:]
-        raise RayFailed(f"Ray at {self.address} did not come up (exit {process.poll()}):\n{said}")
+        if not answers(process, f"{self.address}/api/jobs/", READY_SECONDS):
+            raise RayFailed(
+                f"Ray at {self.address} did not come up (exit {process.poll()}):\n"
+                f"{last_words(self._log)}"
+            )
 
 
 def _free_ports(count: int) -> list[int]:
