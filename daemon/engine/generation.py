@@ -33,8 +33,10 @@ from daemon.engine.cache import Cache
 from daemon.engine.policy import Policy
 from events.errors import KintsugiError
 
-PREFILL: Final = 4096
-"""Padded prompt tokens that one tick reads: long prompts do not stop everybody's answers."""
+PREFILL: Final = 512
+"""Padded prompt tokens that one tick reads: long prompts do not stop everybody's answers, and what
+attention holds meanwhile (a number per head, token and position) stays small. The heap keeps the
+most that it ever held."""
 
 Finish = Literal["stop", "length"]
 

@@ -5,7 +5,8 @@
     current = Policy.of(model, "step 3")        a model that is being trained, as it is now
 
 A policy never changes: a call that begins with one ends with it. Each holds its own copy of the
-matrices, which a small model can afford, and which makes an adapter cost nothing per token.
+matrices that its adapter changes, which a small model can afford, and which makes an adapter cost
+nothing per token.
 
 Guarantee: the logits of transformers' own forward, to rounding. `load` and `of` a plain model prove
 it on a probe and refuse a model that is built otherwise; so decoders of Llama's kind run (Qwen2,
@@ -71,8 +72,8 @@ class Policy:
             # PEFT up to 0.21 asks transformers by a name that is going away.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             try:
-                adapted = PeftModel.from_pretrained(self._checkpoint, folder)
-                return Policy.of(adapted, name)
+                PeftModel.from_pretrained(self._checkpoint, folder)
+                return Policy(name, self.weights.merged(self._checkpoint))
             finally:
                 _without_adapters(self._checkpoint)
 

@@ -2,10 +2,12 @@
 
 Fused from the modules of transformers, so that a layer is four products. What is read from a module
 is copied: later training changes nothing here.
+
+An adapter over a base that is served (`merged`) shares with it whatever it does not change.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -99,6 +101,13 @@ class Weights:
             eps=float(causal.config.rms_norm_eps),
         )
 
+    @torch.no_grad()
+    def merged(self, model: PreTrainedModel) -> "Weights":
+        """These, with the adapters in that the model they were read from carries now."""
+        causal: Any = model
+        changed = zip(self.layers, causal.get_decoder().layers, strict=True)
+        return replace(self, layers=tuple(_merged(own, layer) for own, layer in changed))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, V) in float32 at least, from (N, D) states after the last layer."""
         normed = rms_norm(hidden, self.norm.shape, self.norm, self.eps)
@@ -140,6 +149,26 @@ def _fused(layer: Any) -> Layer:
             f"{type(layer).__name__} is no decoder layer of Llama's kind ({error}); serve the "
             "model with vLLM"
         ) from error
+
+
+def _merged(own: Layer, layer: Any) -> Layer:
+    """A base's layer with what adapters change of it."""
+    attention, feed = layer.self_attn, layer.mlp
+    return replace(
+        own,
+        qkv=_changed(own.qkv, (attention.q_proj, attention.k_proj, attention.v_proj)),
+        out=_changed(own.out, (attention.o_proj,)),
+        gate_up=_changed(own.gate_up, (feed.gate_proj, feed.up_proj)),
+        down=_changed(own.down, (feed.down_proj,)),
+    )
+
+
+def _changed(own: Tensor, linears: Sequence[Any]) -> Tensor:
+    """The matrices of linear layers, one below the other, as they apply now: the base's own where
+    no adapter is on them."""
+    if not any(isinstance(linear, LoraLayer) for linear in linears):
+        return own
+    return torch.cat([_effective(linear) for linear in linears])
 
 
 def _effective(linear: Any) -> Tensor:
