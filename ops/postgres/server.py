@@ -23,6 +23,8 @@ from uuid import uuid4
 
 import psycopg
 
+from ops.processes import is_alive
+
 READY_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
 INSTALLED: Final = Path("/usr/lib/postgresql")
@@ -108,7 +110,7 @@ class Postgres:
         self._process.wait(STOP_SECONDS)
         # A child may outlive its parent by a moment and would refuse the next start.
         deadline = time.monotonic() + STOP_SECONDS
-        while any(_alive(pid) for pid in pids[1:]) and time.monotonic() < deadline:
+        while any(is_alive(pid) for pid in pids[1:]) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._process = None
 
@@ -253,14 +255,6 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def _free_port() -> int:

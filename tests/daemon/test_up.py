@@ -14,6 +14,7 @@ import pytest
 
 from daemon.settings import Agent, ConfigurationError, Engine, Settings, Upstream
 from daemon.up import NotReady, Program, RoleEnded, Supervisor, programs
+from ops.processes import is_alive
 
 pytestmark = pytest.mark.processes
 
@@ -41,17 +42,6 @@ def started(notes: Path, name: str) -> list[int]:
 def stopped(notes: Path) -> list[str]:
     """The roles that stopped as they should, in order."""
     return [who for what, who, _ in lines(notes) if what == "stopped"]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process that is not ours runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    # Nobody may have waited for it yet.
-    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.engine.vllm import Vllm, VllmFailed
+from ops.processes import is_alive
 
 PROGRAM = """
 import sys
@@ -45,11 +46,6 @@ def pids(folder: Path) -> list[int]:
     return [int(word) for word in file.read_text().split()] if file.exists() else []
 
 
-def runs(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def until(true: Callable[[], bool]) -> None:
     """The test's time limit ends it otherwise."""
     while not true():
@@ -57,7 +53,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def gone(folder: Path) -> bool:
-    return not any(runs(pid) for pid in pids(folder))
+    return not any(is_alive(pid) for pid in pids(folder))
 
 
 @pytest.mark.faults
