@@ -88,9 +88,23 @@ def _adapter(connection: Connection, name: str) -> Node | None:
         return None
     because = [_job(connection, row.job)] if row.job is not None else [_pushed(row)]
     return Node(
-        name, "adapter", _line(row.state, _trained_for(row), _gate(row.gate), row.reason),
+        name, "adapter",
+        _line(
+            row.state, *_answered(connection, name), _trained_for(row), _gate(row.gate), row.reason
+        ),
         tuple(one for one in because if one is not None),
     )  # fmt: skip
+
+
+def _answered(connection: Connection, adapter: str) -> list[str]:
+    """Which agents it answers now, with which part of their sessions."""
+    routes = Route.table()
+    return [
+        f"answers {row.alias} now, {part['share']:.0%}"
+        for row in connection.execute(select(routes).order_by(routes.c.alias))
+        for part in json.loads(row.shares)
+        if part["adapter"] == adapter
+    ]
 
 
 def _pushed(row: Row[Any]) -> Node:

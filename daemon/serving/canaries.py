@@ -216,7 +216,10 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
     """The route with the canary on `share`, or without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
-    numbers = f"{guard.pairs} pairs, {guard.against:.3g} against, {guard.towards:.3g} for it"
+    numbers = (
+        f"{guard.pairs} pairs of judged sessions, evidence {guard.against:.3g} that it is worse, "
+        f"{guard.towards:.3g} that it is not; {ENOUGH:g} decides"
+    )
     return RouteChanged(
         alias=route.alias,
         base=standing.base,

@@ -69,7 +69,9 @@ def test_a_route_is_explained_down_to_its_rollouts(promoted: Leading) -> None:
     ]  # fmt: skip
     assert found.said.startswith("promoted: better 100%")
     adapter = found.because[0]
-    assert adapter.said.startswith("promoted; for cancel; gate PROMOTE over 64 tasks")
+    assert adapter.said.startswith(
+        "promoted; answers agent now, 100%; for cancel; gate PROMOTE over 64 tasks"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,7 @@ def test_a_route_after_a_rollback_names_the_adapter_that_was_taken_out(promoted:
     assert [(one.node, one.said.split(";")[0]) for one in found.because] == [
         ("better", "rolled_back")
     ]
+    assert "answers" not in found.because[0].said
 
 
 def test_an_adapter_is_explained_by_what_it_won_and_by_what_it_went_on_from(
