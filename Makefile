@@ -72,6 +72,7 @@ bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving
 	$(BIN)/python -m ops.bench.gateway
 	$(BIN)/python -m ops.bench.gateway.watched
 	$(BIN)/python -m ops.bench.engine
+	$(BIN)/python -m ops.bench.footprint
 	$(BIN)/python -m ops.bench.gate
 	$(BIN)/python -m ops.bench.serving
 	$(BIN)/python -m ops.bench.step

@@ -60,7 +60,7 @@ def main() -> None:
     tasks = list(islice(Shop().mixture(dict.fromkeys(PLAIN, 1.0), seed=1), options.episodes))
     with ExitStack() as stack:
         sides = {"in_process": _in_process(options.checkpoint, options.concurrency)}
-        served = stack.enter_context(_embedded(options.checkpoint, options.concurrency))
+        served, _ = stack.enter_context(embedded(options.checkpoint, options.concurrency, LENGTH))
         sides["embedded"] = _over_http(served, options.concurrency)
         if not options.without_vllm:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -113,16 +113,18 @@ def _in_process(checkpoint: Path, concurrency: int) -> Side:
 
 
 @contextmanager
-def _embedded(checkpoint: Path, concurrency: int) -> Iterator[str]:
-    """The server's base URL; it listens before it says so."""
+def embedded(checkpoint: Path, slots: int, length: int | None) -> Iterator[tuple[str, int]]:
+    """The server's base URL and its process; it listens before it says so. `length` None: as many
+    tokens as it takes by itself."""
     command = [sys.executable, "-m", "daemon.engine", "--model", str(checkpoint), "--name", NAME]
-    command += ["--port", "0", "--slots", str(concurrency), "--length", str(LENGTH)]
+    command += ["--port", "0", "--slots", str(slots)]
+    command += [] if length is None else ["--length", str(length)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "http://" in line)
         url = next(word for word in line.replace(",", " ").split() if word.startswith("http://"))
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(30)

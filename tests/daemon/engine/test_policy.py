@@ -1,5 +1,6 @@
 """The engine's forward gives the model's own numbers, with and without adapters."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,11 +17,11 @@ from tests.daemon.engine.random_model import KINDS, random_model
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def adapted(model: Any, seed: int = 5) -> Any:
+def adapted(model: Any, seed: int = 5, targets: Sequence[str] = TARGETS) -> Any:
     """A model under an adapter of random weights."""
     torch.manual_seed(seed)
     settings = LoraConfig(
-        r=4, target_modules=TARGETS, task_type="CAUSAL_LM", init_lora_weights=False
+        r=4, target_modules=list(targets), task_type="CAUSAL_LM", init_lora_weights=False
     )
     return get_peft_model(model, settings).eval()
 
@@ -103,6 +104,18 @@ def test_an_adapter_directory_makes_a_policy_and_leaves_the_base(tmp_path: Path)
     assert better.name == "better"
     twice = base.adapted(tmp_path / "adapter", "again")
     torch.testing.assert_close(twice.weights.layers[0].qkv, better.weights.layers[0].qkv)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_an_adapter_takes_memory_for_what_it_changes(tmp_path: Path) -> None:
+    random_model().save_pretrained(tmp_path / "base")
+    adapted(random_model(), targets=["v_proj"]).save_pretrained(tmp_path / "adapter")
+    base = Policy.load(tmp_path / "base", "base")
+    better = base.adapted(tmp_path / "adapter", "better")
+    assert better.weights.embedding is base.weights.embedding
+    for own, layer in zip(better.weights.layers, base.weights.layers, strict=True):
+        assert own.down is layer.down
+        assert not torch.equal(own.qkv, layer.qkv)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
