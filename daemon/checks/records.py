@@ -4,13 +4,17 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from daemon.checks.finding import Finding
-from events.streams import STREAMS
+from events.envelope import from_headers
+from events.streams import ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:
     from daemon.app import App
 
 QUICK_BYTES: Final = 256 << 20
 """A log up to this size is read whole; of a larger one only the newest events."""
+
+_NEWEST: Final = 100
+"""Events of a partition that are looked at for keys."""
 
 WAITING_SECONDS: Final = 300.0
 """So long an event may wait for the fold or for Kafka; the alerts say the same."""
@@ -77,20 +81,40 @@ def fold(app: "App") -> Finding:
 
 
 def keys(app: "App") -> Finding:
-    """The key store answers, and holds no key of a person who was erased."""
+    """The key store answers, holds the keys of whoever spoke last, and none of a person who was
+    erased."""
     from consumers.erasures import erased_keys
 
     alone = app.settings.privacy.keys_url is None
-    if alone and not (app.settings.home / "keys.db").exists():
-        return True, "keys.db will be made when a person is named"
-    ids = app.keys.ids()
+    missing = alone and not (app.settings.home / "keys.db").exists()
+    ids = frozenset() if missing else app.keys.ids()
+    sealed = _sealed_last(app)
     with app.reading() as connection:
-        back = ids & erased_keys(connection)
-    if back:
+        erased = erased_keys(connection)
+    if lost := sealed - ids - erased:
+        return False, (
+            f"{len(lost):,} keys of what was said last are not there, {min(lost)} for one; restore "
+            "the key store from its backup (docs/privacy.md), or set privacy.keys_url"
+        )
+    if back := ids & erased:
         said = f"{len(back):,} keys of persons who were erased came back with a copy"
         return False, f"{said}; kintsugi work --once destroys them"
+    if missing:
+        return True, "keys.db will be made when a person is named"
     where = "in this home, for this machine alone" if alone else "in privacy.keys_url"
     return True, f"{len(ids):,} keys, {where}"
+
+
+def _sealed_last(app: "App") -> frozenset[str]:
+    """The keys that the newest events of each partition need."""
+    if not app.on_kafka and not (app.settings.home / "log.db").exists():
+        return frozenset()
+    log, found = app.readable_log, set[str | None]()
+    bounds = zip(log.start(ROLLOUTS.name), log.end(ROLLOUTS.name), strict=True)
+    for partition, (start, end) in enumerate(bounds):
+        newest = log.read(ROLLOUTS.name, partition, max(start, end - _NEWEST), _NEWEST)
+        found |= {from_headers(record.headers).keyid for record in newest}
+    return frozenset(keyid for keyid in found if keyid is not None)
 
 
 def dead_letters(app: "App") -> Finding:

@@ -12,6 +12,7 @@ import pytest
 from consumers.database import sqlite_url
 from daemon.app import App
 from daemon.broker import ship
+from daemon.checks.records import keys as examined_keys
 from daemon.settings import load
 from events.blobs import BlobStore
 from events.bodies import Bodies
@@ -160,6 +161,21 @@ def test_an_erasure_after_a_trim_says_what_it_did_not_count(
     done = kintsugi("erase", "--person", "rosa", "--yes")
     assert (done.code, "were trimmed from the log" in done.err) == (0, True)
     assert len(keys_of(talked)) == 1
+
+
+def test_keys_that_are_lost_are_found_before_somebody_reads(
+    talked: Path, kintsugi: Kintsugi
+) -> None:
+    with App(load()) as app:
+        assert examined_keys(app)[0]
+    (talked / "keys.db").rename(talked / "elsewhere.db")
+    with App(load()) as app:
+        ok, detail = examined_keys(app)
+    assert (ok, detail.startswith("2 keys of what was said last are not there")) == (False, True)
+    (talked / "elsewhere.db").rename(talked / "keys.db")
+    assert kintsugi("erase", "--person", "rosa", "--yes").code == 0
+    with App(load()) as app:
+        assert examined_keys(app) == (True, "1 keys, in this home, for this machine alone")
 
 
 def test_a_session_of_an_erased_person_becomes_a_rollout_without_words(
