@@ -63,6 +63,7 @@ def test_it_goes_on_after_a_kill_and_reports_what_came_of_it(tmp_path: Path) -> 
     assert report["gate"]["decision"] in ("PROMOTE", "REJECT")
     assert report["adapter"] in (tmp_path / "demo-report.html").read_text()
     assert "Why this adapter" in done.stdout
+    assert ("Nothing was promoted" in done.stdout) == (done.returncode == 3)
 
     with App(Settings(home=tmp_path / "home")) as app, app.reading() as connection:
         (cycle,) = learning.cycles(connection)
