@@ -3,9 +3,9 @@
     python -m ops.faults.gateway_broker_down --count 600
 
 `kintsugi gateway` and `kintsugi ship` on one home, calls at a rate that makes 100 events a second.
-Passes when every call was answered and acknowledged all the time, the gateway's memory stayed
-within 128 MB of what it was, the backlog is on the broker within 2 minutes of its return, and what
-a fold accepts from it is the spool, in order.
+Passes when every call was answered and acknowledged all the time, at half the rate of before or
+more, the gateway's memory stayed within 128 MB of what it was, the backlog is on the broker within
+2 minutes of its return, and what a fold accepts from it is the spool, in order.
 """
 
 import sys
@@ -27,6 +27,8 @@ CLIENTS: Final = 10
 DRAIN_SECONDS: Final = 120
 GROWTH_BYTES: Final = 128 << 20
 """Half of it is what the gateway may remember of sessions."""
+BEFORE_SECONDS: Final = 10
+"""For so long it is seen what this machine records of that rate with the broker there."""
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -48,10 +50,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         with stage.talking(CLIENTS, seed, **options), _Memory(stage.gateway) as memory:
             _wait_until_shipped(spool, 1, DRAIN_SECONDS)
             stage.wait_for(EVENTS_PER_SECOND)
-            before, first = memory.now(), sum(spool.end("rollouts"))
+            usual = _recorded_in(spool, BEFORE_SECONDS) / BEFORE_SECONDS
+            before = memory.now()
             broker.stop()
-            time.sleep(count)
-            recorded = sum(spool.end("rollouts")) - first
+            recorded = _recorded_in(spool, count)
             backlog = waiting(spool)
             broker.start()
             drain_seconds = drained(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
@@ -64,6 +66,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         same = compared(spool, kafka)
     figures = {
         "recorded": recorded,
+        "share_of_the_usual_rate": round(recorded / (usual * count), 2),
         "backlog": backlog,
         "refused": refused,
         "drain_seconds": round(drain_seconds, 1),
@@ -71,7 +74,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         "resident_most_bytes": memory.most,
         "first_difference": same.first_difference,
     }
-    kept_up = recorded >= 0.9 * EVENTS_PER_SECOND * count
+    kept_up = recorded >= 0.5 * usual * count
     calm = memory.most - before < GROWTH_BYTES and drain_seconds < DRAIN_SECONDS
     passed = found.sound and same.equal and not refused and kept_up and calm
     return {**found.report(), **figures, "passed": passed}
@@ -103,6 +106,13 @@ class _Memory:
     def _watch(self) -> None:
         while not self._stop.wait(1):
             self.now()
+
+
+def _recorded_in(spool: SqliteLog, seconds: float) -> int:
+    """Events that the next so many seconds add."""
+    first = sum(spool.end("rollouts"))
+    time.sleep(seconds)
+    return sum(spool.end("rollouts")) - first
 
 
 def _wait_until_shipped(spool: SqliteLog, least: int, patience: float) -> None:

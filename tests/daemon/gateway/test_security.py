@@ -419,8 +419,11 @@ def test_many_who_never_finish_hold_nobody_else_up(program: Program) -> None:
         answer = httpx2.post(f"{program.url}/v1/chat/completions", json=CHAT, timeout=60)
         assert answer.status_code == 200
         for connection in slow:
-            while connection.recv(4096):
-                pass
+            # On a busy machine its patience may end before it has read what was sent: then the
+            # system ends the connection.
+            with suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
     finally:
         for connection in slow:
             connection.close()
