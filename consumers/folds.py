@@ -74,7 +74,7 @@ Fold = Callable[[Folding, Any, Batch], None]
 
 
 def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
-    """A rollout, labelled; and the task it attempted."""
+    """A rollout, labelled; the calls that it is of, and the task it attempted."""
     task = data.task
     found = labelled_event(folding.event, data)
     labels = found.labels
@@ -106,6 +106,17 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
             **folding.pointer(),
         },
     )
+    for call in (*data.calls, *data.forks):
+        batch.stage(
+            Call,
+            {
+                "call": call,
+                "session": data.session,
+                "rollout": data.rollout,
+                "partition": folding.record.partition,
+                "event_source": folding.record.source,
+            },
+        )
     if task is not None:
         # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
         order = f"1|{folding.time or ''}|{data.rollout}"

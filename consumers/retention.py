@@ -2,13 +2,13 @@
 
     needed_from(connection, partition, before)    the first of them before an offset
 
-A session that did not end, whose rollout is not there yet, or that went on after the offset: its
+Those of a session with loose calls, which no rollout names yet, or that went on after the offset: a
 rollout is made from the events of its calls. Not covered: transcripts that a person looks at.
 """
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, case, func, select
 
-from consumers.tables import Call, Rollout, SessionEnd
+from consumers.tables import Call
 
 
 def needed_from(connection: Connection, partition: int, before: int) -> int:
@@ -21,24 +21,17 @@ def needed_from(connection: Connection, partition: int, before: int) -> int:
             calls.session,
             func.min(calls.started_offset).label("first"),
             func.max(func.coalesce(calls.ended_offset, calls.started_offset)).label("last"),
-            func.max(func.coalesce(calls.ended, calls.started)).label("time"),
+            func.max(case((Call.loose(), 1), else_=0)).label("loose"),
         )
         .where(calls.partition == partition)
         .group_by(calls.session)
         .subquery()
     )
-    ends, rollouts = SessionEnd.table().c, Rollout.table().c
-    done = (
-        select(ends.session_end)
-        .join(Rollout.table(), rollouts.rollout == ends.rollout)
-        .where(ends.session == session.c.session, ends.time >= session.c.time)
-        .exists()
-    )
     query = select(func.min(session.c.first))
     while True:
         # What is kept for one session may be where another one went on.
-        goes_on = session.c.last >= before
-        found = connection.execute(query.where(session.c.first < before, goes_on | ~done)).scalar()
+        kept = (session.c.last >= before) | (session.c.loose == 1)
+        found = connection.execute(query.where(session.c.first < before, kept)).scalar()
         if found is None:
             return before
         before = int(found)

@@ -1,8 +1,9 @@
 """What makes a cycle of an agent due, and what holds it back: numbers for the scheduler.
 
 Counted in SQL over the agent's own traffic, within one `database.reading`, which is one moment of
-the tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: what follows from
-the numbers and the clock (daemon/scheduler.py).
+the tables. It is asked with every tick, so it reads what no cycle has read out of indexes, and of
+what one has read nothing. Times are texts as the events say them (RFC 3339, UTC). Not covered: what
+follows from the numbers and the clock (daemon/scheduler.py).
 """
 
 import json
@@ -11,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from math import fsum
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, false, func, or_, select
+from sqlalchemy import Connection, and_, false, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from consumers.agents import first_seen
@@ -150,27 +151,30 @@ def _unread(connection: Connection, alias: str, base: str) -> dict[str, int]:
     table, done = Rollout.table().c, LearningCycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
-    unread = table.round.is_(None) | (table.round > (-1 if last is None else last))
-    return _counted(connection, alias, base, unread)
+    # Apart, for joined by OR a database reads every rollout of the agent.
+    since = table.round > (-1 if last is None else last)
+    return _counted(connection, alias, base, table.round.is_(None), since)
 
 
 def _counted(
-    connection: Connection, alias: str, base: str, condition: ColumnElement[bool]
+    connection: Connection, alias: str, base: str, *conditions: ColumnElement[bool]
 ) -> dict[str, int]:
-    """Rollouts of the agent's own traffic for which a condition holds."""
+    """Rollouts of the agent's own traffic for which one of these conditions holds; no two hold for
+    the same rollout."""
     table = Rollout.table().c
-    unread = (
-        table.alias == alias,
-        table.base == base,
-        table.purpose.in_(LIVE_PURPOSES),
-        condition,
-    )
-    failed = table.success.is_not(None) & table.category.is_not(None)
-    kinds = select(table.policy, table.trace_key).where(*unread, failed).distinct().subquery()
+    own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))
     counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
-    row = connection.execute(counted.where(*unread)).one()
-    count = connection.execute(select(func.count()).select_from(kinds)).scalar_one()
-    return {"rollouts": row.rollouts, "judged": row.judged, "failed": count}
+    each = [connection.execute(counted.where(*own, one)).one() for one in conditions]
+    # Only what somebody judged has a category.
+    failed = (*own, table.category.is_not(None))
+    kind = select(table.policy, table.trace_key)
+    kinds = union_all(*(kind.where(*failed, one) for one in conditions)).subquery()
+    different = select(kinds).distinct().subquery()
+    return {
+        "rollouts": sum(row.rollouts for row in each),
+        "judged": sum(row.judged for row in each),
+        "failed": connection.execute(select(func.count()).select_from(different)).scalar_one(),
+    }
 
 
 def _priority(connection: Connection, alias: str, base: str) -> float:

@@ -18,12 +18,13 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
+from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0007"
+REVISION: Final = "0009"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -98,6 +99,10 @@ class Rollout(Projected, table=True):
     __table_args__ = (
         Index("ix_rollouts_round", "round", "alias", "base"),
         Index("ix_rollouts_agent", "alias", "base", "purpose", "time"),
+        Index("ix_rollouts_counted", "alias", "base", "purpose", "round", "success"),
+        Index("ix_rollouts_failures", "alias", "base", "purpose", "round", "policy", "trace_key",
+              sqlite_where=text("category IS NOT NULL"),
+              postgresql_where=text("category IS NOT NULL")),
         Index("ix_rollouts_unread", "partition", "event_source", "sequence",
               sqlite_where=text("round IS NULL"), postgresql_where=text("round IS NULL")),
         Index("ix_rollouts_session", "session",
@@ -151,14 +156,16 @@ class Rollout(Projected, table=True):
 
 
 class Call(Projected, table=True):
-    """One request to the model: filled by its start, then by its end."""
+    """One request to the model: filled by its start, by its end, and by its rollout."""
 
     __tablename__ = "calls"
     __table_args__ = (
         Index("ix_calls_session", "session"),
         Index("ix_calls_alias", "alias", "started"),
         Index("ix_calls_started", "partition", "event_source", "started_sequence"),
-    )
+        Index("ix_calls_loose", "session",
+              sqlite_where=text("rollout IS NULL"), postgresql_where=text("rollout IS NULL")),
+    )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FILL
 
     call: str = _key()
@@ -191,12 +198,21 @@ class Call(Projected, table=True):
     error: str | None = _string()
     status: int | None = _integer()
     ended: str | None = _string()
+    rollout: str | None = _string()
+    """That names it; null while its session is open, and until that has become one."""
     partition: int = _pointer()
     event_source: str = _pointer(STRING)
     started_sequence: int | None = _pointer()
     ended_sequence: int | None = _pointer()
     started_offset: int | None = _offset()
     ended_offset: int | None = _offset()
+
+    @classmethod
+    def loose(cls) -> ColumnElement[bool]:
+        """Whether a call is to be in a rollout and is in none yet. One of which only the end was
+        recorded will be in none."""
+        columns = cls.table().c
+        return columns.rollout.is_(None) & columns.started.is_not(None)
 
 
 class SessionEnd(Projected, table=True):

@@ -7,10 +7,14 @@ before; the other calls are its forks. It names its calls and repeats no tokens.
 A session that names a task of an environment that is known here is graded by replay, as an
 evaluation is; any other has no verdict. What was posted as feedback is none.
 
+Sought are loose calls, which no rollout names yet: a look costs what is open, whatever was closed
+before it, and a call that comes late is not left behind. It is in the rollout of the first end at
+or after it that has none; where all have one, the session ends once more.
+
 Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
-work once. The rollout of a person's session is sealed as its calls are, with its labels in the
-head; one whose person was erased says that there was a rollout, and nothing else. Not covered: a
-session whose events were trimmed from the log.
+work once, and no call is in two rollouts. The rollout of a person's session is sealed as its calls
+are, with its labels in the head; one whose person was erased says that there was a rollout, and
+nothing else. Not covered: a session whose events were trimmed from the log.
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Exists, Row, func, select
 
 from consumers.labelling import labelled
 from consumers.tables import Call, Rollout, SessionEnd
@@ -88,14 +92,14 @@ def close_sessions(app: "App", now: datetime) -> Closed:
 
 
 def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
-    """Sessions whose last call lies before a moment and that did not end since, with the time of
-    that call."""
+    """Sessions whose last loose call lies before a moment and that are not about to be made into a
+    rollout, with the time of that call."""
     calls, ends = Call.table().c, SessionEnd.table().c
-    last = func.max(func.coalesce(calls.ended, calls.started))
-    lasts = select(calls.session, last.label("last")).group_by(calls.session).subquery()
+    last = func.max(func.coalesce(calls.ended, calls.started)).label("last")
+    lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
     ended = (
         select(ends.session_end)
-        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last)
+        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last, ~_is_done())
         .exists()
     )
     query = select(lasts.c.session, lasts.c.last).where(lasts.c.last < timestamp(before), ~ended)
@@ -117,36 +121,44 @@ def _idle_end(app: "App", session: str, last: str, now: datetime) -> Entry:
 def _rollouts(app: "App") -> list[Entry]:
     """The rollouts of sessions that ended, oldest first; some of them."""
     with app.reading() as connection:
-        ends = _pending(connection)
-        return [_rollout(app, connection, end) for end in ends]
+        first: dict[str, Row[Any]] = {}
+        for end in _pending(connection):
+            # A later end of the session has what the earlier one leaves.
+            first.setdefault(end.session, end)
+        return [_rollout(app, connection, end) for end in first.values()]
 
 
 def _pending(connection: "Connection") -> Sequence[Row[Any]]:
-    """Ends with calls and without a rollout, each with the time of the end before it."""
-    ends, rollouts, calls = SessionEnd.table().c, Rollout.table().c, Call.table().c
+    """Ends with loose calls and without a rollout, each with the time of the end before it."""
+    ends, calls = SessionEnd.table().c, Call.table().c
     earlier = SessionEnd.table().alias("earlier")
     since = func.coalesce(
         select(func.max(earlier.c.time))
         .where(earlier.c.session == ends.session, earlier.c.time < ends.time)
-        # Said here: inside of `has_calls` it would be found only one level up.
-        .correlate(SessionEnd.table())
         .scalar_subquery(),
         "",
     )
     has_calls = (
         select(calls.call)
-        .where(calls.session == ends.session, calls.started > since, calls.started <= ends.time)
+        .where(calls.session == ends.session, Call.loose(), calls.started <= ends.time)
         .exists()
     )
-    done = select(rollouts.rollout).where(rollouts.rollout == ends.rollout).exists()
-    query = select(SessionEnd.table(), since.label("since")).where(~done, has_calls)
+    # Said beside it, for it is what the ends are found by.
+    of_loose = ends.session.in_(select(calls.session).where(Call.loose()))
+    query = select(SessionEnd.table(), since.label("since")).where(of_loose, has_calls, ~_is_done())
     return connection.execute(query.order_by(ends.time, ends.session_end).limit(_AT_ONCE)).all()
+
+
+def _is_done() -> Exists:
+    """Whether an end has its rollout."""
+    rollouts = Rollout.table().c
+    return select(rollouts.rollout).where(rollouts.rollout == SessionEnd.table().c.rollout).exists()
 
 
 def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     calls = Call.table().c
     query = select(Call.table()).where(
-        calls.session == end.session, calls.started > end.since, calls.started <= end.time
+        calls.session == end.session, Call.loose(), calls.started <= end.time
     )
     rows = connection.execute(query.order_by(calls.started, calls.call)).all()
     history = History(app, connection)

@@ -234,7 +234,7 @@ class SessionEnded(EventData):
     """A conversation is over: what was said in it can become a rollout.
 
     Says nothing of its calls, which are known by their own events. A session that goes on
-    afterwards may end again; each end closes what came since the one before.
+    afterwards may end again; each end closes the calls that are in no rollout yet.
     """
 
     TYPE: ClassVar[str] = "SessionEnded"

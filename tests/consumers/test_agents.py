@@ -1,10 +1,9 @@
 """On which base an agent runs: who answered its newest rollout."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select
+from sqlalchemy import Engine, select
 
 from consumers import agents, database
 from consumers.tables import Rollout
@@ -14,6 +13,7 @@ from events.memory import MemoryLog
 from migrations.upgrade import upgrade
 from tests.consumers.cycling import Leading
 from tests.consumers.folding import fold
+from tests.consumers.plans import plans_of
 from tests.consumers.test_rounds import failure
 
 
@@ -85,7 +85,7 @@ def test_what_every_tick_asks_reads_the_index_and_no_more_of_a_longer_history(
         log.append([failure(f"r{n}", second=n, base="ab"[n % 2]) for n in range(count)])
         fold(log, engine)
         with database.reading(engine) as connection:
-            plans = _plans(connection)
+            plans = plans_of(connection)
             assert agents.present(connection) == [Pair("agent", "b")]
             assert agents.newest_rollouts(connection).keys() == {"agent"}
             assert agents.first_seen(connection, "agent", "a") is not None
@@ -93,16 +93,5 @@ def test_what_every_tick_asks_reads_the_index_and_no_more_of_a_longer_history(
         engine.dispose()
     assert asked[0] == asked[1]
     assert asked[0]
-    assert all("INDEX ix_rollouts_agent" in plan for plan in asked[0])
-
-
-def _plans(connection: Connection) -> list[str]:
-    """How SQLite looks for the answer to each statement from now on."""
-    plans: list[str] = []
-
-    def explain(of: Connection, cursor: Any, statement: str, given: Any, *_: Any) -> None:
-        found = of.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", given)
-        plans.append("; ".join(row[3] for row in found))
-
-    event.listen(connection, "before_cursor_execute", explain)
-    return plans
+    by_agent = ("INDEX ix_rollouts_agent", "INDEX ix_rollouts_counted")
+    assert all(any(index in plan for index in by_agent) for plan in asked[0])

@@ -2,20 +2,23 @@
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 
-from consumers import reads
+from consumers import database, reads
 from consumers.scheduling import CYCLE_START, Scheduling, job_seconds, scheduling
 from consumers.tables import Job
 from events.envelope import derived_id, parse_timestamp, timestamp
 from events.learning import PatternsDiagnosed
 from events.log import Entry
 from events.serving import OperatorActed
+from migrations.upgrade import upgrade
 from tests.consumers.cycling import Leading, cycle_id, diagnosed, job_over, over, requested, started
 from tests.consumers.folding import at, fold, folded_position
+from tests.consumers.plans import plans_of
 from tests.consumers.test_rounds import failure, said, success
 
 
@@ -77,6 +80,28 @@ def test_what_no_cycle_has_read_is_counted_whoever_closed_rounds(leading: Leadin
     leading.log.append(traffic("two"))
     found = seen(leading)
     assert (found.rollouts, found.judged, found.failed) == (5, 4, 2)
+
+
+def test_of_what_a_cycle_has_read_nothing_is_read_again(tmp_path: Path) -> None:
+    """Each count begins at what is in no round, or behind the last round that was read; the age of
+    the agent is the first entry of another index."""
+    engine = database.open_database(database.sqlite_url(tmp_path / "tables.db"))
+    upgrade(engine)
+    with database.reading(engine) as connection:
+        plans = plans_of(connection)
+        scheduling(connection, "agent", "base", at(0))
+    counts = [
+        step
+        for plan in plans
+        for step in plan.split("; ")
+        if " rollouts " in step and "ix_rollouts_agent" not in step
+    ]
+    own = "(alias=? AND base=? AND purpose=? AND round"
+    assert [(step.split(" INDEX ")[1]) for step in counts] == [
+        f"ix_rollouts_counted {own}=?)", f"ix_rollouts_counted {own}>?)",
+        f"ix_rollouts_failures {own}=?)", f"ix_rollouts_failures {own}>?)",
+    ]  # fmt: skip
+    engine.dispose()
 
 
 def test_no_other_agent_no_other_base_and_no_rollout_of_the_daemon_counts(leading: Leading) -> None:

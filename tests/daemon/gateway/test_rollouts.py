@@ -103,9 +103,14 @@ def test_an_idle_session_ends_by_an_event_and_may_go_on(
         ask(front, first)
         with App(load()) as app:
             # Of the clock of the decision above, this call is older than it.
-            assert close_sessions(app, later + timedelta(hours=1)).ended == 0
+            done = close_sessions(app, later + timedelta(hours=1))
+            assert (done.ended, done.rollouts) == (1, 1), "what came late is not left behind"
+            assert close_sessions(app, later + timedelta(hours=2)).ended == 0
         assert [call.parent is None for call in front.started()] == [True, False]
-    assert len(shown(kintsugi)) == 1
+    talks = [[message["content"] for message in one["messages"]] for one in shown(kintsugi)]
+    assert sorted(len(talk) for talk in talks) == [2, 4]
+    assert all(talk[0] == "One" for talk in talks)
+    assert kintsugi("rebuild", "--json").json["equal"] is True
 
 
 def test_a_task_of_a_trusted_client_is_graded_by_replay(
