@@ -48,9 +48,10 @@ test: components $(LEARNER) ## All tests but the long ones, against a real Kafka
 	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
 	    --durations 12 $(PYTEST)
 
-long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm, MLflow.
+long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm, MLflow, a Collector.
 	$(BIN)/python -m ops.helm.programs
 	$(BIN)/python -m ops.mlflow.server
+	$(BIN)/python -m ops.collector.server
 	$(SHARED_OUT) -m long --durations 12 $(PYTEST)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.

@@ -15,12 +15,13 @@ _LOOK_SECONDS: Final = 0.1
 _LAST_WORDS: Final = 2000
 
 
-def answers(process: "subprocess.Popen[Any]", url: str, seconds: float) -> bool:
-    """Wait until a GET of the URL is well; False when the process ended or the time is up."""
+def answers(process: "subprocess.Popen[Any]", url: str, seconds: float, status: int = 200) -> bool:
+    """Wait until a GET of the URL has this status; False when the process ended or the time is
+    up."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx2.get(url, timeout=5, trust_env=False).is_success:
+            if httpx2.get(url, timeout=5, trust_env=False).status_code == status:
                 return True
         except httpx2.HTTPError:
             pass  # it does not listen yet

@@ -17,7 +17,8 @@ from daemon.cli.root import app
 from daemon.metrics.exposition import ROLES, port_of
 from daemon.settings import Settings, load
 from ops.demo.place import ROOT
-from ops.helm.programs import ProgramMissing, program
+from ops.golang import ProgramMissing
+from ops.helm.programs import checker
 from tests.conftest import missing
 
 CHART = ROOT / "ops" / "helm" / "kintsugi"
@@ -37,7 +38,7 @@ Manifests = list[dict[str, Any]]
 
 def found(name: str) -> str:
     try:
-        return str(program(name))
+        return str(checker(name))
     except ProgramMissing as error:
         missing(str(error))
         raise

@@ -1,0 +1,1 @@
+"""The OpenTelemetry Collector, which the tests send spans to and get spans from."""

@@ -1,0 +1,65 @@
+"""Programs in Go that tests need, built from the Go module proxy where they are not on PATH.
+
+    place = program("helm", "v3.19.4", lambda folder: install(MODULE, folder))
+
+What was built is kept in .local/go, in a folder named after the version: another version is
+another folder.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parents[1] / ".local" / "go"
+BUILD_SECONDS: Final = 1800
+_GO: Final = "/usr/local/go/bin"
+"""Where Go's own archive puts it, which is on the PATH of nobody by itself."""
+
+
+class ProgramMissing(Exception):
+    """A program is not there and cannot be built; the text names the remedy."""
+
+
+def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
+    """Where a program is; `build` puts it into the folder it is given if it is nowhere yet, by one
+    process at a time. Raises ProgramMissing."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    place = folder / version / name
+    if place.exists():
+        return place
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            build(place.parent)
+    return place
+
+
+def install(module: str, folder: Path) -> None:
+    """Build the program of a module, `path@version`, into a folder. Raises ProgramMissing."""
+    step(["go", "install", module], folder, GOBIN=str(folder))
+
+
+def step(command: list[str], folder: Path, **variables: str) -> None:
+    """Run a step of a build in the folder of what is built. Raises ProgramMissing."""
+    path = f"{os.environ.get('PATH', '')}:{_GO}"
+    if shutil.which("go", path=path) is None:
+        raise ProgramMissing(
+            f"{command[-1]} is to be built, and Go is not on PATH; install it (https://go.dev)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        command, env=os.environ | {"PATH": path} | variables, cwd=folder, capture_output=True,
+        text=True, timeout=BUILD_SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise ProgramMissing(
+            f"{' '.join(command)} failed (exit {done.returncode}); put what it builds on PATH, or "
+            f"configure GOPROXY:\n{done.stderr.strip()[-1500:]}"
+        )
