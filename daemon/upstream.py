@@ -170,7 +170,7 @@ async def _version(patient: Patient) -> Finding:
 async def _proof(patient: Patient) -> list[Check]:
     """The gateway's own proof, finding by finding."""
     try:
-        found = await probed(patient.upstream, patient.client)
+        found = await probed(partial(patient.upstream.complete, patient.client))
     except (UpstreamLost, TimeoutError) as error:
         found = f"the engine was lost: {error}; see its log"
     if isinstance(found, str):

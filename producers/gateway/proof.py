@@ -14,15 +14,14 @@ leaves the likeliest first tokens as they are, such as a repetition penalty.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from producers.gateway.wire import Json, encoded
+from producers.gateway.wire import Json
 
-if TYPE_CHECKING:
-    from producers.gateway.connections import HttpClient
-    from producers.gateway.upstreams import Upstream
+Complete = Callable[[Json], Awaitable[tuple[int, bytes]]]
+"""Asks an engine's base model for completions; the status and the body of its answer."""
 
 SECONDS: Final = 120.0
 """For an answer to a probe: an engine's first one may take long."""
@@ -68,11 +67,8 @@ class Probes:
         )
 
 
-async def probed(upstream: "Upstream", client: "HttpClient") -> Probes | str:
-    """The answers to the probes; a sentence where one is refused.
-
-    Raises UpstreamLost, TimeoutError.
-    """
+async def probed(complete: Complete) -> Probes | str:
+    """The answers to the probes; a sentence where one is refused. Raises what `complete` does."""
     asked: tuple[Json, ...] = (
         {"top_k": 1, "temperature": 1.0, "logprobs": 0},
         {"logprobs": 5},
@@ -80,32 +76,28 @@ async def probed(upstream: "Upstream", client: "HttpClient") -> Probes | str:
     )
     answers = []
     for fields in asked:
-        answer = await _choices(upstream, client, fields)
+        answer = await _choices(complete, fields)
         if isinstance(answer, str):
             return answer
         answers.append(answer)
     return Probes(*answers)
 
 
-async def unproven(upstream: "Upstream", client: "HttpClient") -> str | None:
-    """Why an engine's answers cannot be trained on; None when they can.
-
-    Raises UpstreamLost, TimeoutError.
-    """
-    found = await probed(upstream, client)
+async def unproven(complete: Complete) -> str | None:
+    """Why an engine's answers cannot be trained on; None when they can. Raises what `complete`
+    does."""
+    found = await probed(complete)
     return found if isinstance(found, str) else found.unproven()
 
 
-async def _choices(upstream: "Upstream", client: "HttpClient", fields: Json) -> list[Json] | str:
+async def _choices(complete: Complete, fields: Json) -> list[Json] | str:
     """The choices of a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
-    sent = encoded(body | upstream.naming() | fields)
-    async with upstream.request(client, "POST", "/completions", sent, SECONDS) as response:
-        raw = await response.aread()
+    status, raw = await complete(body | fields)
     document = parsed(raw)
     choices = document.get("choices") if isinstance(document, dict) else None
-    if response.status_code != 200 or not isinstance(choices, list):
-        return f"the engine refuses a probe with status {response.status_code}"
+    if status != 200 or not isinstance(choices, list):
+        return f"the engine refuses a probe with status {status}"
     choices = [choice for choice in choices if isinstance(choice, dict)]
     return choices if len(choices) == len(_PROMPTS) else "the engine answers some probes only"
 

@@ -14,13 +14,14 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
 from events.errors import KintsugiError
 from producers.gateway.connections import HttpClient, Lost, Reply
-from producers.gateway.proof import parsed, unproven
-from producers.gateway.wire import DIALECTS, Dialect, Json
+from producers.gateway.proof import SECONDS, parsed, unproven
+from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
@@ -109,6 +110,15 @@ class Upstream:
             self.well = False
             raise UpstreamLost(f"{self.url}: {error}") from error
 
+    async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
+        """Ask its base model for completions; the status and the body of its answer.
+
+        Raises UpstreamLost, TimeoutError.
+        """
+        sent = encoded(self.naming() | body)
+        async with self.request(client, "POST", "/completions", sent, SECONDS) as response:
+            return response.status_code, await response.aread()
+
     async def check(self, client: HttpClient) -> None:
         """Ask what it serves, and for proof where due. Raises UpstreamLost, TimeoutError."""
         await self.look(client)
@@ -170,7 +180,7 @@ class Upstream:
             self.unproven = "the engine is neither vLLM nor the embedded one, so it is not asked"
             return
         try:
-            self.unproven = await unproven(self, client)
+            self.unproven = await unproven(partial(self.complete, client))
         except (UpstreamLost, TimeoutError) as error:
             self.unproven = _NOT_YET
             _logger.warning("%s", error, extra={"action": "upstream_not_proven"})
