@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.app import App
-    from daemon.settings import Agent, Scheduler
+    from daemon.settings import Agent, Scheduler, Settings
     from events.gate import GateReport
 
 _MOST_REASON: Final = 1000
@@ -132,6 +132,8 @@ class Leader:
                 else:
                     next_one = following(view_of(standing(connection, cycle), pair))
             if cycle is None:
+                if facts is None:
+                    return
                 found = decide(facts, self._settings, self._clock())
                 if isinstance(found, Waiting) or begun or done is not None:
                     # What was begun and is not open did not count: somebody else leads.
@@ -152,13 +154,16 @@ class Leader:
     def _settings(self) -> "Scheduler":
         return self._app.settings.scheduler
 
-    def _facts(self, connection: "Connection", pair: Pair) -> Facts:
+    def _facts(self, connection: "Connection", pair: Pair) -> Facts | None:
+        """What the scheduler decides on; None of an agent whose tasks cannot be played."""
+        environment = environment_of(self._app.settings, pair.alias)
+        if environment is None:
+            return None
         found = scheduling(connection, pair.alias, pair.base, self._clock())
-        return facts_of(found, pair, agent_of(self._app, pair.alias))
+        return facts_of(found, pair, environment)
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
         """Of the facts that were decided on: the event names the position they were read at."""
-        assert facts.environment is not None, "without an environment no cycle is due"
         name = derived_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
             cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
@@ -222,12 +227,17 @@ def agent_of(app: "App", alias: str) -> "Agent | None":
     return next((one for one in app.settings.agents if one.alias == alias), None)
 
 
-def facts_of(found: Scheduling, pair: Pair, agent: "Agent | None") -> Facts:
+def environment_of(settings: "Settings", alias: str) -> str | None:
+    """In which the settings say that an agent's tasks are played."""
+    return next((one.environment for one in settings.agents if one.alias == alias), None)
+
+
+def facts_of(found: Scheduling, pair: Pair, environment: str) -> Facts:
     """What the scheduler decides on."""
     return Facts(
         alias=pair.alias,
         base=pair.base,
-        environment=None if agent is None else agent.environment,
+        environment=environment,
         position=found.position,
         number=found.number,
         is_open=found.open_cycle is not None,

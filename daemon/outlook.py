@@ -17,8 +17,8 @@ from consumers.scheduling import scheduling
 from consumers.standing import CycleStanding, standing
 from consumers.tally import Pair
 from daemon.cycle import Ended, following
-from daemon.leader import facts_of, view_of
-from daemon.scheduler import Due, decide
+from daemon.leader import environment_of, facts_of, view_of
+from daemon.scheduler import Due, Waiting, decide, no_environment
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -92,14 +92,17 @@ def entered(held: CycleStanding) -> str | None:
 
 
 def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
-    agent = next((one for one in settings.agents if one.alias == pair.alias), None)
-    facts = facts_of(scheduling(connection, pair.alias, pair.base, now), pair, agent)
-    found = decide(facts, settings.scheduler, now)
+    environment = environment_of(settings, pair.alias)
+    if environment is None:
+        found: Due | Waiting = no_environment(pair.alias)
+    else:
+        counted = scheduling(connection, pair.alias, pair.base, now)
+        found = decide(facts_of(counted, pair, environment), settings.scheduler, now)
     cycle = learning.open_cycle(connection, pair.alias)
     return Outlook(
         alias=pair.alias,
         base=pair.base,
-        environment=facts.environment,
+        environment=environment,
         due=isinstance(found, Due),
         missing=() if isinstance(found, Due) else found.missing,
         cycle=None if cycle is None else cycle.cycle,

@@ -1,6 +1,7 @@
 """When a cycle is due: a pure function of what the tables say and of the time.
 
     decide(facts, settings, now)   Due, or Waiting with what is missing, as sentences
+    no_environment(alias)          the same of an agent whose tasks cannot be played
 
 A cycle is due when one of these is so, and nothing holds it back:
 
@@ -10,13 +11,15 @@ A cycle is due when one of these is so, and nothing holds it back:
     rollouts    the agent has done enough that no cycle has read
     age         the last cycle is long ago
 
-What holds it back: an open cycle of the agent, no executable environment, the cool-down after the
-last cycle, too few new failures to learn from, and the day's budget of job minutes. Hysteresis:
+What holds it back: an open cycle of the agent, the cool-down after the last cycle, too few new
+failures to learn from, and the day's budget of job minutes. An agent without an executable
+environment has no cycles, so nothing is counted for one: what no cycle ever reads grows with all
+that it does. Hysteresis:
 after each cycle in a row that changed nothing the cool-down and the counts that are needed grow by
 `scheduler.backoff`, so that what cannot be learnt is not tried all night; one that was promoted
 sets them back.
 
-Source of the triggers: docs/scheduling.md (after SENTINEL, arXiv 2606.12908, section 3).
+Source of the triggers: SENTINEL, arXiv 2606.12908, section 3; docs/loop.md has ours.
 """
 
 from collections.abc import Iterator
@@ -43,8 +46,8 @@ class Facts:
 
     alias: str
     base: str
-    environment: str | None
-    """None: there is none that tasks could be played in."""
+    environment: str
+    """That its tasks are played in."""
     position: Position
     number: int
     """Of the next cycle."""
@@ -100,13 +103,17 @@ def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | Waiting:
     return Waiting(held) if held else due
 
 
+def no_environment(alias: str) -> Waiting:
+    """What an agent waits for whose tasks cannot be played, whatever it does."""
+    missing = (
+        f"{alias} has no executable environment: its traffic is recorded and diagnosed, and "
+        "nothing is trained; name one in the setting agents"
+    )
+    return Waiting((missing,))
+
+
 def _impossible(facts: Facts, settings: "Scheduler") -> Iterator[str]:
     """What no person can wish away."""
-    if facts.environment is None:
-        yield (
-            f"{facts.alias} has no executable environment: its traffic is recorded and diagnosed, "
-            "and nothing is trained; name one in the setting agents"
-        )
     if facts.is_open:
         yield f"a cycle of {facts.alias} is running"
     if facts.minutes_today >= settings.budget_minutes:

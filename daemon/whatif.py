@@ -30,7 +30,7 @@ from consumers.runner import Runner
 from consumers.scheduling import Unread, unread_since
 from consumers.tally import Pair
 from daemon.past import Lived
-from daemon.scheduler import Due, Facts, Waiting, decide, turning_points
+from daemon.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
 from events.archive import Cut
 from events.envelope import parse_timestamp
 from events.log import EventLog
@@ -176,15 +176,19 @@ class _Walk:
         self.found.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)
+            environment = self._environments.get(pair.alias)
+            if environment is None:
+                self._wait(pair, no_environment(pair.alias))
+                continue
             moment: datetime | None = now
             unread = self._unread(connection, course)
             while moment is not None:
-                facts = self._facts(course, unread, moment)
+                facts = self._facts(course, environment, unread, moment)
                 decided = decide(facts, self._settings, moment)
                 if isinstance(decided, Due):
                     self._begin(connection, course, facts, decided, cut, moment)
                     unread = self._unread(connection, course)
-                    facts = self._facts(course, unread, moment)
+                    facts = self._facts(course, environment, unread, moment)
                 else:
                     self._wait(pair, decided)
                 moment = self._next(course, facts, moment, until)
@@ -201,12 +205,12 @@ class _Walk:
     def _unread(self, connection: Connection, course: _Course) -> Unread:
         return unread_since(connection, *course.pair, course.read, course.decided)
 
-    def _facts(self, course: _Course, unread: Unread, now: datetime) -> Facts:
+    def _facts(self, course: _Course, environment: str, unread: Unread, now: datetime) -> Facts:
         last = course.cycles[-1] if course.cycles else None
         return Facts(
             alias=course.pair.alias,
             base=course.pair.base,
-            environment=self._environments.get(course.pair.alias),
+            environment=environment,
             position=course.read,
             number=len(course.cycles) + 1,
             is_open=any(one.ends > now for one in self._of_alias(course.pair.alias)),

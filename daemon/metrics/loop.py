@@ -19,7 +19,7 @@ from consumers.scheduling import job_seconds, scheduling
 from consumers.standing import standing
 from consumers.tally import Pair
 from daemon.cycle import STOPS, Ended, Step, following
-from daemon.leader import facts_of, view_of
+from daemon.leader import environment_of, facts_of, view_of
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
 from daemon.outlook import ENDING, entered
@@ -54,7 +54,8 @@ LOOP: Final = (
     ),
     Family(
         "kintsugi_unread_rollouts",
-        "Rollouts of its own traffic that no cycle has read; failures are deduplicated.",
+        "Rollouts of its own traffic that no cycle has read; failures are deduplicated. Absent "
+        "without an executable environment.",
         ("alias", "counted"),
     ),
     Family(
@@ -62,8 +63,16 @@ LOOP: Final = (
         "Of the newest rollout of its own traffic; absent without one.",
         ("alias",),
     ),
-    Family("kintsugi_cycle_due", "Whether a cycle is due now.", ("alias",)),
-    Family("kintsugi_cycle_number", "Of the cycle that runs, else of the next one.", ("alias",)),
+    Family(
+        "kintsugi_cycle_due",
+        "Whether a cycle is due now; absent without an executable environment.",
+        ("alias",),
+    ),
+    Family(
+        "kintsugi_cycle_number",
+        "Of the cycle that runs, else of the next one; absent where there is neither.",
+        ("alias",),
+    ),
     Family("kintsugi_cycle_stage", "1 for what the open cycle needs next.", ("alias", "stage")),
     Family(
         "kintsugi_cycle_stage_entered_timestamp_seconds",
@@ -173,15 +182,18 @@ def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
     """How far the open cycle is, or what the next one would begin with."""
-    found = scheduling(connection, pair.alias, pair.base, now)
-    agent = next((one for one in settings.agents if one.alias == pair.alias), None)
-    unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
-    for counted, count in unread.items():
-        sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
-    decision = decide(facts_of(found, pair, agent), settings.scheduler, now)
-    sheet.say("kintsugi_cycle_due", isinstance(decision, Due), pair.alias)
+    environment = environment_of(settings, pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
-    sheet.say("kintsugi_cycle_number", found.number if cycle is None else cycle.number, pair.alias)
+    number = None if cycle is None else cycle.number
+    if environment is not None:
+        found = scheduling(connection, pair.alias, pair.base, now)
+        unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
+        for counted, count in unread.items():
+            sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
+        decision = decide(facts_of(found, pair, environment), settings.scheduler, now)
+        sheet.say("kintsugi_cycle_due", isinstance(decision, Due), pair.alias)
+        number = found.number if number is None else number
+    sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
     if cycle is not None:
         held = standing(connection, cycle)

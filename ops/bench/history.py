@@ -46,7 +46,9 @@ _APPENDED: Final = 2_000
 
 def home(folder: Path, rollouts: int) -> App:
     """A home whose tables hold so many rollouts, counted by one round that a person closed."""
-    app = App(Settings.model_validate({"home": folder, "log": {"durability": "process"}}))
+    agent = {"alias": "agent", "environment": "shop"}
+    given = {"home": folder, "log": {"durability": "process"}, "agents": [agent]}
+    app = App(Settings.model_validate(given))
     _append(app, range(rollouts))
     app.diagnose("diagnose")
     return app

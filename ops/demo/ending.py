@@ -98,8 +98,9 @@ def tell(console: Console, report: Mapping[str, Any], story: Story) -> None:
     """What failed before, what was trained, what the gate said, and why, for a terminal."""
     console.print("\n[bold]What failed before[/bold]")
     for one in story.patterns[:4]:
+        kind = "failure" if one.failures == 1 else "failures"
         console.print(
-            f"  {one.pattern}: {one.failures} failures, priority {one.priority:.3f}", markup=False
+            f"  {one.pattern}: {one.failures} {kind}, priority {one.priority:.3f}", markup=False
         )
     training = report["training"]
     console.print("\n[bold]What was trained[/bold]")

@@ -26,7 +26,7 @@ from consumers.tally import LIVE_PURPOSES, Pair
 from daemon.app import App
 from daemon.health import events_in
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
-from daemon.leader import agent_of, facts_of
+from daemon.leader import environment_of, facts_of
 from daemon.proposer.buffer import REPLAY, TRAFFIC
 from daemon.scheduler import Waiting, decide
 from daemon.serving.trial import CHUNK, Plan
@@ -207,6 +207,8 @@ def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]
         return ("customers: none was served yet",)
     pair = Pair(ALIAS, base)
     numbers = scheduling(connection, pair.alias, pair.base, now)
-    facts = facts_of(numbers, pair, agent_of(app, ALIAS))
+    environment = environment_of(app.settings, ALIAS)
+    assert environment is not None, "the demo's settings name one"
+    facts = facts_of(numbers, pair, environment)
     decided = decide(facts, app.settings.scheduler, now)
     return decided.missing if isinstance(decided, Waiting) else ("nothing: it begins",)

@@ -16,13 +16,15 @@ from daemon.app import App
 from daemon.author import FromTheLog
 from daemon.leader import Leader
 from daemon.leadership import Leadership
+from daemon.outlook import outlooks
 from daemon.serving.decisions import Act, Decisions
 from daemon.settings import Agent, Log, Proposer, Scheduler, Settings
 from envs.task import TaskDefinition
-from events.envelope import derived_id
+from events.envelope import derived_id, utc_now
 from events.rollouts import Task
 from tests.consumers.cycling import proposed
 from tests.consumers.folding import at, ended
+from tests.consumers.plans import plans_of
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.controller.test_directing import record, tasks
 from tests.daemon.solver import letters
@@ -140,3 +142,17 @@ def test_without_an_environment_no_cycle_begins_and_the_status_says_why(
     told = kintsugi("status", "--json", "--home", tmp_path)
     (missing,) = told.json["next_cycle"]["missing"]
     assert "agent has no executable environment" in missing
+
+
+@pytest.mark.parametrize(("environment", "counted"), [("shop", True), (None, False)])
+def test_only_what_a_cycle_may_read_is_counted(
+    tmp_path: Path, environment: str | None, counted: bool
+) -> None:
+    """Without an environment no cycle reads anything, and counting would cost more every day."""
+    with home(tmp_path, tasks(("cancel",), 4), environment=environment) as app:
+        app.settle()
+        with app.reading() as connection:
+            plans = plans_of(connection)
+            (found,) = outlooks(connection, app.settings, utc_now())
+    assert (found.environment, found.due) == (environment, False)
+    assert any("ix_rollouts_failures" in plan for plan in plans) is counted

@@ -59,7 +59,6 @@ def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
     ("change", "said"),
     [
         ({"is_open": True}, "a cycle of agent is running"),
-        ({"environment": None}, "no executable environment"),
         ({"minutes_today": 30.0}, "scheduler.budget_minutes is 30"),
         ({"failures": 4}, "1 more failures, of 5"),
         ({"last_ended": NOW - timedelta(seconds=20)}, "40 s of cool-down"),
@@ -72,7 +71,7 @@ def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> 
     assert said in found.missing[0]
 
 
-@pytest.mark.parametrize("change", [{"is_open": True}, {"environment": None}])
+@pytest.mark.parametrize("change", [{"is_open": True}, {"minutes_today": 30.0}])
 def test_a_person_cannot_wish_away_what_cannot_run(change: dict[str, object]) -> None:
     asked = replace(QUIET, asked="event-1", **change)  # type: ignore[arg-type]
     assert isinstance(decide(asked, SETTINGS, NOW), Waiting)
