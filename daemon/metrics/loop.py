@@ -63,11 +63,7 @@ LOOP: Final = (
         "Of the newest rollout of its own traffic; absent without one.",
         ("alias",),
     ),
-    Family(
-        "kintsugi_cycle_due",
-        "Whether a cycle is due now; absent without an executable environment.",
-        ("alias",),
-    ),
+    Family("kintsugi_cycle_due", "Whether a cycle is due now.", ("alias",)),
     Family(
         "kintsugi_cycle_number",
         "Of the cycle that runs, else of the next one; absent where there is neither.",
@@ -185,14 +181,17 @@ def _agent(
     environment = environment_of(settings, pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
+    due = False
     if environment is not None:
         found = scheduling(connection, pair.alias, pair.base, now)
         unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
         for counted, count in unread.items():
             sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
         decision = decide(facts_of(found, pair, environment), settings.scheduler, now)
-        sheet.say("kintsugi_cycle_due", isinstance(decision, Due), pair.alias)
+        due = isinstance(decision, Due)
         number = found.number if number is None else number
+    # Of every agent: the boards know them by it.
+    sheet.say("kintsugi_cycle_due", due, pair.alias)
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
     if cycle is not None:

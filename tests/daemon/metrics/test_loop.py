@@ -161,6 +161,18 @@ def test_agents_beyond_the_limit_are_counted_and_told_no_more_of(app: App) -> No
     assert found[labelled("kintsugi_agents")] == some + 1
 
 
+def test_of_an_agent_without_an_environment_nothing_is_counted_that_no_cycle_reads(
+    app: App,
+) -> None:
+    app.append([ended("elsewhere", utc_now(), alias="other")])
+    app.settle()
+    found = told(app)
+    counted = {dict(labels)["alias"] for name, labels in found if "unread" in name}
+    assert counted == {"agent"}
+    # The boards offer the agents that have this one.
+    assert found[labelled("kintsugi_cycle_due", alias="other")] == 0
+
+
 def test_the_newest_update_of_a_job_is_told(app: App) -> None:
     sheet = Sheet(jobs.JOBS)
     from daemon.jobs.chosen import jobs_of
