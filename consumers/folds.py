@@ -37,7 +37,7 @@ from consumers.erasures import person_erased
 from consumers.folding import Folding
 from consumers.labelling import labelled_event
 from consumers.rounds import close_round
-from consumers.tables import Call, Feedback, Rollout, SessionEnd, Task, TaskPattern
+from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derived_id
 from events.learning import (
@@ -54,7 +54,9 @@ from events.learning import (
 )
 from events.rollouts import (
     CallEnded,
+    CallsGathered,
     CallStarted,
+    ClosingFailed,
     FeedbackReceived,
     RolloutEnded,
     SessionEnded,
@@ -106,6 +108,19 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
             **folding.pointer(),
         },
     )
+    _take_calls(folding, data, batch)
+    if task is not None:
+        # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
+        order = f"1|{folding.time or ''}|{data.rollout}"
+        batch.stage(Task, _task_row(data.alias, task, "rollout", order))
+
+
+def calls_gathered(folding: Folding, data: CallsGathered, batch: Batch) -> None:
+    """The calls of a rollout that has too many for one event."""
+    _take_calls(folding, data, batch)
+
+
+def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Batch) -> None:
     for call in (*data.calls, *data.forks):
         batch.stage(
             Call,
@@ -117,10 +132,20 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
                 "event_source": folding.record.source,
             },
         )
-    if task is not None:
-        # A rollout without a time sorts first, as everywhere; a proposal comes before rollouts.
-        order = f"1|{folding.time or ''}|{data.rollout}"
-        batch.stage(Task, _task_row(data.alias, task, "rollout", order))
+
+
+def closing_failed(folding: Folding, data: ClosingFailed, batch: Batch) -> None:
+    """A session that waits for a person, among the events that do."""
+    batch.stage(
+        DeadLetter,
+        {
+            "stream": folding.record.stream,
+            "type": data.TYPE,
+            "reason": f"session {data.session}: {data.reason}",
+            "rollout": data.rollout,
+            **folding.pointer(),
+        },
+    )
 
 
 def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
@@ -270,6 +295,8 @@ def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
 
 FOLDS: Final[Mapping[str, Fold]] = {
     RolloutEnded.TYPE: rollout_ended,
+    CallsGathered.TYPE: calls_gathered,
+    ClosingFailed.TYPE: closing_failed,
     CallStarted.TYPE: call_started,
     CallEnded.TYPE: call_ended,
     SessionEnded.TYPE: session_ended,

@@ -41,6 +41,7 @@ from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, EventLog, Record
 from events.registry import REGISTRY, Registry, UnknownType
+from events.rollouts import RolloutEnded
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 BATCH_EVENTS: Final = 500
@@ -368,5 +369,11 @@ def _dead_letter(record: Record, type_name: str | None, error: Exception) -> dic
         "sequence": record.sequence,
         "type": type_name,
         "reason": text[:REASON_CHARACTERS],
+        "rollout": _missing(record, type_name),
         "offset": record.offset,
     }
+
+
+def _missing(record: Record, type_name: str | None) -> str | None:
+    """The live rollout that a record would have been: its event is called as it is."""
+    return from_headers(record.headers).id if type_name == RolloutEnded.TYPE else None

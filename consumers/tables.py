@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0009"
+REVISION: Final = "0012"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -660,6 +660,11 @@ class DeadLetter(Projected, table=True):
     """An event that could not be folded: a pointer, for the bytes are in the log."""
 
     __tablename__ = "dead_letters"
+    __table_args__ = (
+        Index("ix_dead_letters_rollout", "rollout",
+              sqlite_where=text("rollout IS NOT NULL"),
+              postgresql_where=text("rollout IS NOT NULL")),
+    )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FIRST
 
     stream: str = _key()
@@ -668,6 +673,9 @@ class DeadLetter(Projected, table=True):
     sequence: int = _pointer_key(INTEGER)
     type: str | None = _string()
     reason: str = _string()
+    rollout: str | None = _string()
+    """The live rollout that is missing for it: of a `RolloutEnded` that could not be folded, and of
+    a session that could not be made into one; null for any other event."""
     offset: int = _offset()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumers import reads
     from consumers.runner import Runner
     from events.blobs import BlobStore
-    from events.bodies import Bodies
+    from events.bodies import Bodies, FindKey
     from events.kafka import KafkaLog
     from events.keys import KeyStore
     from events.log import Entry, EventLog
@@ -112,15 +112,21 @@ class App:
     @cached_property
     def bodies(self) -> "Bodies":
         """What was said, for who may read it."""
+        from events.bodies import Bodies
+
+        return Bodies(self.blobs, self.find_key)
+
+    @cached_property
+    def find_key(self) -> "FindKey":
+        """The key of an id, for who may read what it sealed."""
         from consumers.erasures import erased_keys
         from daemon.opening import Opener
-        from events.bodies import Bodies
 
         def erased() -> frozenset[str]:
             with self.reading() as connection:
                 return erased_keys(connection)
 
-        return Bodies(self.blobs, Opener(lambda keyid: self.keys.find(keyid), erased))
+        return Opener(lambda keyid: self.keys.find(keyid), erased)
 
     @cached_property
     def log(self) -> "EventLog":

@@ -25,7 +25,7 @@ from daemon.proposer.probing import Engine, Probed, Prober
 from daemon.proposer.proposing import Wanted, propose
 from daemon.request import NotTrainable, capability_of, spec_of
 from envs.endpoint import Sampling
-from envs.registry import EnvironmentBroken, UnknownEnvironment, open_environment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_recorded
 from events.envelope import derived_id
 from events.jobs import TaskPool
 from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
@@ -63,8 +63,11 @@ class FromTheLog:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         settings = self._app.settings
         try:
-            environment = open_environment(
-                cycle.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+            environment = open_recorded(
+                cycle.environment,
+                benchmarks=settings.benchmarks,
+                paths=settings.environments.paths,
+                places=settings.environment_places,
             )
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))

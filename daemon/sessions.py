@@ -2,45 +2,70 @@
 
 Both are events, so a replay repeats them and no fold asks a clock. An ended session's rollout holds
 the conversation of its main line, which is the longest chain of calls that each go on from the one
-before; the other calls are its forks. It names its calls and repeats no tokens.
+before; the other calls are its forks. It names its calls and repeats no tokens; where they are too
+many for one event, others before it name them.
 
 A session that names a task of an environment that is known here is graded by replay, as an
-evaluation is; any other has no verdict. What was posted as feedback is none.
+evaluation is; any other has no verdict. What was posted as feedback is none. The name comes from a
+client: it opens what is called so, and never a file.
 
 Sought are loose calls, which no rollout names yet: a look costs what is open, whatever was closed
 before it, and a call that comes late is not left behind. It is in the rollout of the first end at
 or after it that has none; where all have one, the session ends once more.
 
+A session that cannot become a rollout stops no other one. Where waiting may heal it (the key store
+is away, or the folder of all blobs), it waits. Else `ClosingFailed` says why: a dead letter, by
+which its calls stay until `retry` has made the rollout. A rollout that was made and cannot be
+folded is a dead letter of its own, and is not made again.
+
 Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
 work once, and no call is in two rollouts. The rollout of a person's session is sealed as its calls
 are, with its labels in the head; one whose person was erased says that there was a rollout, and
-nothing else. Not covered: a session whose events were trimmed from the log.
+nothing else. The memory that a session takes grows with what was said in it. Not covered: a
+session whose events were trimmed from the log.
 """
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Exists, Row, func, select
+from sqlalchemy import Exists, FromClause, Row, func, literal, or_, select, tuple_
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql import ColumnElement
 
+from consumers.database import DatabaseError
 from consumers.labelling import labelled
-from consumers.tables import Call, Rollout, SessionEnd
+from consumers.reads import known_rollouts
+from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
+from daemon.conversations import History, SessionIncomplete
 from daemon.tracing.contexts import of_session
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import VERSION, grade
-from envs.registry import UnknownEnvironment, open_environment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_environment
 from envs.task import TaskDefinition
-from events.bodies import Whole
-from events.codec import Event, encode
-from events.envelope import Envelope, derived_id, parse_timestamp, timestamp
-from events.errors import KintsugiError
+from events.bodies import Bodies
+from events.codec import encode
+from events.envelope import Envelope, derived_id, parse_timestamp, timestamp, utc_now
+from events.errors import (
+    AheadOfLog,
+    BlobError,
+    BlobUnavailable,
+    KintsugiError,
+    LogError,
+    LogFull,
+    LogReadOnly,
+    LogUnavailable,
+    SchemaAhead,
+    TooLarge,
+)
+from events.keys import KeysUnavailable
 from events.log import Entry, now_ms
-from events.messages import Message
 from events.rollouts import (
-    CallEnded,
-    CallStarted,
+    CallsGathered,
+    ClosingFailed,
     EventData,
     Labels,
     RolloutContent,
@@ -48,8 +73,7 @@ from events.rollouts import (
     SessionEnded,
     Task,
 )
-from events.sealing import Key, keyed_digest
-from events.streams import ROLLOUTS
+from events.sealing import Key, KeyMissing, keyed_digest
 from events.tracecontext import parsed
 
 if TYPE_CHECKING:
@@ -57,13 +81,45 @@ if TYPE_CHECKING:
 
     from daemon.app import App
 
+T = TypeVar("T")
+
 SOURCE = "live"
+MOST_CALLS: Final = 10_000
+"""That one event names: their ids take a fifth of a record."""
+
 _AT_ONCE = 100
 """Sessions that are closed before their rollouts are appended."""
+_MOST_REASON: Final = 1000
 
 
-class SessionIncomplete(KintsugiError):
-    """A call goes on from one that the tables do not hold."""
+class EnvironmentsAway(KintsugiError):
+    """A file or folder of the settings is not there now."""
+
+
+class NoSuchEnd(KintsugiError):
+    """The end that a dead letter is of is not in the tables."""
+
+
+_WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead, MemoryError)
+"""What may be over in a minute, or after an upgrade, and is of some sessions alone."""
+_STOPS: Final = (
+    LogUnavailable, LogFull, LogReadOnly, AheadOfLog, DatabaseError, SQLAlchemyError,
+)  # fmt: skip
+"""What is no session's fault, and would be the same with the next."""
+_QUOTES_NOTHING: Final = (
+    SessionIncomplete, EnvironmentBroken, BlobError, KeyMissing, LogError, TooLarge,
+)  # fmt: skip
+"""Errors whose text holds nothing that was said in a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A session that was set aside."""
+
+    session: str
+    error: str
+    """Class of the error."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +128,18 @@ class Closed:
 
     ended: int
     rollouts: int
+    failures: tuple[Failure, ...] = ()
+    """Sessions that are dead letters from now on."""
+    troubles: tuple[str, ...] = ()
+    """Why other sessions wait, as sentences; they are tried again."""
 
 
-def close_sessions(app: "App", now: datetime) -> Closed:
-    """End what was idle until `now`, and make everything that ended into rollouts."""
+def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> Closed:
+    """End what was idle until `now`, and make everything that ended into rollouts.
+
+    `lost` is kept by who calls this again: rollouts that were appended and did not come into the
+    tables, which are not appended once more. Raises LogError, DatabaseUnavailable.
+    """
     app.settle()
     idle = now - timedelta(seconds=app.settings.sessions.idle_seconds)
     with app.reading() as connection:
@@ -83,12 +147,151 @@ def close_sessions(app: "App", now: datetime) -> Closed:
     if ends:
         app.append(ends)
         app.settle()
-    rollouts = 0
-    while made := _rollouts(app):
-        app.append(made)
-        app.settle()
-        rollouts += len(made)
-    return Closed(len(ends), rollouts)
+    closing = _Closing(app, set() if lost is None else lost)
+    closing.run()
+    return Closed(
+        len(ends), closing.rollouts, tuple(closing.failures), tuple(dict.fromkeys(closing.troubles))
+    )
+
+
+def retry(app: "App", failed: ClosingFailed) -> None:
+    """Make the rollout of a session that was set aside, now that its cause was mended.
+
+    Raises what stands in its way, which is whatever the making raises, and NoSuchEnd.
+    """
+    with app.reading() as connection:
+        if known_rollouts(connection, [failed.rollout]):
+            return
+        ends = SessionEnd.table().c
+        query = _ends().where(ends.session_end == failed.end)
+        end = connection.execute(query).first()
+        if end is None:
+            raise NoSuchEnd(
+                f"session {failed.session} has no end {failed.end} in the tables; its event is a "
+                "dead letter itself, see kintsugi dlq list"
+            )
+        made = _Making(app, _Keys(app), connection).rollout(end)
+    app.append(made)
+    app.settle()
+
+
+class _Keys:
+    """The persons' keys for one round: a store that is away is not asked again in it."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+        self._away: KeysUnavailable | None = None
+
+    def find(self, keyid: str) -> Key | None:
+        """As `Opener`."""
+        return self._ask(lambda: self._app.find_key(keyid))
+
+    def of(self, person: str) -> Key | None:
+        """The key that a person's new events are sealed with; None where they are not."""
+        if not self._app.settings.privacy.seal:
+            return None
+        return self._ask(lambda: self._app.keys.of(person))
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        if self._away is not None:
+            raise self._away
+        try:
+            return question()
+        except KeysUnavailable as error:
+            self._away = error
+            raise
+
+
+class _Closing:
+    """One round of making ended sessions into rollouts."""
+
+    def __init__(self, app: "App", lost: set[str]) -> None:
+        self._app = app
+        self._keys = _Keys(app)
+        self._lost = lost
+        self._held: set[str] = set()
+        """Sessions that wait until the next round, with all their ends: a later one must not take
+        what is an earlier one's."""
+        self.rollouts = 0
+        self.failures: list[Failure] = []
+        self.troubles: list[str] = []
+
+    def run(self) -> None:
+        """Close everything that can be closed."""
+        while self._pass():
+            pass
+
+    def _pass(self) -> bool:
+        """Look at every end that waits, oldest first; whether anything came of one."""
+        closed, after = False, ("", "")
+        while True:
+            with self._app.reading() as connection:
+                ends = _pending(connection, after)
+                made = self._made(connection, ends)
+            if not ends:
+                return closed
+            after = (ends[-1].time, ends[-1].session_end)
+            if made:
+                self._append(made)
+                closed = True
+
+    def _made(
+        self, connection: "Connection", ends: Sequence[Row[Any]]
+    ) -> dict[str, tuple[Row[Any], list[Entry], Failure | None]]:
+        """Per session what its first end becomes; a later end has what the earlier one leaves."""
+        made: dict[str, tuple[Row[Any], list[Entry], Failure | None]] = {}
+        for end in ends:
+            if end.session in made or end.session in self._held:
+                continue
+            if end.rollout in self._lost:
+                self._hold(end, f"rollout {end.rollout} was appended, and is not in the tables")
+                continue
+            try:
+                entries = _Making(self._app, self._keys, connection).rollout(end)
+            except _WAITS as error:
+                self._hold(end, str(error) or type(error).__name__)
+            except _STOPS:
+                raise
+            except Exception as error:  # of this session alone: a dead letter says so
+                failed = failure(end.session, error)
+                made[end.session] = end, [_failed(self._app, end, failed)], failed
+            else:
+                made[end.session] = end, entries, None
+        return made
+
+    def _append(
+        self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]
+    ) -> None:
+        self._app.append([entry for _, entries, _ in made.values() for entry in entries])
+        self._app.settle()
+        wanted = {end.rollout for end, _, _ in made.values()}
+        with self._app.reading() as connection:
+            known = known_rollouts(connection, sorted(wanted))
+            aside = _set_aside(connection, wanted - known)
+        self.rollouts += len(known)
+        for end, _, failed in made.values():
+            if failed is not None:
+                self.failures.append(failed)
+            if end.rollout in known or end.rollout in aside:
+                continue
+            self._lost.add(end.rollout)
+            self._hold(end, f"rollout {end.rollout} was appended, and is not in the tables")
+
+    def _hold(self, end: Row[Any], why: str) -> None:
+        self._held.add(end.session)
+        self.troubles.append(f"sessions wait: {why}")
+
+
+def failure(session: str, error: Exception) -> Failure:
+    """What may be written down of an error: not its text, where that could quote the session."""
+    name = type(error).__name__
+    if isinstance(error, _QUOTES_NOTHING):
+        reason = str(error)
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        reason = f"{name}{where}; kintsugi dlq retry says what it says"
+    return Failure(session, name[:128], reason[:_MOST_REASON])
 
 
 def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
@@ -99,7 +302,8 @@ def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
     lasts = select(calls.session, last).where(Call.loose()).group_by(calls.session).subquery()
     ended = (
         select(ends.session_end)
-        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last, ~_is_done())
+        .where(ends.session == lasts.c.session, ends.time >= lasts.c.last)
+        .where(~_has_rollout(SessionEnd.table()))
         .exists()
     )
     query = select(lasts.c.session, lasts.c.last).where(lasts.c.last < timestamp(before), ~ended)
@@ -118,19 +322,9 @@ def _idle_end(app: "App", session: str, last: str, now: datetime) -> Entry:
     return _entry(app, data, derived_id("idle", session, last), now)
 
 
-def _rollouts(app: "App") -> list[Entry]:
-    """The rollouts of sessions that ended, oldest first; some of them."""
-    with app.reading() as connection:
-        first: dict[str, Row[Any]] = {}
-        for end in _pending(connection):
-            # A later end of the session has what the earlier one leaves.
-            first.setdefault(end.session, end)
-        return [_rollout(app, connection, end) for end in first.values()]
-
-
-def _pending(connection: "Connection") -> Sequence[Row[Any]]:
-    """Ends with loose calls and without a rollout, each with the time of the end before it."""
-    ends, calls = SessionEnd.table().c, Call.table().c
+def _ends() -> Any:
+    """Ends of sessions, each with the time of the end before it."""
+    ends = SessionEnd.table().c
     earlier = SessionEnd.table().alias("earlier")
     since = func.coalesce(
         select(func.max(earlier.c.time))
@@ -138,56 +332,75 @@ def _pending(connection: "Connection") -> Sequence[Row[Any]]:
         .scalar_subquery(),
         "",
     )
+    return select(SessionEnd.table(), since.label("since"))
+
+
+def _pending(
+    connection: "Connection", after: tuple[str, str] = ("", "")
+) -> Sequence[Row[Any]]:
+    """Ends with loose calls, without a rollout, and not set aside; those that follow the time and
+    id of another end."""
+    ends, calls = SessionEnd.table().c, Call.table().c
     has_calls = (
         select(calls.call)
         .where(calls.session == ends.session, Call.loose(), calls.started <= ends.time)
+        .where(~_stays_behind(ends.time, ends.session_end))
         .exists()
     )
     # Said beside it, for it is what the ends are found by.
     of_loose = ends.session.in_(select(calls.session).where(Call.loose()))
-    query = select(SessionEnd.table(), since.label("since")).where(of_loose, has_calls, ~_is_done())
+    table = SessionEnd.table()
+    query = _ends().where(of_loose, has_calls, ~_has_rollout(table), ~_is_set_aside(table))
+    place = tuple_(*(literal(text) for text in after))
+    query = query.where(tuple_(ends.time, ends.session_end) > place)
     return connection.execute(query.order_by(ends.time, ends.session_end).limit(_AT_ONCE)).all()
 
 
-def _is_done() -> Exists:
-    """Whether an end has its rollout."""
+def _has_rollout(ends: FromClause) -> Exists:
     rollouts = Rollout.table().c
-    return select(rollouts.rollout).where(rollouts.rollout == SessionEnd.table().c.rollout).exists()
+    return select(rollouts.rollout).where(rollouts.rollout == ends.c.rollout).exists()
 
 
-def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
+def _is_set_aside(ends: FromClause) -> Exists:
+    """Whether a dead letter says that there will be no rollout of an end by itself."""
+    letters = DeadLetter.table().c
+    return select(letters.rollout).where(letters.rollout == ends.c.rollout).exists()
+
+
+def _stays_behind(time: Any, session_end: Any) -> Exists:
+    """Whether a call belongs to an end before this one that was set aside."""
+    calls, aside = Call.table().c, SessionEnd.table().alias("aside")
+    earlier = tuple_(aside.c.time, aside.c.session_end) < tuple_(time, session_end)
+    return (
+        select(aside.c.session_end)
+        .where(aside.c.session == calls.session, aside.c.time >= calls.started, earlier)
+        .where(_is_set_aside(aside), ~_has_rollout(aside))
+        .correlate_except(aside)
+        .exists()
+    )
+
+
+def _set_aside(connection: "Connection", rollouts: set[str]) -> set[str]:
+    letters = DeadLetter.table().c
+    query = select(letters.rollout).where(letters.rollout.in_(sorted(rollouts)))
+    return set(connection.execute(query).scalars())
+
+
+def _calls_of(connection: "Connection", end: Row[Any]) -> Sequence[Row[Any]]:
+    """The calls of an end, in order: loose ones, and those that events before its rollout have
+    named already."""
     calls = Call.table().c
-    query = select(Call.table()).where(
-        calls.session == end.session, Call.loose(), calls.started <= end.time
+    columns = (
+        calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
+        calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
+    )  # fmt: skip
+    its: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
+    query = (
+        select(*columns)
+        .where(calls.session == end.session, its, calls.started <= end.time)
+        .where(~_stays_behind(end.time, end.session_end))
     )
-    rows = connection.execute(query.order_by(calls.started, calls.call)).all()
-    history = History(app, connection)
-    line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
-    leaf = next(row for row in rows if row.call == line[-1])
-    owner = history.owner(leaf)
-    first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
-    messages = () if history.erased else history.whole(leaf)
-    tools = history.tools(leaf)
-    data = RolloutEnded(
-        rollout=end.rollout,
-        alias=leaf.alias,
-        base=leaf.base,
-        policy=leaf.policy,
-        source=SOURCE,
-        purpose=leaf.purpose,
-        session=end.session,
-        termination=end.because,
-        known_tools=tools or None,
-        calls=line,
-        forks=forks,
-        content=RolloutContent(messages=messages),
-    )
-    task = next((row.task for row in rows if row.task is not None), None)
-    if task is not None and not history.erased:
-        data = _judged(app, data, task)
-    within = of_session(end.session, end.since, first)
-    moment = parse_timestamp(end.time)
-    return _entry(app, data, end.rollout, moment, end.session_end, owner, within.header)
+    return connection.execute(query.order_by(calls.started, calls.call)).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,121 +432,115 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
 
 
-class History:
-    """Conversations of calls, put together from the log."""
+class _Making:
+    """Makes one end of a session into a rollout."""
 
-    def __init__(self, app: "App", connection: "Connection") -> None:
+    def __init__(self, app: "App", keys: _Keys, connection: "Connection") -> None:
         self._app = app
+        self._keys = keys
         self._connection = connection
-        self._asked: dict[str, tuple[Message, ...]] = {}
-        self._tools: dict[str, tuple[str, ...]] = {}
-        self._answers: dict[str, tuple[Message, ...]] = {}
-        self._headers: dict[str, str | None] = {}
-        self.erased = False
-        """Whether something that was read is of an erased person: the conversation is not whole."""
 
-    def length(self, row: Row[Any]) -> int:
-        """Messages of a call's conversation, its answer included."""
-        return len(self.whole(row))
-
-    def whole(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was said up to a call, and its answer."""
-        return self._conversation(row) + self._answer(row)[:1]
-
-    def tools(self, row: Row[Any]) -> tuple[str, ...]:
-        """Names of the tools that a call offered."""
-        self._conversation(row)
-        return self._tools[row.call]
-
-    def asked(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was said up to a call."""
-        return self._conversation(row)
-
-    def answered(self, row: Row[Any]) -> tuple[Message, ...]:
-        """What was answered to it, one message per choice."""
-        return self._answer(row)
-
-    def owner(self, row: Row[Any]) -> Key | str | None:
-        """Whose data a call is: by the key that sealed it, or by name where none did."""
-        found = self._whole(row, row.started_offset)
-        return None if self.erased else found.key or found.event.envelope.person
-
-    def traceparent(self, row: Row[Any]) -> str | None:
-        """The header of the client's span."""
-        self._conversation(row)
-        return self._headers[row.call]
-
-    def _conversation(self, row: Row[Any]) -> tuple[Message, ...]:
-        """The messages of a call's request; its ancestors' first, without recursion."""
-        waiting = [row]
-        while waiting:
-            last = waiting[-1]
-            if last.call in self._asked:
-                waiting.pop()
-                continue
-            if last.parent is not None and last.parent not in self._asked:
-                waiting.append(self._row(last.parent, last.call))
-                continue
-            self._read(waiting.pop())
-        return self._asked[row.call]
-
-    def _read(self, row: Row[Any]) -> None:
-        event = self._event(row, row.started_offset)
-        self._headers[row.call] = event.envelope.traceparent
-        data = event.data
-        assert isinstance(data, CallStarted), "the row says where its start lies"
-        content = data.content
-        own = content.messages if content else ()
-        prompts = content.prompts if content else ()
-        own += tuple(Message(role="user", content=p) for p in prompts if isinstance(p, str))
-        names = tuple(name for tool in (content.tools if content else ()) if (name := _name(tool)))
-        before: tuple[Message, ...] = ()
-        if data.parent is not None:
-            parent = self._row(data.parent, data.call)
-            known = self._asked[data.parent] + self._answer(parent)[:1]
-            before = known[: data.parent_messages]
-            names = self._tools[data.parent] if data.parent_tools else names
-        self._asked[row.call] = before + own
-        self._tools[row.call] = names
-
-    def _answer(self, row: Row[Any]) -> tuple[Message, ...]:
-        if row.call not in self._answers:
-            self._answers[row.call] = self._answered(row)
-        return self._answers[row.call]
-
-    def _answered(self, row: Row[Any]) -> tuple[Message, ...]:
-        if row.ended_offset is None:
-            return ()
-        data = self._event(row, row.ended_offset).data
-        assert isinstance(data, CallEnded), "the row says where its end lies"
-        return data.content.messages if data.content else ()
-
-    def _row(self, call: str, child: str) -> Row[Any]:
-        calls = Call.table().c
-        row = self._connection.execute(select(Call.table()).where(calls.call == call)).first()
-        if row is None or row.started_offset is None:
+    def rollout(self, end: Row[Any]) -> list[Entry]:
+        """Its event, after those that name calls for which it has no room."""
+        rows = _calls_of(self._connection, end)
+        if not rows:
             raise SessionIncomplete(
-                f"call {child} goes on from call {call}, whose start is not in the tables; look "
-                "for it with kintsugi dlq list"
+                f"no call that its end {end.session_end} closes is in the tables and in no other "
+                "rollout; there is nothing to make a rollout of"
             )
-        return row
+        history = History(self._app, self._connection, Bodies(self._app.blobs, self._keys.find))
+        history.learn(rows)
+        line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
+        leaf = next(row for row in rows if row.call == line[-1])
+        owner = history.owner(leaf)
+        first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
+        messages = () if history.erased else history.whole(leaf)
+        tools = history.tools(leaf)
+        data = RolloutEnded(
+            rollout=end.rollout,
+            alias=leaf.alias,
+            base=leaf.base,
+            policy=leaf.policy,
+            source=SOURCE,
+            purpose=leaf.purpose,
+            session=end.session,
+            termination=end.because,
+            known_tools=tools or None,
+            content=RolloutContent(messages=messages),
+        )
+        task = next((row.task for row in rows if row.task is not None), None)
+        if task is not None and not history.erased:
+            data = _judged(self._app, data, task)
+        within = of_session(end.session, end.since, first).header
+        return [*self._naming(end, data, line, forks, owner, within)]
 
-    def _event(self, row: Row[Any], offset: int) -> Event:
-        return self._whole(row, offset).event
+    def _naming(
+        self,
+        end: Row[Any],
+        data: RolloutEnded,
+        line: tuple[str, ...],
+        forks: tuple[str, ...],
+        owner: Key | str | None,
+        traceparent: str | None,
+    ) -> Iterator[Entry]:
+        """The rollout with its calls, which are in events of their own where they are many."""
+        moment = parse_timestamp(end.time)
+        count = len(line) + len(forks)
+        if count > MOST_CALLS:
+            for gathered in _gathered(data.rollout, end.session, line, forks):
+                name = derived_id(data.rollout, "calls", str(gathered.number))
+                yield _entry(self._app, gathered, name, moment, end.session_end)
+            data = data.model_copy(update={"gathered": count})
+        else:
+            data = data.model_copy(update={"calls": line, "forks": forks})
+        key = self._keys.of(owner) if isinstance(owner, str) else owner
+        if key is not None:
+            data = data.model_copy(update={"labels": _labels(data, key)})
+        person = owner if isinstance(owner, str) else None
+        yield _entry(
+            self._app, data, end.rollout, moment, end.session_end, key, person, traceparent
+        )
 
-    def _whole(self, row: Row[Any], offset: int) -> Whole:
-        (record,) = self._app.log.read(ROLLOUTS.name, row.partition, offset, limit=1)
-        found = self._app.bodies.whole(record, arrays=False)
-        self.erased = self.erased or found.erased
-        return found
+
+def _gathered(
+    rollout: str, session: str, line: Sequence[str], forks: Sequence[str]
+) -> Iterator[CallsGathered]:
+    parts: list[dict[str, tuple[str, ...]]] = [
+        {name: tuple(ids[start : start + MOST_CALLS])}
+        for name, ids in (("calls", line), ("forks", forks))
+        for start in range(0, len(ids), MOST_CALLS)
+    ]
+    for number, part in enumerate(parts):
+        yield CallsGathered(rollout=rollout, session=session, number=number).model_copy(update=part)
+
+
+def _failed(app: "App", end: Row[Any], failed: Failure) -> Entry:
+    data = ClosingFailed(
+        session=end.session,
+        end=end.session_end,
+        rollout=end.rollout,
+        error=failed.error,
+        reason=failed.reason,
+    )
+    return _entry(
+        app, data, derived_id(end.session_end, "closing failed"), utc_now(), end.session_end
+    )
 
 
 def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
     """With the task, and the verdict of a replay where its environment is known here."""
-    found = _definition(app, task_id)
-    if found is None:
-        return data.model_copy(update={"task": Task(id=task_id)})
-    environment, task = found
+    try:
+        found = _definition(app, task_id)
+        if found is None:
+            return data.model_copy(update={"task": Task(id=task_id)})
+        return _graded(data, *found)
+    except SystemExit as error:
+        raise EnvironmentBroken(
+            f"the environment of task {task_id} ends the program that grades it; mend its code"
+        ) from error
+
+
+def _graded(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
     grading = grade(environment, task, spoken, Termination.USER_STOP)
@@ -350,11 +557,18 @@ def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
 
 
 def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] | None:
-    """A task of an environment; None where either is not known here."""
+    """A task of an environment; None where either is not known here. Raises EnvironmentsAway,
+    EnvironmentBroken."""
     settings = app.settings
+    away = [str(path) for path in settings.environments.paths if not path.exists()]
+    if away:
+        raise EnvironmentsAway(
+            f"{', '.join(away)} of environments.paths is not there, so it cannot be said whose "
+            f"task {task_id} is; bring it back, or take it out of the setting"
+        )
     try:
         environment = open_environment(
-            task_id.partition("/")[0] or task_id,
+            task_id.partition("/")[0],
             benchmarks=settings.benchmarks,
             paths=settings.environments.paths,
         )
@@ -364,24 +578,16 @@ def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] 
     return environment, task
 
 
-def _name(tool: dict[str, Any]) -> str | None:
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, dict) else tool.get("name")
-    return name if isinstance(name, str) else None
-
-
 def _entry(
     app: "App",
     data: EventData,
     event_id: str,
     time: datetime,
     cause: str | None = None,
-    owner: Key | str | None = None,
+    key: Key | None = None,
+    person: str | None = None,
     traceparent: str | None = None,
 ) -> Entry:
-    key = owner if isinstance(owner, Key) or owner is None else _key_of(app, owner)
-    if key is not None and isinstance(data, RolloutEnded):
-        data = data.model_copy(update={"labels": _labels(data, key)})
     envelope = Envelope(
         id=event_id,
         type=data.TYPE,
@@ -389,17 +595,13 @@ def _entry(
         subject=data.key(),
         time=time,
         cause=cause,
-        person=owner if isinstance(owner, str) else None,
+        person=person,
         traceparent=traceparent,
     )
     encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
         app.blobs.put(encoded.blob)
     return encoded.entry
-
-
-def _key_of(app: "App", person: str) -> Key | None:
-    return app.keys.of(person) if app.settings.privacy.seal else None
 
 
 def _labels(data: RolloutEnded, key: Key) -> Labels:

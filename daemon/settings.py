@@ -622,6 +622,11 @@ class Settings(BaseSettings):
         return self.serving.adapters or self.home / "adapters"
 
     @property
+    def environment_places(self) -> tuple[str, ...]:
+        """Where the agents' tasks are played: names and paths that an event may name as well."""
+        return tuple(one.environment for one in self.agents if one.environment is not None)
+
+    @property
     def database(self) -> str:
         """The database's URL."""
         if self.database_url is not None:

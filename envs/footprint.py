@@ -27,7 +27,7 @@ from envs.database import Database
 from envs.environment import Environment
 from envs.episode import Episode, Termination, play
 from envs.grading import Grade, grade
-from envs.registry import open_environment
+from envs.registry import open_place
 from envs.task import GENERATED, Scenario, TaskDefinition
 from envs.users import STOP
 from events.canonical import exact_json, sha256
@@ -57,7 +57,7 @@ class Sample(Frozen):
 
     def open(self) -> Environment:
         """The environment, new. Raises UnknownEnvironment, EnvironmentBroken."""
-        return open_environment(self.environment, benchmarks=self.benchmarks, paths=self.paths)
+        return open_place(self.environment, benchmarks=self.benchmarks, paths=self.paths)
 
     def slots(self, environment: Environment) -> list[Slot]:
         """The tasks. Raises UnknownTask for a split that does not exist."""

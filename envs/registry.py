@@ -8,9 +8,16 @@ An environment of a file is every concrete subclass of `Environment` that the fi
 Finding the files' names means importing them, and a file is code that runs with our rights: name
 only files you would run.
 
-Guarantee: a name means one environment, or an error names both. Each time a file is opened it is
-read anew, and nothing is written beside it. Not covered: a file that imports its neighbours; make
-such an environment a distribution with an entry point.
+Who named it decides how it is opened:
+
+    open_environment   a name, whoever said it: no path is ever followed
+    open_recorded      what an event of ours says: a name, or a file that the settings name
+    open_place         what the operator says, in a setting or a command: a name or any path
+
+Guarantee: a name means one environment, or an error names both. What came with a request, an
+imported file or an event runs no file that the settings do not name. Each time a file is opened it
+is read anew, and nothing is written beside it. Not covered: a file that imports its neighbours;
+make such an environment a distribution with an entry point.
 """
 
 import inspect
@@ -46,6 +53,9 @@ _CLASSES: Final = {
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """What an environment may be called: its name is the first part of its tasks' ids."""
 
+_SHOWN: Final = 200
+"""Of a name that is none, in an error."""
+
 _DECLARED: Final = {
     "name": 'a name, as `name: ClassVar = "library"`',
     "toolset": "its tools, as `toolset: ClassVar = LibraryTools`",
@@ -75,15 +85,74 @@ class Found:
 
 
 def open_environment(
-    name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
+    name: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
 ) -> Environment:
-    """The environment of this name, or the one that this file defines; of several, FILE:NAME.
+    """The environment of this name. What looks like a path is no name, and is not looked at.
 
     `benchmarks` is the operator's folder of real tasks, `paths` the files and folders of the
     settings. Raises UnknownEnvironment, EnvironmentBroken.
     """
+    if NAME.fullmatch(name) is None:
+        raise UnknownEnvironment(
+            f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
+            "letter first"
+        )
+    return _named(name, paths).load()(benchmarks)
+
+
+def open_place(
+    name_or_path: str, *, benchmarks: Path | None = None, paths: Sequence[Path] = ()
+) -> Environment:
+    """The environment of this name, or the one that this file defines; of several, FILE:NAME.
+
+    Runs the file, so only for what an operator wrote: a setting, an argument of a command, the spec
+    of a process that was started by hand or by us. Raises UnknownEnvironment, EnvironmentBroken.
+    """
     found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
     return found.load()(benchmarks)
+
+
+def open_recorded(
+    place: str,
+    *,
+    benchmarks: Path | None = None,
+    paths: Sequence[Path] = (),
+    places: Sequence[str] = (),
+) -> Environment:
+    """The environment that an event names: by its name, or as `located` wrote it.
+
+    `places` are those that the settings name otherwise than by `paths`, by name or path. Raises
+    UnknownEnvironment, also for a file that neither names, and EnvironmentBroken.
+    """
+    require_allowed(place, paths=paths, places=places)
+    return open_place(place, benchmarks=benchmarks, paths=paths)
+
+
+def require_allowed(
+    place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()
+) -> None:
+    """Refuse the path of a file that the settings do not name; nothing is run. Raises
+    UnknownEnvironment."""
+    if not _is_path(place):
+        return
+    file = _file_of(place)
+    own = (*paths, *(_file_of(known) for known in places if _is_path(known)))
+    if not any(_holds(path.expanduser().absolute(), file) for path in own):
+        raise UnknownEnvironment(
+            f"an event names the environment {place[:_SHOWN]!r}, whose file is in no setting; if "
+            "you trust the file, name it in environments.paths"
+        )
+
+
+def _holds(path: Path, file: Path) -> bool:
+    """Whether a file is what a setting names, or lies in the folder that it names."""
+    return file.resolve() == path.resolve() or file.resolve().parent == path.resolve()
+
+
+def _file_of(text: str) -> Path:
+    """The file or folder of FILE or FILE:NAME."""
+    place, colon, _ = text.rpartition(":")
+    return Path(place if colon else text).expanduser().absolute()
 
 
 def located(name_or_path: str, paths: Sequence[Path] = ()) -> str:
@@ -129,8 +198,8 @@ def _named(name: str, paths: Sequence[Path]) -> Found:
 
 def _at(text: str) -> Found:
     """The one environment of a file or folder, or the one of this name: FILE:NAME."""
-    place, colon, name = text.rpartition(":")
-    file = Path(place if colon else text).expanduser().absolute()
+    _, colon, name = text.rpartition(":")
+    file = _file_of(text)
     found = [one for one in _in_path(file) if not colon or one.name == name]
     if not found:
         raise UnknownEnvironment(f"{file} defines no environment {name!r}; correct the name")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from events.envelope import minted_id
-from events.errors import BlobError, LogError, LogFull, LogReadOnly, LogUnavailable
+from events.errors import BlobError, BlobUnavailable, LogError, LogFull, LogReadOnly, LogUnavailable
 
 _REFUSALS: Final[dict[int, tuple[type[LogError], str]]] = {
     errno.ENOSPC: (LogFull, "free space there"),
@@ -65,12 +65,19 @@ class BlobStore:
             raise
 
     def get(self, digest: str) -> bytes:
-        """The bytes; raises BlobError when they are missing or are others."""
+        """The bytes; raises BlobError when they are missing or are others, BlobUnavailable where
+        the whole folder is away or its disk errs."""
         try:
             body = self._path(digest).read_bytes()
         except OSError as error:
-            raise BlobError(
-                f"blob {digest} is not in {self.folder}: {error.strerror}; restore it from a copy"
+            if isinstance(error, FileNotFoundError) and self.folder.is_dir():
+                raise BlobError(
+                    f"blob {digest} is not in {self.folder}: {error.strerror}; restore it from a "
+                    "copy"
+                ) from error
+            raise BlobUnavailable(
+                f"blob {digest} cannot be read in {self.folder}: {error.strerror}; check that the "
+                "folder is there and its disk is well, or restore it from a copy"
             ) from error
         found = sha256(body).hexdigest()
         if found != digest:

@@ -13,6 +13,7 @@ KintsugiError
 │   ├── AheadOfLog     the position asked for lies beyond the end: wrong or wiped log
 │   └── LogCorrupt     stored bytes do not match their checksum
 └── BlobError          a blob is missing or its bytes do not match its name
+    └── BlobUnavailable  transient: the folder of all blobs is away, or its disk errs
 """
 
 
@@ -66,3 +67,7 @@ class LogCorrupt(LogError):
 
 class BlobError(KintsugiError):
     """A content-addressed blob is missing or does not match its sha256."""
+
+
+class BlobUnavailable(BlobError):
+    """Transient: the folder of all blobs is away, or its disk errs."""

@@ -28,7 +28,9 @@ from events.learning import (
 )
 from events.rollouts import (
     CallEnded,
+    CallsGathered,
     CallStarted,
+    ClosingFailed,
     EventData,
     FeedbackReceived,
     RolloutEnded,
@@ -117,7 +119,9 @@ REGISTRY: Final = Registry.of(
         CallStarted,
         CallEnded,
         SessionEnded,
+        CallsGathered,
         RolloutEnded,
+        ClosingFailed,
         FeedbackReceived,
         LeaderClaimed,
         CycleStarted,

@@ -133,6 +133,9 @@ class RolloutEnded(EventData):
     """Its calls in order; their events hold the tokens."""
     forks: tuple[str, ...] = ()
     """Calls that left the main line (a compaction, a rewritten system prompt)."""
+    gathered: Count = 0
+    """Calls and forks that `CallsGathered` events before this one name, because they are too many
+    for one head; then `calls` and `forks` are empty."""
     labels: Labels | None = None
     """Of a sealed rollout, which no fold can read; None for any other."""
 
@@ -140,6 +143,24 @@ class RolloutEnded(EventData):
 
     def key(self) -> str:
         return self.session or self.rollout
+
+
+class CallsGathered(EventData):
+    """Some of the calls of a rollout that has too many for its own head: written before it."""
+
+    TYPE: ClassVar[str] = "CallsGathered"
+    STREAM: ClassVar[str] = "rollouts"
+
+    rollout: Id
+    session: Id
+    number: Count
+    """Of these events of the rollout, from 0."""
+    calls: tuple[str, ...] = ()
+    """In order; first those of the earlier numbers."""
+    forks: tuple[str, ...] = ()
+
+    def key(self) -> str:
+        return self.session
 
 
 class CallStartedContent(Frozen):
@@ -242,6 +263,29 @@ class SessionEnded(EventData):
 
     session: Id
     because: EndCause
+
+    def key(self) -> str:
+        return self.session
+
+
+class ClosingFailed(EventData):
+    """An ended session cannot be made into a rollout, and is left to a person: a dead letter.
+
+    Its calls stay with this end until `kintsugi dlq retry` has made the rollout.
+    """
+
+    TYPE: ClassVar[str] = "ClosingFailed"
+    STREAM: ClassVar[str] = "rollouts"
+
+    session: Id
+    end: Id
+    """Id of the `SessionEnded`."""
+    rollout: Id
+    """The id that its rollout has once it could be made."""
+    error: Name
+    """Class of the error."""
+    reason: Annotated[str, Field(max_length=1000)]
+    """In words, and nothing that was said in the session."""
 
     def key(self) -> str:
         return self.session

@@ -31,11 +31,12 @@ group = noun("env", "Environments: tasks that can be executed.")
 
 
 def opened(cli: Cli, name_or_path: str) -> "Environment":
-    """The environment that a command names. Raises UnknownEnvironment, EnvironmentBroken."""
-    from envs.registry import open_environment
+    """The environment that a command names, which may be any path: for an argument of the operator
+    alone. Raises UnknownEnvironment, EnvironmentBroken."""
+    from envs.registry import open_place
 
     settings = cli.settings
-    return open_environment(
+    return open_place(
         name_or_path, benchmarks=settings.benchmarks, paths=settings.environments.paths
     )
 
@@ -299,9 +300,17 @@ def regrade(
     Exit 3 when a verdict is not ours, a file seems mislabelled, or something cannot be read.
     """
     from daemon.regrade import regrade as regraded
+    from envs.registry import open_environment
     from producers.importing import total_bytes
 
-    environment = cache(partial(opened, cli))
+    # The names stand in files of others.
+    environment = cache(
+        partial(
+            open_environment,
+            benchmarks=cli.settings.benchmarks,
+            paths=cli.settings.environments.paths,
+        )
+    )
     with cli.out.progress("Grading again", total_bytes(paths), "bytes") as advance:
         found = list(regraded(paths, environment, advance))
     if cli.out.json:

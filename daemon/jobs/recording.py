@@ -22,7 +22,7 @@ from daemon.solver import journal
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
-from envs.registry import open_environment
+from envs.registry import open_recorded
 from events.envelope import derived_id
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
@@ -45,8 +45,11 @@ def recorded(app: "App", job: JobRow, folder: Path) -> int:
     if len(batches) == done:
         return 0
     settings = app.settings
-    environment = open_environment(
-        job.spec.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
+    environment = open_recorded(
+        job.spec.environment,
+        benchmarks=settings.benchmarks,
+        paths=settings.environments.paths,
+        places=settings.environment_places,
     )
     new = [one for batch in batches[done:] for one in batch if not _is_reference(one)]
     events = (_event(job, environment, one) for one in new)

@@ -36,7 +36,7 @@ from daemon.serving.fitting import BadBase
 from daemon.solver.journal import BadJournal
 from daemon.tracing.contexts import Contexts
 from envs.environment import UnknownTask
-from envs.registry import EnvironmentBroken, UnknownEnvironment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, require_allowed
 from events.learning import Decision, JobEnded, JobOutcome
 from events.serving import AdapterProduced
 
@@ -84,6 +84,8 @@ class _Look:
             case Absent():
                 if self._cancelled is not None:
                     yield self._end("cancelled", self._cancelled, Ended(0, 0, 0.0, None))
+                elif (reason := self._foreign()) is not None:
+                    yield self._end("failed", reason, Ended(0, 0, 0.0, None))
                 else:
                     yield from self._start(1, "")
             case Running() as running:
@@ -93,6 +95,20 @@ class _Look:
                     yield f"job {self._job.job} is told to stop: {reason}"
             case Ended() as ended:
                 yield from self._after(ended)
+
+    def _foreign(self) -> str | None:
+        """Why the environment that its spec names is not run: the trainer opens what it is told,
+        and a path in the log is nobody's permission."""
+        settings = self._app.settings
+        try:
+            require_allowed(
+                self._job.spec.environment,
+                paths=settings.environments.paths,
+                places=settings.environment_places,
+            )
+        except UnknownEnvironment as error:
+            return str(error)
+        return None
 
     def _start(self, attempt: int, why: str) -> Iterator[str]:
         with self._app.reading() as connection:

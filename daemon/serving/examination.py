@@ -41,7 +41,7 @@ from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from daemon.serving.planning import Sizes, extended, sizes_of
 from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
-from envs.registry import located, open_environment
+from envs.registry import located, open_place
 from events.canonical import exact_json, sha256
 from events.envelope import derived_id
 from events.errors import KintsugiError
@@ -94,7 +94,7 @@ class Examination:
         self._trial, self._gate = settings.trial, settings.gate
         self._place = located(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
-        self._environment = open_environment(
+        self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
         self._target = self._targeted()

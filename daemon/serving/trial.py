@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(plan: Plan, out: Path) -> None:
     """Play what is not on disk yet. Raises BadPlan, CannotPlay, BadAdapter, OSError and what the
     environment raises."""
-    from envs.registry import open_environment
+    from envs.registry import open_place
 
     out.mkdir(parents=True, exist_ok=True)
     done, end = _read(out / JOURNAL, plan)
@@ -172,7 +172,7 @@ def play(plan: Plan, out: Path) -> None:
     if len(done) == len(chunks):
         return
     benchmarks = None if plan.benchmarks is None else Path(plan.benchmarks)
-    environment = open_environment(plan.environment, benchmarks=benchmarks)
+    environment = open_place(plan.environment, benchmarks=benchmarks)
     policies = _policies(plan)
     with (out / JOURNAL).open("ab") as file:
         file.truncate(end)

@@ -66,7 +66,7 @@ from daemon.solver.tracker import Tracker, tracked
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
-from envs.registry import open_environment
+from envs.registry import open_place
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 
@@ -189,7 +189,7 @@ class Job:
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         benchmarks = None if spec.benchmarks is None else Path(spec.benchmarks)
-        self.environment = open_environment(spec.environment, benchmarks=benchmarks)
+        self.environment = open_place(spec.environment, benchmarks=benchmarks)
         self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
         self.chat = Chat(checkpoint(spec))

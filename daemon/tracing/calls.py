@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Row, select
 
 from consumers.tables import Call
-from daemon.sessions import History
+from daemon.conversations import History
 from daemon.tracing.contexts import LIVE, Ends, chat_span, of_session
 from daemon.tracing.spans import Attributes, Happened, Span
 from daemon.tracing.told import content_of, sampling_of
@@ -93,6 +93,16 @@ class CallSpans:
         query = select(table).where(table.c.call.in_(calls)).order_by(table.c.started)
         return self._connection.execute(query).all()
 
+    def _rows_of(self, data: RolloutEnded) -> Sequence[Row[Any]]:
+        """The calls of a rollout; very many stand in events before it, and so in the tables."""
+        if not data.gathered:
+            return self._rows([*data.calls, *data.forks])
+        table = Call.table()
+        query = select(table).where(
+            table.c.session == data.session, table.c.rollout == data.rollout
+        )
+        return self._connection.execute(query.order_by(table.c.started)).all()
+
     def _chats(
         self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]
     ) -> Iterator[Span]:
@@ -128,14 +138,14 @@ class CallSpans:
 
     def _rollout(self, event: Event, data: RolloutEnded) -> Iterator[Span]:
         context, moment = parsed(event.envelope.traceparent), event.envelope.time
-        rows = self._rows([*data.calls, *data.forks])
+        rows = self._rows_of(data)
         if not rows or moment is None or data.session is None or context is None:
             return
         if not context.sampled:
             return
         headers = self._headers.of(rows, self._app.log)
         yield from self._chats((row for row in rows if row.ended is None), headers)
-        first = headers.get(data.calls[0]) if data.calls else None
+        first = headers.get(data.calls[0] if data.calls else rows[0].call)
         inside = first is not None and first.trace == context.trace
         elsewhere = {
             chat_span(call): header
@@ -206,7 +216,7 @@ def _rollout_attributes(data: RolloutEnded) -> Attributes:
         "kintsugi.success": data.success,
         "kintsugi.reward": data.reward,
         "kintsugi.termination": data.termination,
-        "kintsugi.calls": len(data.calls),
+        "kintsugi.calls": len(data.calls) or data.gathered,
         "kintsugi.forks": len(data.forks),
     }
 

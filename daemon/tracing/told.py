@@ -17,7 +17,7 @@ from events.messages import Message
 from producers import conventions as names
 
 if TYPE_CHECKING:
-    from daemon.sessions import History
+    from daemon.conversations import History
     from daemon.tracing.spans import Attributes
 
 _NUMBERS: Final = (int, float)

@@ -1,0 +1,209 @@
+"""Conversations of calls, put together from the log.
+
+    history = History(app, connection)
+    history.length(row)      messages of a call's conversation
+    history.whole(row)       the messages themselves
+
+A call's event holds what its parent's did not, and that is all that is kept of it here: what a
+session takes in memory and time grows with what was said in it, not with calls times messages. A
+conversation is put together when it is asked for, along its chain of parents.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Row, select
+
+from consumers.tables import Call
+from events.bodies import Bodies, Whole
+from events.errors import KintsugiError
+from events.messages import Message
+from events.rollouts import CallEnded, CallStarted
+from events.sealing import Key
+from events.streams import ROLLOUTS
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from daemon.app import App
+
+
+class SessionIncomplete(KintsugiError):
+    """The log or the tables lack a call that a conversation goes on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a call's first half says."""
+
+    parent: str | None
+    kept: int
+    """Leading messages of its parent's conversation that are its own as well."""
+    own: tuple[Message, ...]
+    tools: tuple[str, ...]
+    parent_tools: bool
+    traceparent: str | None
+
+
+class History:
+    """Conversations of calls of one moment of the tables."""
+
+    def __init__(
+        self, app: "App", connection: "Connection", bodies: Bodies | None = None
+    ) -> None:
+        """`bodies`: who reads what was said; that of the application where none is named."""
+        self._log = app.log
+        self._bodies = app.bodies if bodies is None else bodies
+        self._connection = connection
+        self._rows: dict[str, Row[Any]] = {}
+        self._starts: dict[str, _Start] = {}
+        self._lengths: dict[str, int] = {}
+        self._answers: dict[str, tuple[Message, ...]] = {}
+        self.erased = False
+        """Whether something that was read is of an erased person: the conversation is not whole."""
+
+    def learn(self, rows: Iterable[Row[Any]]) -> None:
+        """Rows of calls that need not be asked of the tables."""
+        self._rows.update((row.call, row) for row in rows)
+
+    def length(self, row: Row[Any]) -> int:
+        """Messages of a call's conversation, its answer included."""
+        return self._asked_length(row) + len(self._answer(row)[:1])
+
+    def whole(self, row: Row[Any]) -> tuple[Message, ...]:
+        """What was said up to a call, and its answer."""
+        return self.asked(row) + self._answer(row)[:1]
+
+    def tools(self, row: Row[Any]) -> tuple[str, ...]:
+        """Names of the tools that a call offered."""
+        start = self._start(row)
+        while start.parent_tools and start.parent is not None:
+            row = self._row(start.parent, row.call)
+            start = self._start(row)
+        return start.tools
+
+    def asked(self, row: Row[Any]) -> tuple[Message, ...]:
+        """What was said up to a call."""
+        said: list[Message] = []
+        for call in reversed(self._chain(row)):
+            start = self._start(call)
+            del said[start.kept :]
+            said += start.own
+            if call.call != row.call:
+                said += self._answer(call)[:1]
+        return tuple(said)
+
+    def answered(self, row: Row[Any]) -> tuple[Message, ...]:
+        """What was answered to it, one message per choice."""
+        return self._answer(row)
+
+    def owner(self, row: Row[Any]) -> Key | str | None:
+        """Whose data a call is: by the key that sealed it, or by name where none did."""
+        found = self._whole(row, row.started_offset)
+        return None if self.erased else found.key or found.event.envelope.person
+
+    def traceparent(self, row: Row[Any]) -> str | None:
+        """The header of the client's span."""
+        return self._start(row).traceparent
+
+    def _chain(self, row: Row[Any]) -> list[Row[Any]]:
+        """A call and all that it goes on from, the first one last."""
+        self._asked_length(row)  # which refuses a chain without an end
+        chain = [row]
+        while (parent := self._start(row).parent) is not None:
+            row = self._row(parent, row.call)
+            chain.append(row)
+        return chain
+
+    def _asked_length(self, row: Row[Any]) -> int:
+        unknown: dict[str, Row[Any]] = {}
+        at: Row[Any] | None = row
+        while at is not None and at.call not in self._lengths:
+            if at.call in unknown:
+                raise SessionIncomplete(
+                    f"call {at.call} goes on from itself, so its conversation has no beginning; "
+                    "no gateway records that, so find who wrote it with kintsugi log cat rollouts"
+                )
+            unknown[at.call] = at
+            parent = self._start(at).parent
+            at = None if parent is None else self._row(parent, at.call)
+        for call in reversed(unknown.values()):
+            start = self._start(call)
+            before = 0
+            if start.parent is not None:
+                answer = self._answer(self._row(start.parent, call.call))[:1]
+                before = min(start.kept, self._lengths[start.parent] + len(answer))
+            self._lengths[call.call] = before + len(start.own)
+        return self._lengths[row.call]
+
+    def _start(self, row: Row[Any]) -> _Start:
+        if row.call not in self._starts:
+            self._starts[row.call] = self._started(row)
+        return self._starts[row.call]
+
+    def _started(self, row: Row[Any]) -> _Start:
+        event = self._whole(row, row.started_offset).event
+        data = event.data
+        if not isinstance(data, CallStarted):
+            raise _elsewhere(row, row.started_offset)
+        content = data.content
+        prompts = content.prompts if content else ()
+        own = content.messages if content else ()
+        own += tuple(Message(role="user", content=p) for p in prompts if isinstance(p, str))
+        offered = content.tools if content else ()
+        return _Start(
+            parent=data.parent,
+            kept=data.parent_messages,
+            own=own,
+            tools=tuple(name for tool in offered if (name := _name(tool))),
+            parent_tools=data.parent_tools,
+            traceparent=event.envelope.traceparent,
+        )
+
+    def _answer(self, row: Row[Any]) -> tuple[Message, ...]:
+        if row.call not in self._answers:
+            self._answers[row.call] = self._answered(row)
+        return self._answers[row.call]
+
+    def _answered(self, row: Row[Any]) -> tuple[Message, ...]:
+        if row.ended_offset is None:
+            return ()
+        data = self._whole(row, row.ended_offset).event.data
+        if not isinstance(data, CallEnded):
+            raise _elsewhere(row, row.ended_offset)
+        return data.content.messages if data.content else ()
+
+    def _row(self, call: str, child: str) -> Row[Any]:
+        found = self._rows.get(call)
+        if found is None:
+            calls = Call.table().c
+            query = select(Call.table()).where(calls.call == call)
+            found = self._connection.execute(query).first()
+        if found is None or found.started_offset is None:
+            raise SessionIncomplete(
+                f"call {child} goes on from call {call}, whose start is not in the tables; look "
+                "for it with kintsugi dlq list"
+            )
+        return self._rows.setdefault(call, found)
+
+    def _whole(self, row: Row[Any], offset: int) -> Whole:
+        records = self._log.read(ROLLOUTS.name, row.partition, offset, limit=1)
+        if not records or records[0].offset != offset:
+            raise _elsewhere(row, offset)
+        found = self._bodies.whole(records[0], arrays=False)
+        self.erased = self.erased or found.erased
+        return found
+
+
+def _elsewhere(row: Row[Any], offset: int) -> SessionIncomplete:
+    return SessionIncomplete(
+        f"{ROLLOUTS.name}/{row.partition}@{offset} should hold call {row.call}, and does not; this "
+        "is another log than the one that was folded"
+    )
+
+
+def _name(tool: dict[str, Any]) -> str | None:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else tool.get("name")
+    return name if isinstance(name, str) else None
