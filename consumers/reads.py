@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy.sql import ColumnElement
 
 from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
 from consumers.tally import LIVE_PURPOSES
 from events.position import Position
+from events.rollouts import ClosingFailed
 
 Selection = Literal["all", "failed", "passed", "diagnosed"]
 
@@ -104,6 +106,8 @@ class DeadLetterLine:
     """With the source what names it; the offset of a broker may change."""
     dropped: str | None
     """Why a person wants to hear no more of it; None where nobody said so."""
+    rollout: str | None = None
+    """The live rollout that is missing for it; None where none is."""
 
 
 DROP: Final = "dlq drop"
@@ -307,10 +311,11 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
     return [
         DeadLetterLine(
             row.stream, row.partition, row.offset, row.type, row.reason, row.event_source,
-            row.sequence, dropped.get((row.stream, row.event_source, row.sequence)),
+            row.sequence, dropped.get((row.stream, row.event_source, row.sequence)), row.rollout,
         )
         for row in connection.execute(
-            query.order_by(letters.stream.desc(), letters.partition, letters.offset)
+            query.where(~_is_settled())
+            .order_by(letters.stream.desc(), letters.partition, letters.offset)
         )
     ]  # fmt: skip
 
@@ -318,14 +323,33 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
 def dead_letter_counts(connection: Connection) -> dict[str, int]:
     """Stream -> events that could not be folded and that nobody dropped."""
     letters = DeadLetter.table().c
-    query = select(letters.stream, func.count().label("events")).group_by(letters.stream)
+    query = select(letters.stream, func.count().label("events")).where(~_is_settled())
+    query = query.group_by(letters.stream)
     counts = Counter({row.stream: row.events for row in connection.execute(query)})
     for stream, source, sequence in _dropped(connection):
         named = (
             letters.stream == stream, letters.event_source == source, letters.sequence == sequence,
         )  # fmt: skip
-        counts[stream] -= connection.execute(select(func.count()).where(*named)).scalar_one()
+        counts[stream] -= connection.execute(
+            select(func.count()).where(*named, ~_is_settled())
+        ).scalar_one()
     return dict(+counts)
+
+
+def _is_settled() -> ColumnElement[bool]:
+    """Whether a letter is of a session that is a rollout by now, or that another letter is of: two
+    workers that fail at once say so twice."""
+    letters, rollouts = DeadLetter.table().c, Rollout.table().c
+    other = DeadLetter.table().alias("other")
+    first = tuple_(other.c.event_source, other.c.sequence) < tuple_(
+        letters.event_source, letters.sequence
+    )
+    is_made = select(rollouts.rollout).where(rollouts.rollout == letters.rollout)
+    is_said = select(other.c.rollout).where(
+        other.c.rollout == letters.rollout, other.c.type == letters.type, first
+    )
+    of_session = func.coalesce(letters.type, "") == ClosingFailed.TYPE
+    return of_session & (is_made.exists() | is_said.exists())
 
 
 def _dropped(connection: Connection) -> dict[tuple[str, str, int], str]:

@@ -1,6 +1,6 @@
 """What the role `work` does for open cycles: from an adapter that a job left to its first sessions.
 
-    for told in Cycles(app, fleet, runner).bring_on(): ...    again and again
+    Cycles(app, fleet, runner).bring_on(Breaks())    again and again; what happened, as sentences
 
     stage       every replica loads it and is seen to answer with it
     evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
@@ -14,6 +14,7 @@ what live traffic says (serving/canaries.py).
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from consumers import agents, learning, serving
@@ -21,6 +22,7 @@ from consumers.database import DatabaseError
 from consumers.serving import AdapterRow
 from consumers.standing import standing
 from daemon.cycle import Step, following
+from daemon.isolation import Breaks
 from daemon.jobs.runner import JobRunner
 from daemon.leader import agent_of, view_of
 from daemon.serving.adoption import BadName
@@ -55,23 +57,33 @@ class Cycles:
         self._publisher = Publisher(app, fleet, clock)
         self._decisions = Decisions(app)
 
-    def bring_on(self) -> Iterator[str]:
+    def bring_on(self, breaks: Breaks) -> list[str]:
         """Do the next thing of every cycle whose adapter waits for one; what happened, as
-        sentences. Raises LogError, DatabaseUnavailable."""
+        sentences. `breaks` keeps what breaks for one from the others. Raises LogError,
+        DatabaseUnavailable."""
+        told: list[str] = []
         for row, step in self._due():
-            try:
-                match step:
-                    case Step.STAGE:
-                        yield from self._stage(row)
-                    case Step.EVALUATE:
-                        yield from self._evaluate(row)
-                    case Step.ROUTE:
-                        yield self._route(row)
-            except (LogError, DatabaseError):
-                raise
-            except KintsugiError as error:
-                # Of this adapter, and perhaps over in a minute; the others are brought on.
-                yield str(error)
+            breaks.attempt("cycles", partial(self._bring_on, row, step, told), row.adapter)
+        return told
+
+    def _bring_on(self, row: AdapterRow, step: Step, told: list[str]) -> None:
+        try:
+            for event in self._take(row, step):
+                told.append(event)
+        except (LogError, DatabaseError):
+            raise
+        except KintsugiError as error:
+            # Of this adapter, and perhaps over in a minute; the others are brought on.
+            told.append(str(error))
+
+    def _take(self, row: AdapterRow, step: Step) -> Iterator[str]:
+        match step:
+            case Step.STAGE:
+                yield from self._stage(row)
+            case Step.EVALUATE:
+                yield from self._evaluate(row)
+            case Step.ROUTE:
+                yield self._route(row)
 
     def _due(self) -> list[tuple[AdapterRow, Step]]:
         """The adapters of open cycles, and what each needs."""

@@ -1,8 +1,11 @@
-"""Dead letters looked at again: the event itself, and whether the present code can fold it.
+"""Dead letters looked at again: the event itself, and whether the present code can take it.
 
-Trying again changes nothing: the fold runs in a transaction that is rolled back. An event that was
-passed over can only enter the tables where it belongs, in the order of the log, so the remedy is a
-rebuild.
+An event that could not be folded: trying again changes nothing, for the fold runs in a transaction
+that is rolled back. What was passed over can only enter the tables where it belongs, in the order
+of the log, so the remedy is a rebuild.
+
+A session that could not become a rollout (`ClosingFailed`): trying again makes the rollout, and
+appends it, once the cause was mended.
 """
 
 from dataclasses import dataclass
@@ -16,11 +19,13 @@ from consumers.folds import fold_event
 from events.codec import decode
 from events.errors import AheadOfLog, BadRecord, KintsugiError, SchemaAhead
 from events.log import EventLog, Record
+from events.rollouts import ClosingFailed
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from consumers.reads import DeadLetterLine
+    from daemon.app import App
 
 
 class NoSuchDeadLetter(KintsugiError):
@@ -35,6 +40,8 @@ class Attempt:
     foldable: bool
     reason: str | None
     """Why not; None where it can be folded."""
+    recorded: bool = False
+    """Whether it is a session, and a rollout now."""
 
 
 def at(letters: "list[DeadLetterLine]", stream: str, place: str) -> "DeadLetterLine":
@@ -58,8 +65,30 @@ def record_of(letter: "DeadLetterLine", log: EventLog) -> Record:
     )
 
 
-def attempt(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
-    """Fold it again and roll back."""
+def attempt(letter: "DeadLetterLine", app: "App") -> Attempt:
+    """Try it again. Raises LogError, DatabaseError."""
+    if letter.type == ClosingFailed.TYPE:
+        return _close_again(letter, app)
+    return _fold_again(letter, app.readable_log, app.engine)
+
+
+def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
+    from daemon.sessions import STOPS, WAITS, retry
+
+    data = decode(record_of(letter, app.readable_log)).data
+    assert isinstance(data, ClosingFailed), "the letter says so"
+    try:
+        retry(app, data)
+    except WAITS as error:
+        return Attempt(letter, False, str(error) or type(error).__name__)
+    except STOPS:
+        raise
+    except Exception as error:  # as when it was closed: whatever stands in the way of this session
+        return Attempt(letter, False, f"{type(error).__name__}: {error}")
+    return Attempt(letter, True, None, recorded=True)
+
+
+def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
     record = record_of(letter, log)
     try:
         event = decode(record)

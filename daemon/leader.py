@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumers import agents, learning
@@ -23,6 +24,7 @@ from consumers.scheduling import Scheduling, scheduling
 from consumers.standing import CycleStanding, standing
 from consumers.tally import Pair
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
+from daemon.isolation import Breaks
 from daemon.leadership import Leadership
 from daemon.scheduler import Due, Facts, Waiting, decide
 from daemon.serving.decisions import DecisionRefused, Decisions
@@ -86,6 +88,8 @@ class Led:
     told: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     """What could not be done, as sentences; it is tried again."""
+    failed: list[str] = field(default_factory=list)
+    """`agents`, once for each for whom the tick broke off; the next goes on where it stopped."""
 
 
 class Leader:
@@ -104,20 +108,28 @@ class Leader:
         self._clock = clock
 
     def tick(self) -> Led:
-        """Take every agent on as far as it goes. Raises LogError, DatabaseUnavailable."""
+        """Take every agent on as far as it goes; what breaks for one is its own. Raises what
+        `isolation.HALTS` names."""
         epoch = self._leadership.lead()
         led = Led(epoch)
+        breaks = Breaks(led.failed, led.troubles)
         if epoch is None:
             return led
         self._app.settle()
         with self._app.reading() as connection:
             pairs = agents.present(connection)
         for pair in pairs:
-            try:
-                led.told.extend(self._take_on(pair, epoch))
-            except (NotNow, DecisionRefused) as error:
-                led.troubles.append(str(error))
+            breaks.attempt(
+                "agents", partial(self._advance, pair, epoch, led), f"agent {pair.alias}"
+            )
         return led
+
+    def _advance(self, pair: Pair, epoch: int, led: Led) -> None:
+        try:
+            for event in self._take_on(pair, epoch):
+                led.told.append(event)
+        except (NotNow, DecisionRefused) as error:
+            led.troubles.append(str(error))
 
     def _take_on(self, pair: Pair, epoch: int) -> Iterator[str]:
         """Do what is the leader's to do of one agent, step after step."""

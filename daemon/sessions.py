@@ -100,9 +100,9 @@ class NoSuchEnd(KintsugiError):
     """The end that a dead letter is of is not in the tables."""
 
 
-_WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead, MemoryError)
+WAITS: Final = (KeysUnavailable, BlobUnavailable, EnvironmentsAway, SchemaAhead, MemoryError)
 """What may be over in a minute, or after an upgrade, and is of some sessions alone."""
-_STOPS: Final = (
+STOPS: Final = (
     LogUnavailable, LogFull, LogReadOnly, AheadOfLog, DatabaseError, SQLAlchemyError,
 )  # fmt: skip
 """What is no session's fault, and would be the same with the next."""
@@ -248,9 +248,9 @@ class _Closing:
                 continue
             try:
                 entries = _Making(self._app, self._keys, connection).rollout(end)
-            except _WAITS as error:
+            except WAITS as error:
                 self._hold(end, str(error) or type(error).__name__)
-            except _STOPS:
+            except STOPS:
                 raise
             except Exception as error:  # of this session alone: a dead letter says so
                 failed = failure(end.session, error)

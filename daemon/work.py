@@ -10,17 +10,23 @@
 
 Each part asks the tables what there is to do, so that a round that was cut short is made up for by
 the next one, and two workers at once do the work once.
+
+Guarantee: what breaks in one part of a round (a session, a job, a cycle) keeps no other part from
+its turn; it is told, counted, and tried again. Where log or database is away the round ends, and
+the next one begins with the parts that had no turn.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from consumers import database, gateways
 from consumers.standing import called_off_jobs
 from daemon.cycles import Cycles
 from daemon.erasing import sweep
+from daemon.isolation import PARTS, Breaks
 from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.training import advance
 from daemon.serving.bases import move
@@ -55,6 +61,10 @@ class Worked:
     """What happened to jobs and cycles, as sentences."""
     troubles: list[str] = field(default_factory=list)
     """What could not be done, as sentences; it is tried again."""
+    set_aside: list[str] = field(default_factory=list)
+    """Sessions that are dead letters now: the class of the error, once for each."""
+    failed: list[str] = field(default_factory=list)
+    """Parts of the round that broke off; what they left is done by the next one."""
 
 
 class Worker:
@@ -69,26 +79,28 @@ class Worker:
         self._fleet = fleet
         self._cycles = Cycles(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
+        self._lost: set[str] = set()
+        """Rollouts that were appended and did not come into the tables."""
+        self._next = 0
+        """The part that has the first turn."""
 
     def work(self) -> Worked:
-        """Do what is due. Raises LogError, DatabaseUnavailable."""
-        closed = close_sessions(self._app, self._clock())
-        worked = Worked(ended=closed.ended, rollouts=closed.rollouts)
-        worked.routed = [one.alias for one in self._guards.watch(self._clock())]
-        worked.told = [*self._advance_jobs(), *self._cycles.bring_on()]
-        self._forget_gateways()
-        sweep(self._app)
-        try:
-            with acting(self._app.home, patience=0):
-                worked.routed += [route.alias for route in move(self._app, self._fleet)]
-                done = self._reconciler.tick()
-        except ServingBusy:
-            # Somebody stages or routes now; what is due then is due in the next round.
-            return worked
-        worked.loaded, worked.unloaded, worked.collected = (
-            done.loaded, done.unloaded, done.collected,
-        )  # fmt: skip
-        worked.troubles = done.troubles
+        """Do what is due. Raises what `isolation.HALTS` names, which is of every part."""
+        parts: dict[str, Callable[[Worked], None]] = {
+            "sessions": self._close_sessions,
+            "canaries": self._watch_canaries,
+            "jobs": self._advance_jobs,
+            "cycles": self._bring_cycles_on,
+            "gateways": self._forget_gateways,
+            "keys": self._sweep_keys,
+            "replicas": self._reconcile,
+        }
+        worked, first = Worked(), self._next
+        breaks = Breaks(worked.failed, worked.troubles)
+        for name in (*PARTS[first:], *PARTS[:first]):
+            self._next = (PARTS.index(name) + 1) % len(PARTS)
+            breaks.attempt(name, partial(parts[name], worked))
+        self._next = 0
         return worked
 
     def check(self) -> None:
@@ -100,12 +112,47 @@ class Worker:
         self._jobs.close()
         self._trials.close()
 
-    def _advance_jobs(self) -> list[str]:
+    def _close_sessions(self, worked: Worked) -> None:
+        closed = close_sessions(self._app, self._clock(), self._lost)
+        worked.ended, worked.rollouts = closed.ended, closed.rollouts
+        worked.troubles += closed.troubles
+        for failure in closed.failures:
+            worked.set_aside.append(failure.error)
+            worked.troubles.append(
+                f"session {failure.session} is a dead letter: {failure.reason}; once that is "
+                "mended: kintsugi dlq retry"
+            )
+
+    def _watch_canaries(self, worked: Worked) -> None:
+        worked.routed += [route.alias for route in self._guards.watch(self._clock())]
+
+    def _advance_jobs(self, worked: Worked) -> None:
         with self._app.reading() as connection:
             called_off = called_off_jobs(connection)
-        return advance(self._app, self._jobs, called_off)
+        worked.told += advance(
+            self._app, self._jobs, called_off, Breaks(worked.failed, worked.troubles)
+        )
 
-    def _forget_gateways(self) -> None:
+    def _bring_cycles_on(self, worked: Worked) -> None:
+        worked.told += self._cycles.bring_on(Breaks(worked.failed, worked.troubles))
+
+    def _sweep_keys(self, _: Worked) -> None:
+        sweep(self._app)
+
+    def _reconcile(self, worked: Worked) -> None:
+        try:
+            with acting(self._app.home, patience=0):
+                worked.routed += [route.alias for route in move(self._app, self._fleet)]
+                done = self._reconciler.tick()
+        except ServingBusy:
+            # Somebody stages or routes now; what is due then is due in the next round.
+            return
+        worked.loaded, worked.unloaded, worked.collected = (
+            done.loaded, done.unloaded, done.collected,
+        )  # fmt: skip
+        worked.troubles += done.troubles
+
+    def _forget_gateways(self, _: Worked) -> None:
         from daemon.app import explained
 
         gone_after = self._app.settings.serving.gateway_timeout_seconds
@@ -116,3 +163,4 @@ class Worker:
         engine = self._app.engine
         with explained(engine), database.writing(engine) as connection:
             gateways.forget(connection, seconds)
+

@@ -1,4 +1,4 @@
-"""`kintsugi dlq`: events that could not be folded."""
+"""`kintsugi dlq`: events that could not be folded, and sessions that could not be closed."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,7 +75,10 @@ def retry(
     stream: Annotated[str | None, typer.Argument(metavar="[STREAM")] = None,
     place: Annotated[str | None, typer.Argument(metavar="P:N]", help="Default: all.")] = None,
 ) -> int:
-    """Say whether the present code can fold them; what puts them into the tables is a rebuild."""
+    """Say whether the present code can fold them; what puts them into the tables is a rebuild.
+
+    Of a session that could not become a rollout, make the rollout, once its cause was mended.
+    """
     from daemon.app import explained
     from daemon.dead_letters import at, attempt
 
@@ -86,8 +89,9 @@ def retry(
         if stream is not None and place is not None:
             letters = [at(letters, stream, place)]
         with explained(app.engine):
-            attempts = [attempt(letter, app.readable_log, app.engine) for letter in letters]
+            attempts = [attempt(letter, app) for letter in letters]
     foldable = sum(one.foldable for one in attempts)
+    unfolded = sum(one.foldable and not one.recorded for one in attempts)
     if cli.out.json:
         cli.out.document(
             [
@@ -97,6 +101,7 @@ def retry(
                     "offset": one.letter.offset,
                     "foldable": one.foldable,
                     "reason": one.reason,
+                    "recorded": one.recorded,
                 }
                 for one in attempts
             ]
@@ -104,10 +109,11 @@ def retry(
     else:
         for one in attempts:
             where = f"{one.letter.stream} {one.letter.partition}:{one.letter.offset}"
-            cli.out.show(plain(f"{where}: {one.reason or 'can be folded now'}"))
-    if foldable:
+            well = "is a rollout now" if one.recorded else "can be folded now"
+            cli.out.show(plain(f"{where}: {one.reason or well}"))
+    if unfolded:
         cli.out.hint(
-            f"{foldable:,} of {len(attempts):,} can be folded now; put them into the tables: "
+            f"{unfolded:,} of {len(attempts):,} can be folded now; put them into the tables: "
             "kintsugi rebuild --yes"
         )
     elif not attempts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from daemon import notifying
-from daemon.cli.command import Cli, command
+from daemon.cli.command import PARTLY, Cli, command
 from daemon.cli.serving import EngineUrls
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def schedule(
         bool, typer.Option("--once", help="One look at every agent, then end.")
     ] = False,
     upstream: EngineUrls = None,
-) -> None:
+) -> int | None:
     """Lead: begin cycles when they are due, and take them on, until stopped."""
     from daemon.author import FromTheLog
     from daemon.gateway import key_of
@@ -118,18 +118,20 @@ def schedule(
 
     with until_stopped(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:
-            return
+            return None
         leadership = Leadership(app)
         urls = upstream or [one.url for one in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
         leader = Leader(app, FromTheLog(app, engines, stop.is_set), leadership)
         try:
             if once:
-                cli.out.document(asdict(leader.tick()))
-            else:
-                _lead(app.settings, leader, leadership, stop)
+                led = leader.tick()
+                cli.out.document(asdict(led))
+                return PARTLY if led.failed else None
+            _lead(app.settings, leader, leadership, stop)
         finally:
             _resign(leadership)
+    return None
 
 
 def _resign(leadership: "Leadership") -> None:
@@ -204,7 +206,7 @@ def work(
     cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Do what is due, then end.")] = False,
     upstream: EngineUrls = None,
-) -> None:
+) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
     from daemon.serving.fleet import open_fleet
     from daemon.work import Worker
@@ -218,7 +220,7 @@ def work(
         for trouble in done.troubles:
             cli.out.warn(trouble)
         cli.out.document(asdict(done))
-        return
+        return PARTLY if done.failed else None
     with (
         until_stopped(cli) as stop,
         cli.app() as app,
@@ -227,6 +229,7 @@ def work(
         worker = Worker(app, fleet)
         _work(app.settings, worker, stop)
         worker.close()
+    return None
 
 
 def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None:

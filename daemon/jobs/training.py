@@ -10,11 +10,13 @@ so are the job's rollouts (recording.py).
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers import learning, serving
 from consumers.learning import JobRow
+from daemon.isolation import Breaks
 from daemon.jobs.recording import recorded
 from daemon.jobs.runner import (
     Absent,
@@ -46,19 +48,27 @@ if TYPE_CHECKING:
 _MOST_REASON: Final = 1000
 
 
-def advance(app: "App", runner: JobRunner, cancelled: Mapping[str, str] | None = None) -> list[str]:
+def advance(
+    app: "App",
+    runner: JobRunner,
+    cancelled: Mapping[str, str] | None = None,
+    breaks: Breaks | None = None,
+) -> list[str]:
     """Bring every open job on; what happened, as sentences. `cancelled`: job -> why it was called
-    off. Raises LogError, DatabaseUnavailable."""
+    off. `breaks` keeps what breaks for one job from the others; without it, that is raised. Raises
+    LogError, DatabaseUnavailable."""
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
     called_off = cancelled or {}
     told: list[str] = []
     for job in jobs:
-        try:
-            told += _Look(app, runner, job, called_off.get(job.job)).advance()
-        except RunnerUnavailable as error:
-            # Of the other jobs it would say the same.
-            return [*told, str(error)]
+        look = _Look(app, runner, job, called_off.get(job.job))
+        if breaks is None:
+            look.tell(told)
+        else:
+            breaks.attempt("jobs", partial(look.tell, told), f"job {job.job}")
+        if look.away:
+            break  # of the other jobs the runner would say the same
     return told
 
 
@@ -71,6 +81,17 @@ class _Look:
         self._job = job
         self._cancelled = cancelled
         self._settings = app.settings.jobs
+        self.away = False
+        """Whether nobody can tell how jobs are doing."""
+
+    def tell(self, told: list[str]) -> None:
+        """Do the next thing, and add what happened."""
+        try:
+            for event in self.advance():
+                told.append(event)
+        except RunnerUnavailable as error:
+            self.away = True
+            told.append(str(error))
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one."""

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from consumers.runner import APPLY_SECONDS
 from consumers.tables import PROJECTION
+from daemon.isolation import PARTS
 from daemon.metrics.sheet import Family, Sheet
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def tracing(counters: "Traced") -> Counted:
 class Rounds:
     """What the rounds of `schedule` or `work` did."""
 
-    def __init__(self, registry: CollectorRegistry, role: str) -> None:
+    def __init__(self, registry: CollectorRegistry, role: str, parts: Sequence[str]) -> None:
         self._looked = Gauge(
             _LOOKED.name, _LOOKED.meaning, _LOOKED.labels, registry=registry
         ).labels(role)
@@ -186,6 +187,15 @@ class Rounds:
             ("role",),
             registry=registry,
         ).labels(role)
+        self._failures = Counter(
+            "kintsugi_part_failures",
+            "Times that a part of a round broke off; the others had their turn.",
+            ("role", "part"),
+            registry=registry,
+        )
+        self._role = role
+        for part in parts:
+            self._failures.labels(role, part)
 
     def looks(self) -> None:
         """A round begins."""
@@ -195,12 +205,17 @@ class Rounds:
         """So much could not be done."""
         self._troubles.inc(count)
 
+    def broke(self, parts: Sequence[str]) -> None:
+        """These parts of the round broke off."""
+        for part in parts:
+            self._failures.labels(self._role, part).inc()
+
 
 class Leading(Rounds):
     """The rounds of `schedule`."""
 
     def __init__(self, registry: CollectorRegistry, leadership: "Leadership") -> None:
-        super().__init__(registry, "schedule")
+        super().__init__(registry, "schedule", ("agents",))
         Gauge(
             "kintsugi_leader", "Whether this process leads.", ("role",), registry=registry
         ).labels("schedule").set_function(leadership.holds)
@@ -208,19 +223,27 @@ class Leading(Rounds):
     def led(self, led: "Led") -> None:
         """A round is over."""
         self.troubled(len(led.troubles))
+        self.broke(led.failed)
 
 
 class Working(Rounds):
     """The rounds of `work`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry, "work")
+        super().__init__(registry, "work", PARTS)
         self._sessions = Counter(
             "kintsugi_sessions_ended", "Sessions that were closed.", registry=registry
         )
         self._rollouts = Counter(
             "kintsugi_sessions_recorded",
             "Ended sessions that became rollouts.",
+            registry=registry,
+        )
+        self._set_aside = Counter(
+            "kintsugi_sessions_set_aside",
+            "Ended sessions that cannot become rollouts and are dead letters, by the class of the "
+            "error.",
+            ("error",),
             registry=registry,
         )
         self._actions = Counter(
@@ -235,6 +258,9 @@ class Working(Rounds):
     def worked(self, worked: "Worked") -> None:
         """A round is over."""
         self.troubled(len(worked.troubles))
+        self.broke(worked.failed)
+        for error in worked.set_aside:
+            self._set_aside.labels(error).inc()
         self._sessions.inc(worked.ended)
         self._rollouts.inc(worked.rollouts)
         for kind, done in (
