@@ -105,10 +105,8 @@ class _Look:
             case Absent():
                 if self._cancelled is not None:
                     yield self._end("cancelled", self._cancelled, Ended(0, 0, 0.0, None))
-                elif (reason := self._foreign()) is not None:
-                    yield self._end("failed", reason, Ended(0, 0, 0.0, None))
                 else:
-                    yield from self._start(1, "")
+                    yield from self._start(1, "", Ended(0, 0, 0.0, None))
             case Running() as running:
                 reason = self._stop(running)
                 if reason is not None:
@@ -131,7 +129,11 @@ class _Look:
             return str(error)
         return None
 
-    def _start(self, attempt: int, why: str) -> Iterator[str]:
+    def _start(self, attempt: int, why: str, ended: Ended) -> Iterator[str]:
+        """Unless its environment is nobody's; `ended` says what there was of the job before."""
+        if (reason := self._foreign()) is not None:
+            yield self._end("failed", reason, ended)
+            return
         with self._app.reading() as connection:
             span = Contexts(connection, self._app.log).job(self._job.job)
         if self._runner.start(Job(self._job.job, self._job.spec, span.header)):
@@ -159,7 +161,7 @@ class _Look:
         elif isinstance(found, Again) and ended.seconds >= self._job.minutes * 60:
             yield self._end("failed", self._too_long, ended)
         elif isinstance(found, Again):
-            yield from self._start(ended.attempts + 1, f", for {found.reason}")
+            yield from self._start(ended.attempts + 1, f", for {found.reason}", ended)
         else:
             yield from self._record()
             yield self._over(found, ended)

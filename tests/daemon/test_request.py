@@ -8,7 +8,7 @@ import pytest
 from daemon.request import NotTrainable, capability_of, seed_of, spec_of
 from daemon.settings import Agent, Training
 from daemon.solver.presets import preset
-from envs.registry import open_environment
+from envs.registry import open_place
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment
 
@@ -48,7 +48,7 @@ def test_a_job_finds_an_environment_that_only_the_settings_know(tmp_path: Path) 
         Training(), agent, job="j", base="reference", pools=POOLS, environments=[tmp_path]
     )
     # As the learner does, which has no settings.
-    assert open_environment(made.environment).name == "mine"
+    assert open_place(made.environment).name == "mine"
     assert made.environment == f"{file}:mine"
 
 

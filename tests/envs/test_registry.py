@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from envs.registry import (
     environments,
     located,
     open_environment,
+    open_place,
+    open_recorded,
 )
 
 SKELETON = Path(skeleton.__file__).read_text()
@@ -66,7 +69,7 @@ def test_a_built_in_environment_is_opened_by_its_name(name: str, tmp_path: Path)
 
 def test_a_file_is_opened_by_its_path_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "bots" / "mine.py")
-    assert open_environment(str(file)).name == "library"
+    assert open_place(str(file)).name == "library"
     assert [path.name for path in file.parent.iterdir()] == ["mine.py"]
 
 
@@ -75,14 +78,14 @@ def test_a_path_may_be_relative_and_needs_no_folder(
 ) -> None:
     write_environment(tmp_path / "mine.py")
     monkeypatch.chdir(tmp_path)
-    assert open_environment("mine.py").name == open_environment("./mine.py").name == "library"
+    assert open_place("mine.py").name == open_place("./mine.py").name == "library"
 
 
 def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "mine.py", "before")
-    before = open_environment(str(file))
+    before = open_place(str(file))
     write_environment(file, "afters")
-    assert (before.name, open_environment(str(file)).name) == ("before", "afters")
+    assert (before.name, open_place(str(file)).name) == ("before", "afters")
 
 
 def test_files_and_folders_of_the_settings_are_found_by_name(tmp_path: Path) -> None:
@@ -101,10 +104,10 @@ def test_a_file_may_define_several_environments(tmp_path: Path) -> None:
     assert {"first", "second"} <= set(sources([file]))
     assert open_environment("second", paths=[file]).name == "second"
     with pytest.raises(UnknownEnvironment, match=r"several environments: first, second; .*:first"):
-        open_environment(str(file))
-    assert open_environment(f"{file}:second").name == "second"
+        open_place(str(file))
+    assert open_place(f"{file}:second").name == "second"
     with pytest.raises(UnknownEnvironment, match="defines no environment 'third'"):
-        open_environment(f"{file}:third")
+        open_place(f"{file}:third")
 
 
 def test_what_another_process_opens_needs_no_settings(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_what_another_process_opens_needs_no_settings(tmp_path: Path) -> None:
     for name in ("mine", "other"):
         found = located(name, [tmp_path])
         assert found == f"{file}:{name}"
-        assert open_environment(found).name == name
+        assert open_place(found).name == name
         assert located(found) == found
     with pytest.raises(UnknownEnvironment, match="mine"):
         located("mine")
@@ -125,7 +128,7 @@ def test_an_imported_environment_is_not_the_files_own(tmp_path: Path) -> None:
         "from envs.skeleton import Skeleton\n\n\nclass Mine(Skeleton):\n    name = 'mine'\n"
     )
     assert "skeleton" not in sources([file])
-    assert open_environment(str(file)).name == "mine"
+    assert open_place(str(file)).name == "mine"
 
 
 def test_an_unfinished_base_class_may_stand_in_the_file(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_an_unfinished_base_class_may_stand_in_the_file(tmp_path: Path) -> None:
         "class Base(Environment):\n    greeting = 'Welcome.'\n\n\n"
         "class Mine(Base, Skeleton):\n    name = 'mine'\n"
     )
-    assert open_environment(str(file)).greeting == "Welcome."
+    assert open_place(str(file)).greeting == "Welcome."
 
 
 def test_an_entry_point_is_found_by_its_name(distribution: Path) -> None:
@@ -206,7 +209,7 @@ def test_a_file_that_fails_to_import_is_named_with_line_and_exception(
     file = tmp_path / "mine.py"
     file.write_text(text)
     with pytest.raises(EnvironmentBroken) as raised:
-        open_environment(str(file))
+        open_place(str(file))
     assert str(raised.value).startswith(f"{file}, line {line}: {said}")
 
 
@@ -214,7 +217,7 @@ def test_a_file_without_an_environment_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from envs.skeleton import Skeleton\n")
     with pytest.raises(EnvironmentBroken, match="defines no environment; subclass"):
-        open_environment(str(file))
+        open_place(str(file))
 
 
 def test_two_environments_of_one_name_name_both_sources(tmp_path: Path) -> None:
@@ -255,7 +258,7 @@ def test_an_incomplete_class_says_what_is_missing(
     assert old in SKELETON
     file.write_text(SKELETON.replace(old, new))
     with pytest.raises(EnvironmentBroken, match="class Skeleton") as raised:
-        open_environment(str(file))
+        open_place(str(file))
     assert said in str(raised.value)
 
 
@@ -266,6 +269,46 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
         "class Mine(Environment):\n    name = 'mine'\n"
     )
     with pytest.raises(EnvironmentBroken) as raised:
-        open_environment(str(file))
+        open_place(str(file))
     for part in ("toolset", "capabilities", "generate", "policy", "pristine"):
         assert part in str(raised.value)
+
+
+def marked(folder: Path, name: str) -> tuple[Path, Path]:
+    """A file that leaves a mark when it is run, and the mark."""
+    mark = folder / f"{name} ran"
+    return write_environment(folder / f"{name}.py", name, f"open({str(mark)!r}, 'w')\n"), mark
+
+
+def test_what_is_no_name_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, mark = marked(tmp_path, "mine")
+    monkeypatch.chdir(tmp_path)
+    for said in (
+        str(file), f"{file}:mine", str(tmp_path), "mine.py", "./mine.py", "..", "", "~/mine.py",
+        "file:mine", "Shop", "shop\n", "a" * 10_000, f"file://{file}", ".\\mine.py",
+    ):  # fmt: skip
+        with pytest.raises(UnknownEnvironment, match="is no environment's name") as refused:
+            open_environment(said)
+        assert len(str(refused.value)) < 400
+    assert not mark.exists()
+
+
+def test_an_event_opens_files_of_the_settings_and_no_other(tmp_path: Path) -> None:
+    (file, _), (other, mark) = marked(tmp_path / "ours", "mine"), marked(tmp_path / "theirs", "evil")
+    link = tmp_path / "ours" / "link.py"
+    link.symlink_to(other)
+    own: dict[str, Any] = {"paths": [file.parent / "mine.py"]}
+    assert open_recorded("shop", **own).name == open_recorded("shop").name == "shop"
+    for place in (str(file), f"{file}:mine", f"{file.parent}/../ours/mine.py:mine", "mine"):
+        assert open_recorded(place, **own).name == "mine"
+    assert open_recorded(f"{file}:mine", places=[str(file)]).name == "mine"
+    for place in (str(other), f"{other}:evil", str(other.parent), str(link), "../theirs/evil.py"):
+        known_ones: tuple[dict[str, Any], ...] = (
+            own, {"paths": [file.parent]}, {"places": ["shop", f"{file}:mine"]},
+        )  # fmt: skip
+        for known in known_ones:
+            with pytest.raises(UnknownEnvironment, match=r"environments\.paths"):
+                open_recorded(place, **known)
+    assert not mark.exists()

@@ -20,7 +20,7 @@ from daemon.settings import Jobs, Ray, Settings
 from ops.ray.head import Head
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.jobs.looks import ended, job, speaking, until
-from tests.daemon.jobs.test_training import adapters, requested, row
+from tests.daemon.jobs.test_training import HERE, adapters, requested, row
 from tests.daemon.jobs.trainer import COMMAND
 from tests.daemon.solver import letters
 
@@ -46,7 +46,7 @@ def test_a_hung_learner_is_reaped_and_its_next_attempt_trains(ray: Head, tmp_pat
     base = letters.checkpoint(tmp_path / "base")
     reached = Ray(address=ray.address, python=sys.executable)
     jobs = Jobs(runner="ray", ray=reached, heartbeat_seconds=6, attempts=2)
-    with App(Settings(home=tmp_path, jobs=jobs)) as app:
+    with App(Settings(home=tmp_path, jobs=jobs, environments=HERE)) as app:
         requested(app, base, "trains")
         here = jobs_of(app.settings)
         told = advance(app, here)
@@ -142,7 +142,7 @@ def test_a_cluster_that_is_away_is_said_in_a_sentence(
         assert told.code == (4 if arguments[0] == "work" else 1)
         assert "Ray cluster at http://127.0.0.1:1 does not answer" in told.err + told.out
     reached = Jobs(runner="ray", ray=Ray(address="http://127.0.0.1:1"))
-    with App(Settings(home=tmp_path, jobs=reached)) as app:
+    with App(Settings(home=tmp_path, jobs=reached, environments=HERE)) as app:
         requested(app, tmp_path, "trains")
         requested(app, tmp_path, "trains", name="second")
         here = jobs_of(app.settings)

@@ -11,19 +11,24 @@ from consumers import learning, reads, serving
 from consumers.learning import JobRow
 from consumers.serving import AdapterRow
 from daemon.app import App
+from daemon.isolation import Breaks
+from daemon.jobs.local import LocalRunner
 from daemon.jobs.recording import recorded
-from daemon.jobs.runner import Ended, JobRunner
+from daemon.jobs.runner import Ended, JobRunner, State
 from daemon.jobs.training import advance
 from daemon.serving.decisions import Decisions
-from daemon.settings import Jobs, Settings
+from daemon.settings import Environments, Jobs, Settings
 from daemon.solver.job import run
 from events.codec import decode
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from events.rollouts import RolloutEnded
 from tests.daemon.jobs.looks import ended, runner, speaking
-from tests.daemon.jobs.trainer import WAYS
+from tests.daemon.jobs.trainer import COMMAND, WAYS
 from tests.daemon.solver import letters
+
+HERE: Final = Environments(paths=(Path(letters.ENVIRONMENT),))
+"""The jobs of these tests name a file."""
 
 SAMPLER: Final = {"groups": 4, "size": 4, "rollouts": 32, "max_tokens": 24}
 
@@ -47,7 +52,8 @@ def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
-    settings = Settings(home=tmp_path, jobs=Jobs(attempts=2, heartbeat_seconds=60))
+    jobs = Jobs(attempts=2, heartbeat_seconds=60)
+    settings = Settings(home=tmp_path, jobs=jobs, environments=HERE)
     with App(settings) as app:
         yield app
 
@@ -187,7 +193,7 @@ def too_long(minutes: float) -> str:
 
 def test_a_silent_job_is_stopped_and_tried_again(base: Path, tmp_path: Path) -> None:
     jobs = Jobs(attempts=2, heartbeat_seconds=1e-6)
-    with App(Settings(home=tmp_path, jobs=jobs)) as app:
+    with App(Settings(home=tmp_path, jobs=jobs, environments=HERE)) as app:
         requested(app, base, "waits")
         here = runner(tmp_path)
         advance(app, here)
@@ -232,3 +238,38 @@ def test_an_end_is_said_once_whoever_looks(app: App, base: Path, tmp_path: Path)
         r for r in app.spool.read("learning", 0, 0) if b"JobEnded" in dict(r.headers)["ce_type"]
     ]
     assert len(stored) == 1
+
+
+def test_a_job_whose_environment_is_no_file_of_the_settings_is_not_started(
+    tmp_path: Path, base: Path
+) -> None:
+    with App(Settings(home=tmp_path)) as app:
+        requested(app, base, "trains")
+        (said,) = advance(app, runner(tmp_path))
+        assert said.startswith("job j ended, failed: an event names the environment")
+        assert "environments.paths" in said
+        assert row(app).outcome == "failed"
+    assert not (tmp_path / "jobs" / "j").exists()
+
+
+def test_a_job_that_breaks_keeps_no_other_from_its_turn(app: App, base: Path) -> None:
+    requested(app, base, "trains", name="a")
+    requested(app, base, "trains", name="b")
+    breaks, here = Breaks(), Broken("a", app.home)
+    assert advance(app, here, breaks=breaks) == ["job b was started, attempt 1"]
+    assert breaks.failed == ["jobs"]
+    assert breaks.troubles == ["job a broke off: OSError: gone; the next round tries again"]
+    ended(here, "b")
+
+
+class Broken(LocalRunner):
+    """Cannot tell how one job is doing, by an error that nobody foresaw."""
+
+    def __init__(self, job: str, home: Path) -> None:
+        super().__init__(home / "jobs", command=COMMAND)
+        self._broken = job
+
+    def state(self, job: str) -> State:
+        if job == self._broken:
+            raise OSError("gone")
+        return super().state(job)

@@ -14,7 +14,7 @@ from typing import Final
 
 from daemon.jobs.runner import JOURNAL
 from daemon.serving.trial import _CHUNK, Plan, Played, _chunks, _Head
-from envs.registry import open_environment
+from envs.registry import open_place
 from events.rollouts import RolloutEnded
 
 COMMAND: Final = (sys.executable, "-m", "tests.daemon.serving.recorded_trial")
@@ -24,7 +24,7 @@ RATES: Final = "RECORDED_RATES"
 
 def played(plan: Plan) -> Iterator[Played]:
     """Everything that a plan wants."""
-    environment, rates = open_environment(plan.environment), json.loads(os.environ[RATES])
+    environment, rates = open_place(plan.environment), json.loads(os.environ[RATES])
     for chunk in _chunks(plan):
         for player, task, trial in chunk:
             definition = environment.task(task)

@@ -8,7 +8,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.reference.demonstrations import demonstration, transcript, vocabulary
 from daemon.solver.trajectory import ORACLE, sequences, untrainable
 from daemon.solver.warm_start import examples, reference, references
-from envs.registry import open_environment
+from envs.registry import open_place
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint
 from tests.daemon.solver import letters
@@ -45,7 +45,7 @@ def test_a_reference_is_the_very_tokens_of_a_demonstration(directory: Path) -> N
 
 def test_what_the_oracle_does_not_pass_is_no_example(tmp_path: Path) -> None:
     chat = Chat(letters.checkpoint(tmp_path))
-    environment = open_environment(letters.ENVIRONMENT)
+    environment = open_place(letters.ENVIRONMENT)
     tasks = [*letters.ids("half", 0, 3), *letters.ids("mute", 0, 2)]
     shown = list(references(environment, chat, tasks, "r"))
     assert [one.success for one in shown] == [True, True, True, False, False]
