@@ -2,6 +2,9 @@
 
 English only, and rules of thumb: they are asked when the calls alone leave a question open. Each
 reads single sentences, so that a word in one does not colour the next.
+
+Guarantee: time linear in the text, whoever wrote it. The patterns are Python's, not RE2's, for what
+RE2 lacks (a look ahead) and for `\\w` and `\\b`, which mean letters of every language here.
 """
 
 import re
@@ -69,9 +72,14 @@ _HANDOVER: Final = re.compile(
 _OVERFLOW: Final = re.compile(
     r"context[ _-]?(?:window|length|limit|size)|max(?:imum)?[ _-](?:context|model[ _-]len)"
     r"|(?:prompt|input|request|conversation) (?:is )?too (?:long|large)|too many tokens"
-    r"|token limit|exceed\w* .{0,40}\btokens\b",
+    r"|token limit",
     re.IGNORECASE,
 )
+_EXCEED: Final = re.compile("exceed", re.IGNORECASE)
+_REST_OF_WORD: Final = re.compile(r"\w*")
+_TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
+"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it reads a word that says "exceed" over
+and over once from each of them, which takes the square of its length."""
 
 
 def refuses(text: str) -> bool:
@@ -106,7 +114,19 @@ def hands_over(text: str) -> bool:
 
 def overflows(text: str) -> bool:
     """Whether an error says that the conversation no longer fits the model's context."""
-    return _OVERFLOW.search(text) is not None
+    return _OVERFLOW.search(text) is not None or _exceeds_tokens(text)
+
+
+def _exceeds_tokens(text: str) -> bool:
+    """Whether a word with "exceed" in it stands shortly before "tokens"; reads each word once."""
+    place = _EXCEED.search(text)
+    while place is not None:
+        rest = _REST_OF_WORD.match(text, place.end())
+        assert rest is not None, "it may be empty"
+        if _TOKENS.match(text, rest.end()) is not None:
+            return True
+        place = _EXCEED.search(text, rest.end())
+    return False
 
 
 def _sentences(text: str) -> Iterator[str]:
