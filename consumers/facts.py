@@ -25,6 +25,9 @@ Finding = dict[str, Any]
 TRIED: Final = 200
 """Failed calls that are named for one gold write: the first ones."""
 
+SAID_CHARACTERS: Final = 1_000_000
+"""Of what the agent said in a rollout: the first ones are read, a novel's worth."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -169,12 +172,16 @@ class Facts:
 
     @cached_property
     def said(self) -> list[tuple[int, str]]:
-        """(turn, text) of what the agent itself said."""
-        return [
-            (turn, message.text)
-            for turn, message in enumerate(self.messages)
-            if message.role == "assistant" and message.content and message.sampled is not False
-        ]
+        """(turn, text) of what the agent itself said, up to `SAID_CHARACTERS`."""
+        said: list[tuple[int, str]] = []
+        left = SAID_CHARACTERS
+        for turn, message in enumerate(self.messages):
+            if message.role == "assistant" and message.content and message.sampled is not False:
+                said.append((turn, message.text[:left]))
+                left -= len(said[-1][1])
+                if left <= 0:
+                    break
+        return said
 
 
 def _has_failed(item: ExecutedCall) -> bool:

@@ -209,7 +209,8 @@ def _handed_over(facts: Facts) -> int | None:
 
 def _premature_termination(facts: Facts) -> list[Finding]:
     termination = facts.rollout.termination
-    if termination and any(word in termination.lower() for word in _CUT):
+    low = (termination or "").lower()
+    if any(word in low for word in _CUT):
         return [{"termination": termination}]
     if not facts.messages:
         return []

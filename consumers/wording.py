@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+READ_CHARACTERS: Final = 100_000
+"""Of one text: of a longer one its first and its last half of them are read."""
+
 _NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside", "only")
 """One of these is in every refusal: most texts hold none and are not read any further."""
 
@@ -84,7 +87,7 @@ and over once from each of them, which takes the square of its length."""
 
 def refuses(text: str) -> bool:
     """Whether the agent says that it will not or must not do something."""
-    low = text.lower()
+    low = _read(text).lower()
     if not any(word in low for word in _NEGATIONS):
         return False
     return any(
@@ -97,14 +100,14 @@ def asks(text: str) -> bool:
     """Whether the agent waits for an answer; asking what else to do is courtesy, no question."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
-        for sentence in _sentences(text.lower())
+        for sentence in _sentences(_read(text).lower())
         if sentence.endswith("?") or _REQUEST.search(sentence) is not None
     )
 
 
 def hands_over(text: str) -> bool:
     """Whether the agent says that it hands the user to a person now; an offer is not enough."""
-    low = text.lower()
+    low = _read(text).lower()
     return "transfer" in low and any(
         _HANDOVER.search(sentence) is not None
         for sentence in _sentences(low)
@@ -114,6 +117,7 @@ def hands_over(text: str) -> bool:
 
 def overflows(text: str) -> bool:
     """Whether an error says that the conversation no longer fits the model's context."""
+    text = _read(text)
     return _OVERFLOW.search(text) is not None or _exceeds_tokens(text)
 
 
@@ -131,3 +135,10 @@ def _exceeds_tokens(text: str) -> bool:
 
 def _sentences(text: str) -> Iterator[str]:
     return (found.group().rstrip() for found in _SENTENCE.finditer(text))
+
+
+def _read(text: str) -> str:
+    if len(text) <= READ_CHARACTERS:
+        return text
+    half = READ_CHARACTERS // 2
+    return f"{text[:half]}\n{text[-half:]}"
