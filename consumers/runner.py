@@ -433,6 +433,7 @@ def _flush_alone(batch: Batch, item: Prepared, done: _Done) -> None:
     except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
         if not database.is_lasting(error):
             raise
+        batch.discard()
         _refused(batch, item, error, done)
         batch.flush()
 
