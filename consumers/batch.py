@@ -3,6 +3,9 @@
 Folds stage rows of one event; `keep` takes them over, `drop` forgets them (the event was poison).
 `flush` writes one multi-row upsert per table, by the table's merge rule (tables.py). A reader in
 the same transaction calls `flush` first and then sees its own rows.
+
+Every row is brought into the form in which it will be stored when it is staged (storage.py): two
+rows that have one key in the tables have one here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,42 +14,68 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from consumers.storage import ROWS, Row, storable
 from consumers.tables import Merge, Projected
 from events.canonical import exact_json
+from events.errors import BadRecord
 
-Row = dict[str, Any]
+__all__ = ["Batch", "Row", "Staging", "shape", "upsert"]
 
 
-class Batch:
-    """Rows to write, per table and key."""
+class Staging:
+    """The rows of one event."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self._staged: list[tuple[type[Projected], Row]] = []
-        self._rows: dict[type[Projected], dict[tuple[Any, ...], Row]] = {}
+    def __init__(self) -> None:
+        self.rows: list[tuple[type[Projected], Row]] = []
+        self.characters = 0
+        """Of the texts in the rows."""
 
-    def stage(self, table: type[Projected], row: Row) -> None:
-        """Add a row of the event being folded."""
-        self._staged.append((table, row))
+    def stage(self, table: type[Projected], row: Mapping[str, Any]) -> None:
+        """Add a row of the event being folded. Raises BadRecord for one that no table can hold."""
+        if len(self.rows) >= ROWS:
+            raise BadRecord(f"one event makes more than {ROWS:,} rows")
+        stored, characters = storable(table, row)
+        self.rows.append((table, stored))
+        self.characters += characters
 
     def drop(self) -> None:
         """Forget the rows of the event being folded."""
-        self._staged.clear()
+        self.rows.clear()
+        self.characters = 0
+
+
+class Batch(Staging):
+    """Rows to write, per table and key."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.connection = connection
+        self._kept: dict[type[Projected], dict[tuple[Any, ...], Row]] = {}
 
     def keep(self) -> None:
         """Take over the rows of the event that was folded."""
-        for table, row in self._staged:
-            rows = self._rows.setdefault(table, {})
+        self.add(self.rows)
+        self.drop()
+
+    def add(self, rows: Sequence[tuple[type[Projected], Row]]) -> None:
+        """Take over the rows of an event that was folded elsewhere."""
+        for table, row in rows:
+            kept = self._kept.setdefault(table, {})
             key = tuple([row[column] for column in shape(table).keys])
-            older = rows.get(key)
-            rows[key] = row if older is None else _merged(table.MERGE, older, row)
-        self._staged.clear()
+            older = kept.get(key)
+            kept[key] = row if older is None else _merged(table.MERGE, older, row)
 
     def flush(self) -> None:
         """Write everything kept so far."""
-        for table, rows in self._rows.items():
+        for table, rows in self._kept.items():
             upsert(self.connection, table, list(rows.values()))
-        self._rows.clear()
+        self._kept.clear()
+
+    def discard(self) -> None:
+        """Forget everything that was kept and not flushed: what was flushed of it was taken back.
+        """
+        self.drop()
+        self._kept.clear()
 
 
 def _merged(merge: Merge, older: Row, newer: Row) -> Row:
@@ -109,20 +138,13 @@ def _statement(model: type[Projected], dialect: str) -> str:
 def upsert(
     connection: Connection, model: type[Projected], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write rows by the table's merge rule; a column that a row leaves out is null."""
+    """Write rows, as `storable` makes them, by the table's merge rule; a column that a row leaves
+    out is null."""
     columns = shape(model).columns
     dialect = connection.dialect.name
     statement = _statement(model, dialect)
     if dialect == "postgresql":
-        document = [{name: _storable(value) for name, value in row.items()} for row in rows]
-        connection.exec_driver_sql(statement, (exact_json(document),))
+        connection.exec_driver_sql(statement, (exact_json([dict(row) for row in rows]),))
     else:
-        tuples = [tuple([_storable(row.get(name)) for name in columns]) for row in rows]
+        tuples = [tuple([row.get(name) for name in columns]) for row in rows]
         connection.exec_driver_sql(statement, tuples)
-
-
-def _storable(value: Any) -> Any:
-    # PostgreSQL has no NUL in text; both databases must hold the same row, so both get the mark.
-    if type(value) is str and "\x00" in value:
-        return value.replace("\x00", "\ufffd")
-    return value

@@ -18,7 +18,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DataError,
     DBAPIError,
+    IntegrityError,
     InterfaceError,
     NoSuchModuleError,
     OperationalError,
@@ -41,6 +43,10 @@ _FOLDED: Final = "positions"
 
 _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
+
+_LASTING_STATES: Final = frozenset({"21", "22", "23", "54"})
+"""SQLSTATE classes of what the same rows will meet again: a row twice in one statement, a value that
+cannot be, a constraint, a limit of the program (an index row that is too large)."""
 
 
 class DatabaseError(KintsugiError):
@@ -173,12 +179,22 @@ def clock(connection: Connection) -> float:
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
-    if not isinstance(error, DBAPIError) or _missing_table(error):
+    if not isinstance(error, DBAPIError) or _missing_table(error) or is_lasting(error):
         return False
     # Drivers file some of them under other classes: PostgreSQL's end of a transaction that idled
     # too long (a paused process) is an "internal error".
     state = getattr(error.orig, "sqlstate", None) or ""
     return isinstance(error, OperationalError | InterfaceError) or state[:2] in _TRANSIENT_STATES
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether it lies in what is written: another try, also after a restart, will meet it again."""
+    if isinstance(error, OverflowError | UnicodeEncodeError):
+        return True  # of a driver, which could not bind a value
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    if state is not None:
+        return state[:2] in _LASTING_STATES
+    return isinstance(error, DataError | IntegrityError)
 
 
 def _missing_table(error: BaseException) -> bool:

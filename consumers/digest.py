@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Select, func, select
+from sqlalchemy import Connection, Select, func, select
+from sqlalchemy.sql import ColumnElement
 
 from consumers.tables import PROJECTED, Projected
 
@@ -179,13 +180,15 @@ def _hashed(model: type[Projected]) -> Select[Any]:
     return select(*columns).order_by(*_hash_order(model))
 
 
-def _hash_order(model: type[Projected]) -> list[Column[Any]]:
+def _hash_order(model: type[Projected]) -> list[ColumnElement[Any]]:
     """The primary key; where a part of it is not hashed, every hashed column."""
     table = model.table()
     keys = list(table.primary_key.columns)
     if all(column.info.get("hashed", True) for column in keys):
-        return keys
-    return [column for column in table.columns if column.info.get("hashed", True)]
+        return list(keys)
+    # Said, for the databases do not agree on where an empty one belongs.
+    hashed = (column for column in table.columns if column.info.get("hashed", True))
+    return [column.asc().nulls_first() for column in hashed]
 
 
 def _encoded(row: Values) -> bytes:

@@ -8,15 +8,25 @@ says so, else by how the tool's text begins.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final
 
 from consumers.matching import GoldWrite, Matching, executed_write, gold_writes, match
-from envs.catalog import ToolCatalog, undeclared
+from envs.catalog import Record, ToolCatalog, undeclared
 from events.messages import ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded
 
 Finding = dict[str, Any]
 """One piece of evidence, as JSON: which turn, call or gold action shows it."""
+
+
+TRIED: Final = 200
+"""Failed calls that are named for one gold write: the first ones."""
+
+SAID_CHARACTERS: Final = 1_000_000
+"""Of what the agent said in a rollout: the first ones are read, a novel's worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +107,41 @@ class Facts:
         """Place of a missing gold write -> the failed calls that tried it."""
         if self.wrong_writes is None or not self.wrong_writes.missing:
             return {}
-        failed = [call for call in self.calls if call.failed and call.name in self.catalog.writes]
-        if not failed:
-            return {}
-        records = {
-            (write.action.name, write.record)
-            for write in gold_writes(self.gold or (), self.catalog)
+        writes = gold_writes(self.gold or (), self.catalog)
+        names = {write.action.name for write in writes}
+        meant = self._meant(names, {(write.action.name, write.record) for write in writes})
+        tried = {
+            write.place: self._calls_meant(meant, write)
+            for write in self.wrong_writes.missing
+            if write.action.name in names
         }
-        tried: dict[int, list[Call]] = {}
-        for write in self.wrong_writes.missing:
-            calls = [call for call in failed if self._tries(call, write, records)]
-            if calls:
-                tried[write.place] = calls
-        return tried
+        return {place: calls for place, calls in tried.items() if calls}
 
-    def _tries(
-        self, call: Call, write: GoldWrite, records: set[tuple[str, tuple[str, str] | None]]
-    ) -> bool:
-        """Whether a failed call was meant as this gold write, and not as another of the tool."""
-        if call.name != write.action.name:
-            return False
-        record = executed_write(call.item, self.catalog).record
-        return record == write.record or (call.name, record) not in records
+    def _meant(
+        self, names: set[str], records: set[tuple[str, Record | None]]
+    ) -> dict[tuple[str, Record | None, bool], list[tuple[int, Call]]]:
+        """Failed writes with their places, by (tool, record, whether a gold write of the tool is on
+        that record): one on a record of none may have been meant as any."""
+        meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]] = {}
+        for place, call in enumerate(self.calls):
+            if call.failed and call.name in names:
+                record = executed_write(call.item, self.catalog).record
+                known = (call.name, record) in records
+                key = (call.name, record if known else None, known)
+                meant.setdefault(key, []).append((place, call))
+        return meant
+
+    def _calls_meant(
+        self,
+        meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]],
+        write: GoldWrite,
+    ) -> list[Call]:
+        """The failed calls that were meant as this gold write, in order; the first `TRIED`."""
+        name = write.action.name
+        on_it = meant.get((name, write.record, True), [])
+        on_none = meant.get((name, None, False), [])
+        both = merge(on_it, on_none, key=itemgetter(0))
+        return [call for _, call in islice(both, TRIED)]
 
     @cached_property
     def omitted(self) -> list[GoldWrite]:
@@ -149,12 +172,16 @@ class Facts:
 
     @cached_property
     def said(self) -> list[tuple[int, str]]:
-        """(turn, text) of what the agent itself said."""
-        return [
-            (turn, message.text)
-            for turn, message in enumerate(self.messages)
-            if message.role == "assistant" and message.content and message.sampled is not False
-        ]
+        """(turn, text) of what the agent itself said, up to `SAID_CHARACTERS`."""
+        said: list[tuple[int, str]] = []
+        left = SAID_CHARACTERS
+        for turn, message in enumerate(self.messages):
+            if message.role == "assistant" and message.content and message.sampled is not False:
+                said.append((turn, message.text[:left]))
+                left -= len(said[-1][1])
+                if left <= 0:
+                    break
+        return said
 
 
 def _has_failed(item: ExecutedCall) -> bool:

@@ -18,7 +18,7 @@ from consumers.adapters import (
     operator_acted,
     route_changed,
 )
-from consumers.batch import Batch, Row
+from consumers.batch import Batch, Row, Staging
 from consumers.cycles import (
     PROPOSED,
     accepts_task,
@@ -40,6 +40,7 @@ from consumers.rounds import close_round
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derived_id
+from events.errors import BadRecord
 from events.learning import (
     CycleEnded,
     CycleStarted,
@@ -72,11 +73,21 @@ from events.serving import (
     RouteChanged,
 )
 
+Fact = Callable[[Folding, Any, Staging], None]
+"""The fold of an event of `rollouts`: it reads no tables."""
+
 Fold = Callable[[Folding, Any, Batch], None]
+"""The fold of a decision: it reads what earlier ones made."""
+
+CALLS: Final = 200_000
+"""That one rollout may name."""
 
 
-def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
+def rollout_ended(folding: Folding, data: RolloutEnded, batch: Staging) -> None:
     """A rollout, labelled; the calls that it is of, and the task it attempted."""
+    if len(data.calls) + len(data.forks) > CALLS:
+        named = len(data.calls) + len(data.forks)
+        raise BadRecord(f"rollout {data.rollout} names {named:,} calls, one has at most {CALLS:,}")
     task = data.task
     found = labelled_event(folding.event, data)
     labels = found.labels
@@ -115,12 +126,12 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Batch) -> None:
         batch.stage(Task, _task_row(data.alias, task, "rollout", order))
 
 
-def calls_gathered(folding: Folding, data: CallsGathered, batch: Batch) -> None:
+def calls_gathered(folding: Folding, data: CallsGathered, batch: Staging) -> None:
     """The calls of a rollout that has too many for one event."""
     _take_calls(folding, data, batch)
 
 
-def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Batch) -> None:
+def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Staging) -> None:
     for call in (*data.calls, *data.forks):
         batch.stage(
             Call,
@@ -134,7 +145,7 @@ def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Bat
         )
 
 
-def closing_failed(folding: Folding, data: ClosingFailed, batch: Batch) -> None:
+def closing_failed(folding: Folding, data: ClosingFailed, batch: Staging) -> None:
     """A session that waits for a person, among the events that do."""
     batch.stage(
         DeadLetter,
@@ -148,7 +159,7 @@ def closing_failed(folding: Folding, data: ClosingFailed, batch: Batch) -> None:
     )
 
 
-def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
+def call_started(folding: Folding, data: CallStarted, batch: Staging) -> None:
     """The first half of a call."""
     batch.stage(
         Call,
@@ -174,7 +185,7 @@ def call_started(folding: Folding, data: CallStarted, batch: Batch) -> None:
     )
 
 
-def call_ended(folding: Folding, data: CallEnded, batch: Batch) -> None:
+def call_ended(folding: Folding, data: CallEnded, batch: Staging) -> None:
     """The second half of a call."""
     batch.stage(
         Call,
@@ -198,7 +209,7 @@ def call_ended(folding: Folding, data: CallEnded, batch: Batch) -> None:
     )
 
 
-def session_ended(folding: Folding, data: SessionEnded, batch: Batch) -> None:
+def session_ended(folding: Folding, data: SessionEnded, batch: Staging) -> None:
     """An end of a session, and the id of the rollout that it will be."""
     ended = folding.event.envelope.id
     batch.stage(
@@ -214,7 +225,7 @@ def session_ended(folding: Folding, data: SessionEnded, batch: Batch) -> None:
     )
 
 
-def feedback_received(folding: Folding, data: FeedbackReceived, batch: Batch) -> None:
+def feedback_received(folding: Folding, data: FeedbackReceived, batch: Staging) -> None:
     """A verdict or remark; the sender's idempotency key makes its id."""
     batch.stage(
         Feedback,
@@ -293,7 +304,7 @@ def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
     }
 
 
-FOLDS: Final[Mapping[str, Fold]] = {
+FACTS: Final[Mapping[str, Fact]] = {
     RolloutEnded.TYPE: rollout_ended,
     CallsGathered.TYPE: calls_gathered,
     ClosingFailed.TYPE: closing_failed,
@@ -301,6 +312,10 @@ FOLDS: Final[Mapping[str, Fold]] = {
     CallEnded.TYPE: call_ended,
     SessionEnded.TYPE: session_ended,
     FeedbackReceived.TYPE: feedback_received,
+}
+"""By event type of `rollouts`. Every type has its fold: one that nobody reads is not written."""
+
+FOLDS: Final[Mapping[str, Fold]] = {
     LeaderClaimed.TYPE: leader_claimed,
     CycleStarted.TYPE: cycle_started,
     PatternsDiagnosed.TYPE: patterns_diagnosed,
@@ -319,14 +334,14 @@ FOLDS: Final[Mapping[str, Fold]] = {
     OperatorActed.TYPE: operator_acted,
     PersonErased.TYPE: person_erased,
 }
-"""By event type. Every type has its fold: one that nobody reads is not written."""
+"""By type of the decision, which is an event of `learning`."""
 
 READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
 """Types whose fold reads what was said; of the others only the head is decoded."""
 
 
-def fold_event(folding: Folding, batch: Batch) -> bool:
-    """Stage what an event makes of the tables; nothing, and False, for a decision of who does not
+def fold_decision(folding: Folding, batch: Batch) -> bool:
+    """Stage what a decision makes of the tables; nothing, and False, for one of who does not
     lead."""
     data = folding.event.data
     if fenced(folding, batch):

@@ -4,17 +4,29 @@ Whoever closes a person's session can still read it and writes these labels into
 (daemon/sessions.py). The fold takes them from there and never opens what is sealed, so tables do
 not depend on which keys there are, and a rebuild after an erasure makes the same rows. Their price:
 later rules do not label a sealed rollout anew.
+
+Bounds: of each rule the first `FINDINGS` findings are kept, and `EVIDENCE_CHARACTERS` of them as
+JSON; how many were left out is said in their place.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from consumers.detectors import dedup_key, diagnose
 from consumers.facts import Finding, agent_calls
 from consumers.rules import tool_loops
 from envs.catalog import catalog
+from events.canonical import exact_json
 from events.codec import Event
 from events.errors import BadRecord
 from events.rollouts import Labels, RolloutEnded
+
+FINDINGS: Final = 200
+"""Pieces of evidence that are kept of one rule."""
+
+EVIDENCE_CHARACTERS: Final = 100_000
+"""Of the evidence of one rule: it quotes arguments, which are as long as somebody makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,21 @@ def labelled(data: RolloutEnded) -> Labelled:
         pivot=diagnosis.pivot,
         trace_key=dedup_key(data),
     )
-    return Labelled(labels, diagnosis.evidence if diagnosis.category else None)
+    kept = {name: _first(findings) for name, findings in diagnosis.evidence.items()}
+    return Labelled(labels, kept if diagnosis.category else None)
+
+
+def _first(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings within the bounds, and how many are not."""
+    kept: list[Finding] = []
+    characters = 0
+    for finding in findings[:FINDINGS]:
+        characters += len(exact_json(finding))
+        if characters > EVIDENCE_CHARACTERS:
+            break
+        kept.append(finding)
+    left_out = len(findings) - len(kept)
+    return [*kept, {"left_out": left_out}] if left_out else kept
 
 
 def labelled_event(event: Event, data: RolloutEnded) -> Labelled:

@@ -12,18 +12,30 @@ then in gold order, then in the order of the calls:
     TOOL        another write on the same record
     ENTITY      same tool on another record
 
-Arguments are compared as canonical JSON, without writing any: `2` is `2.0`, strings are NFC and
-stripped, the order of keys means nothing and that of a list does (`ToolCatalog.unordered` apart).
+Arguments are compared as canonical JSON: `2` is `2.0`, strings are NFC and stripped, the order of
+keys means nothing and that of a list does (`ToolCatalog.unordered` apart).
+
+Bounds: the first `WRITES` gold writes and the first `WRITES` successful ones are paired, and of a
+write the first `ARGUMENTS` arguments by name are compared. Within them every gold write is held
+against every executed one, but each value is read once, however long it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final
 
 from envs.catalog import Record, ToolCatalog
-from events.canonical import canonical
+from events.canonical import canonical, exact_json
 from events.messages import Action, ExecutedCall
+
+WRITES: Final = 200
+"""Gold writes, and executed ones, that are paired: the first of each."""
+
+ARGUMENTS: Final = 100
+"""Arguments of a write that are compared: the first by name."""
 
 
 class Relation(Enum):
@@ -86,30 +98,29 @@ class Matching:
         return not (self.pairs or self.missing or self.surplus)
 
 
-def same_value(left: Any, right: Any) -> bool:
-    """Whether two JSON values have the same canonical JSON."""
-    if isinstance(left, str):
-        if not isinstance(right, str):
-            return False
-        if left == right:
-            return True
-        if left.isascii() and right.isascii():
-            return left.strip() == right.strip()
-        return bool(canonical(left) == canonical(right))
-    if isinstance(left, dict):
-        if not isinstance(right, dict) or len(left) != len(right):
-            return False
-        for key, item in left.items():
-            if key not in right or not same_value(item, right[key]):
-                return False
-        return True
-    if isinstance(left, list | tuple):
-        if not isinstance(right, list | tuple) or len(left) != len(right):
-            return False
-        return all(map(same_value, left, right))
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
+def value_key(value: Any) -> bytes:
+    """Equal for two JSON values exactly where they have the same canonical JSON, but that a number is
+    its value however it is written; found in time linear in the value's size, so that many values
+    are grouped without holding each against each."""
+    text = exact_json(_keyed(value))
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _keyed(value: Any) -> Any:
+    """The value with strings and numbers as marked texts, so that no two kinds are taken for one
+    another."""
+    if isinstance(value, str):
+        return f"s{canonical(value)}"
+    if isinstance(value, dict):
+        return {key: _keyed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_keyed(item) for item in value]
+    if isinstance(value, float):
+        # Hexadecimal: writing a number of many digits in decimals takes the square of their count.
+        return f"n{int(value):x}" if value.is_integer() else f"n{value!r}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"n{value:x}"
+    return value
 
 
 def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWrite]:
@@ -135,10 +146,42 @@ def executed_write(item: ExecutedCall, catalog: ToolCatalog) -> ExecutedWrite:
     )
 
 
+class _Gold:
+    """A gold write, with a key of each argument that is compared."""
+
+    def __init__(self, write: GoldWrite) -> None:
+        self.write = write
+
+    @cached_property
+    def keys(self) -> Mapping[str, bytes]:
+        return _argument_keys(self.write.arguments)
+
+    @cached_property
+    def counting(self) -> tuple[str, ...] | None:
+        compare = self.write.action.compare
+        return None if compare is None else tuple(sorted(set(compare))[:ARGUMENTS])
+
+
+class _Executed:
+    """The same of an executed one."""
+
+    def __init__(self, write: ExecutedWrite) -> None:
+        self.write = write
+
+    @cached_property
+    def keys(self) -> Mapping[str, bytes]:
+        return _argument_keys(self.write.arguments)
+
+
+def _argument_keys(arguments: Mapping[str, Any]) -> dict[str, bytes]:
+    names = arguments if len(arguments) <= ARGUMENTS else sorted(arguments)[:ARGUMENTS]
+    return {name: value_key(arguments[name]) for name in names}
+
+
 def match(gold: Sequence[GoldWrite], executed: Sequence[ExecutedWrite]) -> Matching:
     """Pair gold writes with successful executed ones."""
-    missing = list(gold)
-    surplus = list(executed)
+    missing = [_Gold(write) for write in gold[:WRITES]]
+    surplus = [_Executed(write) for write in executed[:WRITES]]
     pairs: list[Pair] = []
     pivot = "*"
     for relation in Relation:
@@ -147,75 +190,72 @@ def match(gold: Sequence[GoldWrite], executed: Sequence[ExecutedWrite]) -> Match
             if relation is not Relation.EXACT:
                 pairs += found
         if relation is Relation.EXACT and missing:
-            pivot = missing[0].action.name
+            pivot = missing[0].write.action.name
     pairs.sort(key=lambda pair: pair.gold.place)
-    return Matching(tuple(pairs), tuple(missing), tuple(surplus), pivot)
+    return Matching(
+        tuple(pairs),
+        tuple(one.write for one in missing),
+        tuple(one.write for one in surplus),
+        pivot,
+    )
 
 
-def _paired(
-    relation: Relation, missing: list[GoldWrite], surplus: list[ExecutedWrite]
-) -> list[Pair]:
+def _paired(relation: Relation, missing: list[_Gold], surplus: list[_Executed]) -> list[Pair]:
     """The pairs of one relation; both lists lose what is in them."""
-    related = _RELATED[relation]
+    related, differs = _RELATED[relation], relation in (Relation.ARGUMENTS, Relation.ENTITY)
     candidates = [
-        _pair(relation, write, other)
-        for write in missing
-        for other in surplus
-        if related(write, other)
+        (_differing(wanted, other) if differs else (), left, right)
+        for left, wanted in enumerate(missing)
+        for right, other in enumerate(surplus)
+        if related(wanted, other)
     ]
     # The sort is stable: equally close pairs stay in gold order, then in the order of the calls.
-    candidates.sort(key=lambda pair: len(pair.differing))
+    candidates.sort(key=lambda candidate: len(candidate[0]))
     pairs: list[Pair] = []
-    for pair in candidates:
-        if any(pair.gold is taken.gold or pair.executed is taken.executed for taken in pairs):
-            continue
-        pairs.append(pair)
-    missing[:] = [write for write in missing if all(write is not pair.gold for pair in pairs)]
-    surplus[:] = [other for other in surplus if all(other is not pair.executed for pair in pairs)]
+    lefts: set[int] = set()
+    rights: set[int] = set()
+    for differing, left, right in candidates:
+        if left not in lefts and right not in rights:
+            lefts.add(left)
+            rights.add(right)
+            pairs.append(Pair(missing[left].write, surplus[right].write, relation, differing))
+    missing[:] = [wanted for left, wanted in enumerate(missing) if left not in lefts]
+    surplus[:] = [other for right, other in enumerate(surplus) if right not in rights]
     return pairs
 
 
-def _pair(relation: Relation, write: GoldWrite, other: ExecutedWrite) -> Pair:
-    differs = relation in (Relation.ARGUMENTS, Relation.ENTITY)
-    return Pair(write, other, relation, _differing(write, other) if differs else ())
-
-
-def _differing(write: GoldWrite, other: ExecutedWrite) -> tuple[str, ...]:
+def _differing(wanted: _Gold, other: _Executed) -> tuple[str, ...]:
     """Names of the arguments that count and differ; one side's lack of it is a difference."""
-    wanted, given = write.arguments, other.arguments
-    compare = write.action.compare
-    names = wanted.keys() | given.keys() if compare is None else compare
-    return tuple(
-        sorted(
-            name
-            for name in names
-            if (name in wanted) != (name in given)
-            or not same_value(wanted.get(name), given.get(name))
-        )
-    )
+    left, right, counting = wanted.keys, other.keys, wanted.counting
+    names = left.keys() | right.keys() if counting is None else counting
+    return tuple(sorted(name for name in names if left.get(name) != right.get(name)))
 
 
-def _exact(write: GoldWrite, other: ExecutedWrite) -> bool:
-    return write.action.name == other.tool and not _differing(write, other)
+def _exact(wanted: _Gold, other: _Executed) -> bool:
+    return wanted.write.action.name == other.write.tool and not _differing(wanted, other)
 
 
-def _same_tool_same_record(write: GoldWrite, other: ExecutedWrite) -> bool:
-    return write.action.name == other.tool and write.record == other.record
-
-
-def _other_tool_same_record(write: GoldWrite, other: ExecutedWrite) -> bool:
+def _same_tool_same_record(wanted: _Gold, other: _Executed) -> bool:
     return (
-        write.action.name != other.tool
-        and write.record is not None
-        and write.record == other.record
+        wanted.write.action.name == other.write.tool and wanted.write.record == other.write.record
     )
 
 
-def _same_tool_other_record(write: GoldWrite, other: ExecutedWrite) -> bool:
-    return write.action.name == other.tool and write.record != other.record
+def _other_tool_same_record(wanted: _Gold, other: _Executed) -> bool:
+    return (
+        wanted.write.action.name != other.write.tool
+        and wanted.write.record is not None
+        and wanted.write.record == other.write.record
+    )
 
 
-_RELATED: dict[Relation, Callable[[GoldWrite, ExecutedWrite], bool]] = {
+def _same_tool_other_record(wanted: _Gold, other: _Executed) -> bool:
+    return (
+        wanted.write.action.name == other.write.tool and wanted.write.record != other.write.record
+    )
+
+
+_RELATED: dict[Relation, Callable[[_Gold, _Executed], bool]] = {
     Relation.EXACT: _exact,
     Relation.ARGUMENTS: _same_tool_same_record,
     Relation.TOOL: _other_tool_same_record,

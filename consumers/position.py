@@ -5,6 +5,7 @@ last sequence of each source belongs to the log that recorded first, and is the 
 event was copied to: it makes the position that events carry (events/position.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,11 +36,16 @@ class Reached:
 class Unread:
     """Which records of one partition are the next ones of their source."""
 
-    def __init__(self, reached: dict[str, Reached]) -> None:
-        self._reached = reached
+    def __init__(self, reached: Mapping[str, Reached]) -> None:
+        self._reached = dict(reached)
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0
+
+    @property
+    def reached(self) -> dict[str, Reached]:
+        """Where every source stands now."""
+        return self._reached
 
     @property
     def changed(self) -> dict[str, Reached]:

@@ -2,16 +2,29 @@
 
 Where it sits: detectors.py runs them in the order of `RULES`, which is that of the primary label
 (docs/patterns.md; what each means with and without gold is the table in detectors.py).
+
+Guarantee: time and memory linear in what was said and called, whoever wrote it. Where that needs a
+bound it is stated: the writes that are matched (matching.py), the outputs that are looked for
+(`OUTPUTS`), what a finding names (`NAMED`), the evidence that is kept (labelling.py).
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from consumers.facts import Call, Facts, Finding
-from consumers.matching import ExecutedWrite, GoldWrite, Relation, executed_write, same_value
+from consumers.matching import ExecutedWrite, GoldWrite, Relation, executed_write, value_key
 from consumers.wording import asks, hands_over, overflows, refuses
+from envs.catalog import Record
 from events.messages import Message
+
+OUTPUTS: Final = 200
+"""Required outputs that are looked for in what the agent said: the first ones."""
+
+NAMED: Final = 200
+"""Turns or calls that one finding names: the first ones."""
 
 
 def _context_overflow(facts: Facts) -> list[Finding]:
@@ -35,14 +48,13 @@ def tool_loops(calls: Sequence[Call]) -> list[Finding]:
     if not often:
         return []
     errors = Counter([call.name for call in calls if call.failed])
+    keyed = [
+        (call, (call.name, value_key(call.item.call.arguments) if call.name in often else b""))
+        for call in calls
+    ]
     return [
-        *_rows(calls, often),
-        *(
-            found
-            for name, count in sorted(often.items())
-            if count >= _IN_ALL
-            for found in _repeats(calls, name)
-        ),
+        *_rows(keyed, often),
+        *_repeats(keyed, {name for name, count in often.items() if count >= _IN_ALL}),
         *(
             {"kind": "errors", "tool": name, "count": count}
             for name, count in sorted(errors.items())
@@ -56,38 +68,28 @@ _IN_ALL: Final = 4
 _ERRORS: Final = 4
 
 
-def _rows(calls: Sequence[Call], often: Collection[str]) -> list[Finding]:
+_Keyed = tuple[Call, tuple[str, bytes]]
+"""A call, and what is equal for the same tool and arguments."""
+
+
+def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
     """Runs of the same call without another call in between."""
-    found: list[Finding] = []
-    start = 0
-    for place in range(1, len(calls) + 1):
-        if place < len(calls) and calls[place].name in often and _same(calls[start], calls[place]):
-            continue
-        if place - start >= _IN_A_ROW:
-            found.append(_repeated("in a row", calls[start:place]))
-        start = place
-    return found
-
-
-def _repeats(calls: Sequence[Call], name: str) -> list[Finding]:
-    """The same call over and over, wherever it stands."""
-    groups: list[list[Call]] = []
-    for call in calls:
-        if call.name != name:
-            continue
-        for group in groups:
-            if _same(group[0], call):
-                group.append(call)
-                break
-        else:
-            groups.append([call])
-    return [_repeated("in all", group) for group in groups if len(group) >= _IN_ALL]
-
-
-def _same(left: Call, right: Call) -> bool:
-    return left.name == right.name and same_value(
-        left.item.call.arguments, right.item.call.arguments
+    runs = (
+        [call for call, _ in run]
+        for (name, _), run in groupby(calls, key=itemgetter(1))
+        if name in often
     )
+    return [_repeated("in a row", run) for run in runs if len(run) >= _IN_A_ROW]
+
+
+def _repeats(calls: Sequence[_Keyed], names: Collection[str]) -> list[Finding]:
+    """The same call over and over, wherever it stands: by tool, then in the order of the calls."""
+    groups: dict[tuple[str, bytes], list[Call]] = {}
+    for call, key in calls:
+        if call.name in names:
+            groups.setdefault(key, []).append(call)
+    found = [group for group in groups.values() if len(group) >= _IN_ALL]
+    return [_repeated("in all", group) for group in sorted(found, key=lambda g: g[0].name)]
 
 
 def _repeated(kind: str, calls: Sequence[Call]) -> Finding:
@@ -95,7 +97,7 @@ def _repeated(kind: str, calls: Sequence[Call]) -> Finding:
         "kind": kind,
         "tool": calls[0].name,
         "arguments": calls[0].item.call.arguments,
-        "turns": [call.item.turn for call in calls],
+        "turns": [call.item.turn for call in calls[:NAMED]],
     }
 
 
@@ -106,7 +108,7 @@ def _user_id_failure(facts: Facts) -> list[Finding]:
     tried = [call for call in facts.calls if call.name in reaching]
     if any(call.succeeded for call in tried):
         return []
-    return [{"needed": sorted(reaching), "tried": [call.finding() for call in tried]}]
+    return [{"needed": sorted(reaching), "tried": [call.finding() for call in tried[:NAMED]]}]
 
 
 def _policy_violation(facts: Facts) -> list[Finding]:
@@ -158,7 +160,7 @@ def _incorrect_arguments(facts: Facts) -> list[Finding]:
 
 def _broken_calls(facts: Facts) -> list[Finding]:
     """What can be told without gold: malformed calls, made-up tools, tools that only failed."""
-    known = facts.rollout.known_tools
+    known = frozenset(facts.rollout.known_tools or ())
     found = [
         {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
         | call.finding()
@@ -179,19 +181,20 @@ def _over_cautious(facts: Facts) -> list[Finding]:
     refusals = [turn for turn, text in facts.said if refuses(text)]
     if not refusals:
         return []
-    refused = [_gold(w) for w in facts.omitted if not _taken_back(facts, w, refusals[-1])]
-    return [{"refused": refusals}, *refused] if refused else []
+    after = _written_after(facts, refusals[-1])
+    refused = [_gold(w) for w in facts.omitted if (w.action.name, w.record) not in after]
+    return [{"refused": refusals[:NAMED]}, *refused] if refused else []
 
 
-def _taken_back(facts: Facts, write: GoldWrite, turn: int) -> bool:
-    """Whether the agent, after its last refusal, made such a write on that record after all."""
-    return any(
-        call.succeeded
-        and call.item.turn > turn
-        and call.name == write.action.name
-        and executed_write(call.item, facts.catalog).record == write.record
+def _written_after(facts: Facts, turn: int) -> set[tuple[str, Record | None]]:
+    """The writes that the agent made after its last refusal, and on which records: what it took
+    back."""
+    names = {write.action.name for write in facts.omitted}
+    return {
+        (call.name, executed_write(call.item, facts.catalog).record)
         for call in facts.calls
-    )
+        if call.item.turn > turn and call.name in names and call.succeeded
+    }
 
 
 def _handed_over(facts: Facts) -> int | None:
@@ -206,7 +209,8 @@ def _handed_over(facts: Facts) -> int | None:
 
 def _premature_termination(facts: Facts) -> list[Finding]:
     termination = facts.rollout.termination
-    if termination and any(word in termination.lower() for word in _CUT):
+    low = (termination or "").lower()
+    if any(word in low for word in _CUT):
         return [{"termination": termination}]
     if not facts.messages:
         return []
@@ -270,7 +274,7 @@ def _information_error(facts: Facts) -> list[Finding]:
     if task is None or not task.outputs or not _state_is_right(facts):
         return []
     said = "\n".join(text for _, text in facts.said).lower().replace(",", "")
-    unsaid = [output for output in task.outputs if output.lower() not in said]
+    unsaid = [output for output in task.outputs[:OUTPUTS] if output.lower() not in said]
     return [{"unsaid": unsaid}] if unsaid else []
 
 

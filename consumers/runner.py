@@ -1,17 +1,25 @@
 """The runner: reads the log, folds it, and moves the positions in the same transaction.
 
+    read      a batch of one partition
+    prepare   decode it and make its labels: no transaction is open meanwhile (prepared.py)
+    write     rows and position, in one transaction
+    one by one, where the database refuses the rows of a batch for good: each event in a savepoint
+              of its own, and the one that it refuses becomes a dead letter
+
 Guarantees. Rows and positions are committed together, and a position only moves from where this
 runner believed it to be (compare-and-set), so two runners on the same partitions, killed at any
 instant, leave the same tables as one. Of each source only the next sequence is accepted: what is
 repeated changes nothing, what comes too early is left for the shipper to bring again.
 
 Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
-wiped halts it with LogTruncated or AheadOfLog. Malformed bytes and broken invariants become dead
-letters, and the partition goes on. A database that is down is waited for, never a dead letter.
+wiped halts it with LogTruncated or AheadOfLog. Malformed bytes, broken invariants and what no table
+can hold become dead letters, and the partition goes on. A database that is down, full, locked or
+in a deadlock is waited for, never a dead letter.
 
 Not covered: effects. A fold changes tables, nothing else.
 """
 
+import logging
 import math
 import threading
 import time
@@ -24,9 +32,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
-from consumers.folding import Folding
-from consumers.folds import READS_CONTENT, fold_event
+from consumers.folds import fold_decision
 from consumers.position import (
+    Reached,
     Unread,
     advance,
     covered,
@@ -34,20 +42,22 @@ from consumers.position import (
     reached_sources,
     store_reached,
 )
+from consumers.prepared import Prepared, dead_letter, halts, passed_over, prepare
+from consumers.storage import as_stored
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
 from events.codec import decode_value
 from events.envelope import from_headers
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, EventLog, Record
-from events.registry import REGISTRY, Registry, UnknownType
-from events.rollouts import RolloutEnded
+from events.registry import REGISTRY, Registry
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 BATCH_EVENTS: Final = 500
 """Events per transaction: beyond it throughput no longer grows."""
 
-REASON_CHARACTERS: Final = 500
+BATCH_CHARACTERS: Final = 16 << 20
+"""Of the texts that one transaction writes, up to the event that goes beyond it."""
 
 IDLE_SECONDS: Final = 0.5
 
@@ -62,7 +72,12 @@ ORDER: Final = tuple(
 """Rollouts first: then a round rarely has to wait for them."""
 
 
+REFUSED: Final = "the database refuses what it says, at every try; the log of the fold says why"
+"""Of a dead letter, in words that are the same on both databases."""
+
 _Kind = TypeVar("_Kind")
+
+_logger = logging.getLogger(__name__)
 
 
 class Fenced(KintsugiError):
@@ -124,6 +139,7 @@ class Runner:
         self._on_progress = on_progress
         self._stopped = threading.Event()
         self._offsets: dict[tuple[str, int], int] = {}
+        self._sources: dict[tuple[str, int], dict[str, Reached]] = {}
 
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's end as it is now (or up to the offsets of `until`).
@@ -204,6 +220,7 @@ class Runner:
             return next_offset(connection, stream, partition)
 
     def _step(self, stream: str, partition: int, limit: int) -> int:
+        at = (stream, partition)
         offset = self._offset(stream, partition)
         records = self.log.read(stream, partition, offset, limit)
         if not records:
@@ -212,32 +229,82 @@ class Runner:
             records = self._ready(records)
             if not records:
                 return 0
-        began = time.monotonic()
         try:
-            with database.writing(self.engine) as connection:
-                reached = self._fold(connection, records, offset)
+            prepared = self._prepare(records, at)
+            began = time.monotonic()
+            done = self._written(prepared, at, offset)
         except Fenced:
             self.counters.fenced += 1
-            self._offsets.pop((stream, partition), None)
+            self._forget(at)
             return len(records)
         except SQLAlchemyError:
             # Committed or not: the database knows, this object does not.
-            self._offsets.pop((stream, partition), None)
+            self._forget(at)
             raise
-        self._offsets[stream, partition] = reached.next_offset
-        self._committed(records[: reached.passed], time.monotonic() - began)
+        self._offsets[at] = done.next_offset
+        self._sources[at] = done.unread.reached
+        self._committed(records[: done.passed], done, time.monotonic() - began)
         if self._on_progress is not None:
-            self._on_progress(reached.passed)
-        if reached.halted is not None:
-            raise reached.halted
-        return reached.passed
+            self._on_progress(done.passed)
+        if done.halted is not None:
+            raise done.halted
+        return done.passed
 
-    def _committed(self, records: Sequence[Record], seconds: float) -> None:
+    def _forget(self, at: tuple[str, int]) -> None:
+        self._offsets.pop(at, None)
+        self._sources.pop(at, None)
+
+    def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Prepared]:
+        """What can be known of records before the transaction; fewer of them where they are much.
+
+        What is going to be passed as a repetition, or comes too early, is not decoded.
+        """
+        if at not in self._sources:
+            with database.reading(self.engine) as connection:
+                self._sources[at] = reached_sources(connection, *at)
+        unread = Unread(self._sources[at])
+        prepared: list[Prepared] = []
+        characters = 0
+        for record in records:
+            named = as_stored(record)
+            item = prepare(named, self._registry) if unread.accepts(named) else Prepared(named)
+            prepared.append(item)
+            characters += item.characters
+            if halts(item) or characters > BATCH_CHARACTERS:
+                break
+        return prepared
+
+    def _written(
+        self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int
+    ) -> "_Done":
+        """Fold in one transaction; one event after the other where together they cannot be."""
+        try:
+            with database.writing(self.engine) as connection:
+                return self._fold(connection, prepared, at, offset)
+        except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
+            if not database.is_lasting(error):
+                raise
+            _logger.warning(
+                "%s/%s@%s: the database refuses a batch (%s); it is folded event by event",
+                *at, offset, _first_line(error),
+            )  # fmt: skip
+        with database.writing(self.engine) as connection:
+            return self._fold(connection, prepared, at, offset, alone=True)
+
+    def _committed(self, records: Sequence[Record], done: "_Done", seconds: float) -> None:
         counters = self.counters
         within = (bound for bound in APPLY_SECONDS if seconds <= bound)
         _add(counters.committed, next(within, math.inf))
         counters.seconds += seconds
         counters.newest_ms = max([counters.newest_ms, *(one.recorded_ms for one in records)])
+        unread = done.unread
+        counters.duplicates += unread.duplicates
+        counters.gaps += unread.gaps
+        counters.folded += done.passed - unread.duplicates - unread.gaps
+        counters.skipped += done.skipped
+        counters.outdated += done.outdated
+        for kind in done.dead_letters:
+            _add(counters.dead_letters, kind)
 
     def _ready(self, records: list[Record]) -> list[Record]:
         """The leading decisions that can be folded now: up to a round, or one round alone.
@@ -254,6 +321,7 @@ class Runner:
     def _advance_to(self, record: Record) -> bool:
         """Whether the rollouts that a round names are folded, folding them if need be."""
         try:
+            record = as_stored(record)
             data = decode_value(record, from_headers(record.headers), self._registry).data
         except (BadRecord, SchemaAhead):
             return True  # the fold itself will say what is wrong with it
@@ -267,62 +335,68 @@ class Runner:
             if not any(moved):
                 return False
 
-    def _fold(self, connection: Connection, records: Sequence[Record], offset: int) -> "_Reached":
-        stream, partition = records[0].stream, records[0].partition
+    def _fold(
+        self,
+        connection: Connection,
+        prepared: Sequence[Prepared],
+        at: tuple[str, int],
+        offset: int,
+        alone: bool = False,
+    ) -> "_Done":
+        stream, partition = at
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
-        unread = Unread(reached_sources(connection, stream, partition))
-        halted: SchemaAhead | None = None
-        passed = 0
-        for record in records:
-            try:
-                if unread.accepts(record):
-                    self._fold_one(batch, record)
-            except SchemaAhead as error:
-                unread.refuse(record)
-                halted = error
-                break
-            passed += 1
-        following = records[passed - 1].offset + 1 if passed else offset
-        if not advance(connection, stream, partition, offset, following):
+        done = _Done(Unread(reached_sources(connection, stream, partition)), offset)
+        for item in prepared:
+            if done.unread.accepts(item.record):
+                if halts(item):
+                    done.unread.refuse(item.record)
+                    assert isinstance(item.error, SchemaAhead), "that is what halting is"
+                    done.halted = item.error
+                    break
+                self._fold_one(batch, item, done)
+                if alone:
+                    _flush_alone(batch, item, done)
+            done.passed += 1
+            done.next_offset = item.record.offset + 1
+        if not advance(connection, stream, partition, offset, done.next_offset):
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch.flush()
-        store_reached(connection, stream, partition, unread.changed)
-        self._count(unread, passed)
-        return _Reached(following, passed, halted)
+        store_reached(connection, stream, partition, done.unread.changed)
+        return done
 
-    def _fold_one(self, batch: Batch, record: Record) -> None:
-        type_name: str | None = None
+    def _fold_one(self, batch: Batch, item: Prepared, done: "_Done") -> None:
+        if item.folding is None and not item.rows and item.error is None:
+            # It was taken for a repetition while it was prepared.
+            item = prepare(item.record, self._registry)
+        if passed_over(item):
+            done.skipped += 1
+        elif item.error is not None:
+            _pass_over(batch, item, item.error, done)
+        elif item.folding is not None:
+            self._decide(batch, item, done)
+        else:
+            batch.add(item.rows)
+
+    def _decide(self, batch: Batch, item: Prepared, done: "_Done") -> None:
+        assert item.folding is not None, "a decision was decoded"
+        batch.flush()
         try:
-            envelope = from_headers(record.headers)
-            type_name = envelope.type
-            content = envelope.type in READS_CONTENT
-            event = decode_value(record, envelope, self._registry, content)
-            if record.stream == LEARNING.name:
-                # A round writes while it reads; if it breaks, nothing of it may stay.
-                with batch.connection.begin_nested():
-                    counted = fold_event(Folding(event, record), batch)
-                    self.counters.outdated += not counted
-                    batch.keep()
-                    batch.flush()
-            else:
-                fold_event(Folding(event, record), batch)
+            # A round writes while it reads; if it breaks, nothing of it may stay.
+            with batch.connection.begin_nested():
+                counted = fold_decision(item.folding, batch)
                 batch.keep()
-        except UnknownType:
-            self.counters.skipped += 1
-        except (SQLAlchemyError, SchemaAhead, MemoryError):
+                batch.flush()
+            done.outdated += not counted
+        except (SchemaAhead, MemoryError):
             raise
+        except SQLAlchemyError as error:
+            if not database.is_lasting(error):
+                raise
+            _refused(batch, item, error, done)
         except Exception as error:  # a fold is deterministic: what it raises, every replay raises
-            batch.drop()
-            _add(self.counters.dead_letters, type(error).__name__)
-            batch.stage(DeadLetter, _dead_letter(record, type_name, error))
-            batch.keep()
-
-    def _count(self, unread: Unread, passed: int) -> None:
-        self.counters.duplicates += unread.duplicates
-        self.counters.gaps += unread.gaps
-        self.counters.folded += passed - unread.duplicates - unread.gaps
+            _pass_over(batch, item, error, done)
 
     def _check_version(self) -> None:
         database.retrying(
@@ -337,11 +411,55 @@ def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
     counts[kind] = counts.get(kind, 0) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Reached:
+@dataclass
+class _Done:
+    """What a transaction came to; counted once it is committed."""
+
+    unread: Unread
     next_offset: int
-    passed: int
-    halted: SchemaAhead | None
+    passed: int = 0
+    skipped: int = 0
+    outdated: int = 0
+    dead_letters: list[str] = field(default_factory=list)
+    """Classes of their errors."""
+    halted: SchemaAhead | None = None
+
+
+def _flush_alone(batch: Batch, item: Prepared, done: _Done) -> None:
+    """Write the rows of one event; where the database refuses them, its dead letter."""
+    try:
+        with batch.connection.begin_nested():
+            batch.flush()
+    except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
+        if not database.is_lasting(error):
+            raise
+        batch.discard()
+        _refused(batch, item, error, done)
+        batch.flush()
+
+
+def _refused(batch: Batch, item: Prepared, error: Exception, done: _Done) -> None:
+    record = item.record
+    _logger.warning(
+        "%s/%s@%s: the database refuses the event for good, it becomes a dead letter: %s",
+        record.stream, record.partition, record.offset, _first_line(error),
+    )  # fmt: skip
+    _pass_over(batch, item, BadRecord(REFUSED), done)
+
+
+def _pass_over(batch: Batch, item: Prepared, error: Exception, done: _Done) -> None:
+    """Nothing of the event enters the tables but its dead letter."""
+    batch.drop()
+    if item.folding is not None:
+        batch.discard()  # a decision is alone in its batch
+    batch.stage(DeadLetter, dead_letter(item, error))
+    batch.keep()
+    done.dead_letters.append(type(error).__name__)
+
+
+def _first_line(error: BaseException) -> str:
+    """Of a driver's error; the statement and its values are not for a log."""
+    return (str(getattr(error, "orig", None) or error).strip().splitlines() or [""])[0][:300]
 
 
 def ensure_version(engine: Engine) -> None:
@@ -358,22 +476,3 @@ def ensure_version(engine: Engine) -> None:
                 f"the tables were folded by version {stored} of the folds, this is version "
                 f"{FOLD_VERSION}; run kintsugi rebuild"
             )
-
-
-def _dead_letter(record: Record, type_name: str | None, error: Exception) -> dict[str, object]:
-    text = str(error) if isinstance(error, KintsugiError) else f"{type(error).__name__}: {error}"
-    return {
-        "stream": record.stream,
-        "partition": record.partition,
-        "event_source": record.source,
-        "sequence": record.sequence,
-        "type": type_name,
-        "reason": text[:REASON_CHARACTERS],
-        "rollout": _missing(record, type_name),
-        "offset": record.offset,
-    }
-
-
-def _missing(record: Record, type_name: str | None) -> str | None:
-    """The live rollout that a record would have been: its event is called as it is."""
-    return from_headers(record.headers).id if type_name == RolloutEnded.TYPE else None

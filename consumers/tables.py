@@ -85,6 +85,8 @@ class Projected(SQLModel):
     """Base of all tables."""
 
     MERGE: ClassVar[Merge]
+    MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Columns that SQL makes keys of other tables from (tally.py): they must fit an index too."""
 
     @classmethod
     def table(cls) -> Table:
@@ -113,6 +115,9 @@ class Rollout(Projected, table=True):
               postgresql_where=text("session IS NOT NULL AND success IS NOT NULL")),
     )  # fmt: skip
     MERGE: ClassVar[Merge] = Merge.FIRST
+    MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("alias", "base", "task_key", "category", "pivot"),
+    )
 
     rollout: str = _key()
     alias: str = _string()

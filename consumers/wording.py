@@ -2,11 +2,17 @@
 
 English only, and rules of thumb: they are asked when the calls alone leave a question open. Each
 reads single sentences, so that a word in one does not colour the next.
+
+Guarantee: time linear in the text, whoever wrote it. The patterns are Python's, not RE2's, for what
+RE2 lacks (a look ahead) and for `\\w` and `\\b`, which mean letters of every language here.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final
+
+READ_CHARACTERS: Final = 100_000
+"""Of one text: of a longer one its first and its last half of them are read."""
 
 _NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside", "only")
 """One of these is in every refusal: most texts hold none and are not read any further."""
@@ -69,14 +75,19 @@ _HANDOVER: Final = re.compile(
 _OVERFLOW: Final = re.compile(
     r"context[ _-]?(?:window|length|limit|size)|max(?:imum)?[ _-](?:context|model[ _-]len)"
     r"|(?:prompt|input|request|conversation) (?:is )?too (?:long|large)|too many tokens"
-    r"|token limit|exceed\w* .{0,40}\btokens\b",
+    r"|token limit",
     re.IGNORECASE,
 )
+_EXCEED: Final = re.compile("exceed", re.IGNORECASE)
+_REST_OF_WORD: Final = re.compile(r"\w*")
+_TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
+"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it reads a word that says "exceed" over
+and over once from each of them, which takes the square of its length."""
 
 
 def refuses(text: str) -> bool:
     """Whether the agent says that it will not or must not do something."""
-    low = text.lower()
+    low = _read(text).lower()
     if not any(word in low for word in _NEGATIONS):
         return False
     return any(
@@ -89,14 +100,14 @@ def asks(text: str) -> bool:
     """Whether the agent waits for an answer; asking what else to do is courtesy, no question."""
     return any(
         _PROPOSAL.search(sentence) is not None or _COURTESY.search(sentence) is None
-        for sentence in _sentences(text.lower())
+        for sentence in _sentences(_read(text).lower())
         if sentence.endswith("?") or _REQUEST.search(sentence) is not None
     )
 
 
 def hands_over(text: str) -> bool:
     """Whether the agent says that it hands the user to a person now; an offer is not enough."""
-    low = text.lower()
+    low = _read(text).lower()
     return "transfer" in low and any(
         _HANDOVER.search(sentence) is not None
         for sentence in _sentences(low)
@@ -106,8 +117,28 @@ def hands_over(text: str) -> bool:
 
 def overflows(text: str) -> bool:
     """Whether an error says that the conversation no longer fits the model's context."""
-    return _OVERFLOW.search(text) is not None
+    text = _read(text)
+    return _OVERFLOW.search(text) is not None or _exceeds_tokens(text)
+
+
+def _exceeds_tokens(text: str) -> bool:
+    """Whether a word with "exceed" in it stands shortly before "tokens"; reads each word once."""
+    place = _EXCEED.search(text)
+    while place is not None:
+        rest = _REST_OF_WORD.match(text, place.end())
+        assert rest is not None, "it may be empty"
+        if _TOKENS.match(text, rest.end()) is not None:
+            return True
+        place = _EXCEED.search(text, rest.end())
+    return False
 
 
 def _sentences(text: str) -> Iterator[str]:
     return (found.group().rstrip() for found in _SENTENCE.finditer(text))
+
+
+def _read(text: str) -> str:
+    if len(text) <= READ_CHARACTERS:
+        return text
+    half = READ_CHARACTERS // 2
+    return f"{text[:half]}\n{text[-half:]}"

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumers.batch import Batch
-from consumers.folding import Folding
-from consumers.folds import fold_event
+from consumers.database import is_lasting
+from consumers.folds import fold_decision
+from consumers.prepared import prepare, why
 from events.codec import decode
-from events.errors import AheadOfLog, BadRecord, KintsugiError, SchemaAhead
+from events.errors import AheadOfLog, KintsugiError
 from events.log import EventLog, Record
+from events.registry import REGISTRY
 from events.rollouts import ClosingFailed
 
 if TYPE_CHECKING:
@@ -90,21 +92,24 @@ def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
 
 def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
     record = record_of(letter, log)
-    try:
-        event = decode(record)
-    except (BadRecord, SchemaAhead) as error:
-        return Attempt(letter, False, str(error))
+    item = prepare(record, REGISTRY)
+    if item.error is not None:
+        return Attempt(letter, False, why(item.error))
     with engine.connect().execution_options(kintsugi_writes=True) as connection:
         transaction = connection.begin()
         try:
             batch = Batch(connection)
-            fold_event(Folding(event, record), batch)
-            batch.keep()
+            batch.add(item.rows)
+            if item.folding is not None:
+                fold_decision(item.folding, batch)
+                batch.keep()
             batch.flush()
-        except SQLAlchemyError:
-            raise  # the database's trouble, not the event's
+        except SQLAlchemyError as error:
+            if not is_lasting(error):
+                raise  # the database's trouble, not the event's
+            return Attempt(letter, False, why(error))
         except Exception as error:  # as in the runner: whatever a fold raises, it raises again
-            return Attempt(letter, False, f"{type(error).__name__}: {error}")
+            return Attempt(letter, False, why(error))
         finally:
             transaction.rollback()
     return Attempt(letter, True, None)

@@ -310,7 +310,7 @@ write hides a mistake, an invented one accuses an agent that made none."""
 _TRANSFERS: Final = ("transfer_to_", "escalate_to_", "handoff_to_")
 _PAYMENT: Final = re.compile(r"payment|card|certificate|method")
 _PERSON: Final = re.compile(r"user|customer|client|account|member|person|employee|patient")
-_NAMESPACE: Final = re.compile(r".*(?:__|[./:])")
+_SEPARATORS: Final = ("__", ".", "/", ":")
 _FIRST_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -352,12 +352,26 @@ def _naming(argument_names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(naming, key=lambda name: (bool(_PERSON.search(name)), name)))
 
 
-@lru_cache(maxsize=4096)
 def _promises_change(name: str) -> bool:
-    word = _FIRST_WORD.match(_bare(name))
+    # No verb is that long, and what is remembered must not be.
+    return _begins_with_verb(_bare(name)[:_LONGEST_VERB])
+
+
+_LONGEST_VERB: Final = 64
+
+
+@lru_cache(maxsize=4096)
+def _begins_with_verb(name: str) -> bool:
+    word = _FIRST_WORD.match(name)
     return word is not None and word.group().lower() in WRITE_VERBS
 
 
 def _bare(name: str) -> str:
-    """The tool's name without its namespace."""
-    return _NAMESPACE.sub("", name).lstrip("_")
+    """The tool's name without its namespace; of a name with line breaks each line's."""
+    return "\n".join(map(_without_namespace, name.split("\n"))).lstrip("_")
+
+
+def _without_namespace(name: str) -> str:
+    # By hand: a pattern that looks for the last separator takes the square of a name without one.
+    ends = (name.rfind(mark) + len(mark) for mark in _SEPARATORS if mark in name)
+    return name[max(ends, default=0) :]

@@ -3,13 +3,20 @@
 Two values that mean the same give the same text: keys sorted, no spaces, numbers in their shortest
 form (`2.0` and `2` are one number), strings in NFC without surrounding white space. The order of a
 list is meaning and is kept. Source: the dedup key of SENTINEL as written down for this project.
+
+A text with more than `MARKS` combining marks in a row is no language's and is taken as it is: to
+sort the marks takes the square of their number.
 """
 
 import hashlib
 import json
 import math
 import unicodedata
-from typing import Any
+from typing import Any, Final
+
+MARKS: Final = 1_000
+"""Combining marks in a row up to which a text is normalised. Unicode's stream-safe format (UAX 15)
+allows 30."""
 
 # Made once: json.dumps with options would build an encoder at every call.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -18,7 +25,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def canonical(value: Any) -> Any:
     """`value` with numbers in shortest form and strings in NFC, stripped; raises on NaN."""
     if isinstance(value, str):
-        return (value if value.isascii() else unicodedata.normalize("NFC", value)).strip()
+        return (value if value.isascii() else _normalised(value)).strip()
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} has no canonical JSON; use a finite number or null")
@@ -28,6 +35,25 @@ def canonical(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [canonical(item) for item in value]
     return value
+
+
+def _normalised(text: str) -> str:
+    if len(text) > MARKS and _marks_in_a_row(text) > MARKS:
+        return text
+    return unicodedata.normalize("NFC", text)
+
+
+def _marks_in_a_row(text: str) -> int:
+    most = run = 0
+    for character in text:
+        marks = unicodedata.combining(character) or character in _MADE_OF_MARKS
+        run = run + 1 if marks else 0
+        most = max(most, run)
+    return most
+
+
+_MADE_OF_MARKS: Final = frozenset("\u0f73\u0f75\u0f81")
+"""No marks themselves, and nothing but marks when taken apart."""
 
 
 def canonical_json(value: Any) -> str:

@@ -154,10 +154,7 @@ def decode_value(
     record: Record, envelope: Envelope, registry: Registry = REGISTRY, content: bool = True
 ) -> Event:
     """As `decode`, for a record whose envelope was read already."""
-    if len(record.value) > MAX_VALUE_BYTES:
-        raise TooLarge(
-            f"value of {len(record.value):,} bytes, a record holds at most {MAX_VALUE_BYTES:,}"
-        )
+    _check_value(record.value)
     # Before anything is read of the value: a newer version may lay it out in another way.
     registry.check(envelope.type, envelope.version)
     if record.stream == "rollouts":
@@ -168,6 +165,27 @@ def decode_value(
         return Event(envelope, data, sections.blob, sections.sealed)
     data = registry.parse(envelope.type, envelope.version, record.value)
     return Event(envelope, data)
+
+
+def decoded_bytes(value: bytes) -> tuple[int, int]:
+    """Bytes that head and content of a framed value announce to have once they are decompressed; 0
+    for a content that is sealed, in a blob or not there. Raises BadRecord."""
+    _check_value(value)
+    sections = _split(value)
+    content = 0 if sections.sealed or not sections.content else _announced(sections.content)
+    return _announced(sections.head), content
+
+
+def _check_value(value: bytes) -> None:
+    if len(value) > MAX_VALUE_BYTES:
+        raise TooLarge(f"value of {len(value):,} bytes, a record holds at most {MAX_VALUE_BYTES:,}")
+
+
+def _announced(section: bytes) -> int:
+    try:
+        return max(0, zstandard.frame_content_size(section))
+    except zstandard.ZstdError as error:
+        raise BadRecord(f"a section is no whole zstd frame: {error}") from error
 
 
 def arrays_of(value: bytes) -> dict[str, "array.array[Any]"]:

@@ -25,7 +25,7 @@ from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogError, LogUnavailable
 from events.kafka_client import Connection, Watchdog, classified, close_quietly
 from events.kafka_topics import missing_topic
-from events.log import Cursor, Record, check_bounds, within_bytes
+from events.log import Cursor, Record, check_bounds, is_origin, within_bytes
 from events.streams import STREAMS
 
 BUFFER_BYTES: Final = 4 << 20
@@ -315,22 +315,28 @@ class Reader:
 def _record(at: At, found: Any) -> Record:
     """Ours from theirs.
 
-    A record that names no source was not written by kintsugi. It gets a source of its own, so that
-    a fold sees it once and writes a dead letter for it, instead of never.
+    A record that names no source, or one that none of ours can have, was not written by kintsugi.
+    It gets a source of its own, so that a fold sees it once and writes a dead letter for it,
+    instead of never.
     """
     headers = tuple((name, value or b"") for name, value in found.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}
     source = marks.get(HEADER_SOURCE, b"").decode(errors="replace")
-    sequence = marks.get(HEADER_SEQUENCE, b"")
-    foreign = not source or not sequence.isdigit()
+    sequence = _natural(marks.get(HEADER_SEQUENCE, b""))
+    foreign = sequence is None or not is_origin(source, sequence)
     return Record(
         stream=at[0],
         partition=at[1],
         offset=found.offset,
         source=f"foreign:{found.offset}" if foreign else source,
-        sequence=0 if foreign else int(sequence),
+        sequence=0 if foreign or sequence is None else sequence,
         key=(found.key or b"").decode(errors="replace"),
         headers=tuple(pair for pair in headers if pair[0] not in marks),
         value=bytes(found.value or b""),
         recorded_ms=found.timestamp,
     )
+
+
+def _natural(text: bytes) -> int | None:
+    """A number of at most 19 digits: int() of many more takes long, and then refuses."""
+    return int(text) if text.isdigit() and len(text) <= 19 else None

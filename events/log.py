@@ -19,6 +19,9 @@ from events.streams import MAX_VALUE_BYTES
 
 Headers = tuple[tuple[str, bytes], ...]
 
+SOURCE_CHARACTERS: Final = 256
+"""Of a source's name: it is part of keys of the tables. Ours have 36 at most."""
+
 READ_RECORDS: Final = 500
 """That are read at once where all are read."""
 
@@ -109,6 +112,13 @@ class EventLog(Protocol):
     def close(self) -> None:
         """Release files, threads and sockets; appends that were accepted are finished first."""
         ...
+
+
+def is_origin(source: str, sequence: int) -> bool:
+    """Whether a log of ours can have recorded something so: a short name, a number of 63 bits."""
+    return (
+        0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
+    )
 
 
 def now_ms() -> int:

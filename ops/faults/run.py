@@ -32,6 +32,7 @@ PLAN: Final = {
     "database_down": (300, 300),
     "demo_kill": (4, 1),
     "fold_kill": (100, 20),
+    "fold_poison": (2_000, 200),
     "fold_twins": (60, 60),
     "full_disk": (100, 20),
     "gateway_broker_down": (600, 600),

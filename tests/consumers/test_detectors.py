@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.detectors import CATEGORIES, Diagnosis, dedup_key, diagnose
-from consumers.matching import same_value
+from consumers.matching import value_key
 from consumers.wording import asks, hands_over, overflows, refuses
 from envs.catalog import CATALOGS, catalog
 from events.canonical import canonical_json
@@ -627,7 +627,7 @@ def test_unknown_tasks_are_never_the_same() -> None:
     assert dedup_key(one) != dedup_key(one.model_copy(update={"rollout": "r2"}))
 
 
-# same_value, wording
+# value_key, wording
 
 json_values = st.recursive(
     st.none()
@@ -641,9 +641,26 @@ json_values = st.recursive(
 
 
 @given(json_values, json_values)
-def test_same_value_is_equality_of_canonical_json(left: Any, right: Any) -> None:
-    assert same_value(left, right) == (canonical_json(left) == canonical_json(right))
-    assert same_value(left, json.loads(json.dumps(left)))
+def test_keys_of_values_are_equal_where_their_canonical_json_is(left: Any, right: Any) -> None:
+    same = canonical_json(left) == canonical_json(right)
+    assert (value_key(left) == value_key(right)) == same
+    assert value_key(left) == value_key(json.loads(json.dumps(left)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (1, 1.0, True), (-0.0, 0, True), (10**16, 1e16, True), (2**53, float(2**53), True),
+        (2**53 + 1, float(2**53), False), (0.1 + 0.2, 0.3, False), (1, True, False),
+        (0, False, False), (None, False, False), ("1", 1, False), ("n1", 1, False),
+        ("", None, False), ([], {}, False), ([1, [2]], [1, 2], False), ("e\u0301", " \xe9", True),
+        ({"a": 1, "b": [2.0]}, {"b": [2], "a": 1.0}, True), ({"a": None}, {}, False),
+        ("\ud800", "\ud800", True),
+    ],
+)  # fmt: skip
+def test_what_is_one_value(left: Any, right: Any, same: bool) -> None:
+    assert (value_key(left) == value_key(right)) == same
+    assert (value_key({"a": [left]}) == value_key({"a": [right]})) == same
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.faults import database_down, fold_kill, fold_twins
+from ops.faults import database_down, fold_kill, fold_poison, fold_twins
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres]
 
@@ -30,3 +30,12 @@ def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path
 def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     result = database_down.run(5, tmp_path)
     assert result["passed"], json.dumps(result, indent=1)
+
+
+@pytest.mark.usefixtures("postgres")
+def test_hostile_records_cost_one_event_each_and_the_same_on_both_databases(
+    tmp_path: Path,
+) -> None:
+    result = fold_poison.run(2 * len(fold_poison.KINDS), tmp_path, seed=7)
+    assert result["passed"], json.dumps(result, indent=1)
+    assert result["dead_letters"] > 10

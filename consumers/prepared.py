@@ -1,0 +1,125 @@
+"""A record before the transaction: decoded and labelled, as far as that needs no tables.
+
+    prepare(record)   an event of `rollouts` as its rows; a decision as its data; or why neither
+
+Where it sits: the runner prepares a batch, then opens the transaction in which the rows are written
+(runner.py). What takes time (decompressing, labelling) holds no lock, and no database ends a
+transaction for idling meanwhile.
+
+Bounds, each of which an outsider's record can reach: a head of more than `HEAD_BYTES` once
+decompressed is no event. What was said in a rollout is read up to `LABELLED_BYTES`; beyond it, as
+in a blob, the rollout is labelled by its head.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from consumers.batch import Row, Staging
+from consumers.folding import Folding
+from consumers.folds import FACTS, READS_CONTENT
+from consumers.storage import as_stored
+from consumers.tables import Projected
+from events.codec import decode_value, decoded_bytes
+from events.envelope import Envelope, from_headers
+from events.errors import BadRecord, KintsugiError, SchemaAhead
+from events.log import Record
+from events.registry import Registry, UnknownType
+from events.rollouts import RolloutEnded
+from events.streams import LEARNING, ROLLOUTS
+
+HEAD_BYTES: Final = 16 << 20
+"""Of a head, decompressed."""
+
+LABELLED_BYTES: Final = 16 << 20
+"""Of what was said in a rollout, decompressed: about a gigabyte of memory at the worst, where it is
+nothing but empty messages."""
+
+REASON_CHARACTERS: Final = 500
+TYPE_CHARACTERS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is known of a record before the tables are asked."""
+
+    record: Record
+    """As the tables can name it."""
+    kind: str | None = None
+    """Its type, by its header; None where that cannot be read."""
+    folding: Folding | None = None
+    """Of a decision."""
+    rows: tuple[tuple[type[Projected], Row], ...] = ()
+    """Of an event of `rollouts`."""
+    characters: int = 0
+    """Of the texts in the rows."""
+    error: Exception | None = None
+    """Why it cannot be folded: UnknownType, SchemaAhead, or what a dead letter says."""
+
+
+def prepare(record: Record, registry: Registry) -> Prepared:
+    """The record, decoded; of `rollouts`, folded. Raises MemoryError and nothing else."""
+    record = as_stored(record)
+    type_name: str | None = None
+    try:
+        envelope = from_headers(record.headers)
+        type_name = envelope.type
+        folding = _decoded(record, envelope, registry)
+        if record.stream == LEARNING.name:
+            return Prepared(record, type_name, folding)
+        staging = Staging()
+        FACTS[type_name](folding, folding.event.data, staging)
+        return Prepared(
+            record, type_name, rows=tuple(staging.rows), characters=staging.characters
+        )
+    except MemoryError:
+        raise
+    except Exception as error:  # a fold is deterministic: what it raises, every replay raises
+        return Prepared(record, type_name, error=error)
+
+
+def _decoded(record: Record, envelope: Envelope, registry: Registry) -> Folding:
+    data_type = registry.check(envelope.type, envelope.version)
+    if record.stream != data_type.STREAM:
+        raise BadRecord(f"{envelope.type} belongs to {data_type.STREAM}, not to {record.stream}")
+    content = envelope.type in READS_CONTENT
+    if record.stream == ROLLOUTS.name:
+        head, said = decoded_bytes(record.value)
+        if head > HEAD_BYTES:
+            raise BadRecord(f"a head of {head:,} bytes; one is read up to {HEAD_BYTES:,}")
+        content = content and said <= LABELLED_BYTES
+    return Folding(decode_value(record, envelope, registry, content), record)
+
+
+def passed_over(item: Prepared) -> bool:
+    """Whether there is nothing to fold: an event of a type that this projection does not know."""
+    return isinstance(item.error, UnknownType)
+
+
+def halts(item: Prepared) -> bool:
+    """Whether the fold has to wait for a newer kintsugi."""
+    return isinstance(item.error, SchemaAhead)
+
+
+def dead_letter(item: Prepared, error: Exception) -> Row:
+    """The row that names an event which could not be folded, and why."""
+    record = item.record
+    return {
+        "stream": record.stream,
+        "partition": record.partition,
+        "event_source": record.source,
+        "sequence": record.sequence,
+        "type": None if item.kind is None else item.kind[:TYPE_CHARACTERS],
+        "reason": why(error)[:REASON_CHARACTERS],
+        "rollout": _missing_rollout(item),
+        "offset": record.offset,
+    }
+
+
+def _missing_rollout(item: Prepared) -> str | None:
+    """The live rollout that a record would have been: its event has the rollout's id."""
+    return from_headers(item.record.headers).id if item.kind == RolloutEnded.TYPE else None
+
+
+def why(error: Exception) -> str:
+    """What is said of an error: one of ours says all itself."""
+    return str(error) if isinstance(error, KintsugiError) else f"{type(error).__name__}: {error}"

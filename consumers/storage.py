@@ -1,0 +1,140 @@
+"""What the tables can hold, the same on both databases: rows and records brought into that form.
+
+Where it sits: a fold stages rows (batch.py), each of which passes `storable` before anything is
+written, so that a value that one of the databases would refuse is refused on both, by name and
+before the transaction, and a key is compared as it will be stored.
+
+    text       without NUL, which PostgreSQL has not: U+FFFD stands in its place
+    keys       the texts of one index row together within PostgreSQL's 2,704 bytes
+    numbers    integers of 64 bits; floats that are numbers, and no negative zero, which SQLite has not
+
+Guarantee: pure, and the same for the same row, so a replay refuses what the fold refused. Not
+covered: what a database refuses for reasons of its own; the runner finds the event and passes it
+over.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from math import isfinite
+from typing import Any, Final
+
+from consumers.tables import STRING, Projected
+from events.errors import BadRecord
+from events.log import Record, is_origin
+from events.streams import LEARNING
+
+Row = dict[str, Any]
+
+KEY_BYTES: Final = 2_600
+"""Of the texts in one index row, UTF-8. PostgreSQL's B-tree holds rows of at most 2,704 bytes, with
+at most 100 for their header, lengths, alignment and numbers."""
+
+TEXT_CHARACTERS: Final = 4_000_000
+"""Of one text. The longest that we write ourselves is evidence (labelling.py), a third of this."""
+
+ROWS: Final = 250_000
+"""That one event may make."""
+
+_NUL: Final = "\x00"
+_MARK: Final = "\ufffd"
+_ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+_QUOTED: Final = 60
+"""Characters of an offending text that a reason quotes."""
+
+
+def storable(model: type[Projected], row: Mapping[str, Any]) -> tuple[Row, int]:
+    """The row as both databases will hold it, and the characters of its texts. Raises BadRecord for
+    one that either could not hold."""
+    stored: Row = {}
+    characters = 0
+    for name, value in row.items():
+        kind = type(value)
+        if kind is str:
+            if _NUL in value:
+                value = value.replace(_NUL, _MARK)
+            if not value.isascii() or len(value) > TEXT_CHARACTERS:
+                _check_text(model, name, value)
+            characters += len(value)
+        elif kind is int:
+            if not -(2**63) <= value < 2**63:
+                raise BadRecord(f"{_place(model, name)} is a number of more than 64 bits")
+        elif kind is float:
+            if not isfinite(value):
+                raise BadRecord(f"{_place(model, name)} is {value}, which is no number")
+            value += 0.0  # -0.0 becomes 0.0
+        stored[name] = value
+    if characters > _SHORT:
+        _check_keys(model, stored)
+    return stored, characters
+
+
+_SHORT: Final = KEY_BYTES // 4
+"""Characters of a row that fit any index, whatever they are."""
+
+
+def _check_text(model: type[Projected], name: str, value: str) -> None:
+    if len(value) > TEXT_CHARACTERS:
+        raise BadRecord(
+            f"{_place(model, name)} has {len(value):,} characters, a table holds at most "
+            f"{TEXT_CHARACTERS:,}: {value[:_QUOTED]!r}..."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord(f"{_place(model, name)} holds half a character: {error}") from error
+
+
+def _check_keys(model: type[Projected], row: Row) -> None:
+    for names in _indexed(model):
+        texts = [value for name in names if (value := row.get(name)) is not None]
+        if 4 * sum(map(len, texts)) <= KEY_BYTES:
+            continue
+        size = sum(len(text.encode()) for text in texts)
+        if size > KEY_BYTES:
+            longest = max(texts, key=len)
+            raise BadRecord(
+                f"{_place(model, ', '.join(names))}: {size:,} bytes of text, an index holds at "
+                f"most {KEY_BYTES:,}: {longest[:_QUOTED]!r}..."
+            )
+
+
+@cache
+def _indexed(model: type[Projected]) -> tuple[tuple[str, ...], ...]:
+    """The text columns of each index of a table, and of the keys that SQL makes of its rows."""
+    table = model.table()
+    columns = [index.columns for index in table.indexes]
+    found = {
+        tuple(column.name for column in some if column.type is STRING)
+        for some in (table.primary_key.columns, *columns)
+    } | set(model.MADE_INTO_KEYS)
+    return tuple(
+        sorted(
+            names
+            for names in found
+            if names and not any(set(names) < set(others) for others in found)
+        )
+    )
+
+
+def _place(model: type[Projected], name: str) -> str:
+    return f"{model.table().name}.{name}"
+
+
+def as_stored(record: Record) -> Record:
+    """A record whose origin and headers, and on `learning` whose data, the tables can hold.
+
+    A source or sequence that none of ours can have is that of a record which somebody else wrote:
+    it gets a source of its own, as on a broker one that names none (kafka_reader.py). Decisions
+    are looked for in the tables by what they say, so they are read without NUL from the start.
+    """
+    if not is_origin(record.source, record.sequence):
+        record = replace(record, source=f"foreign:{record.offset}", sequence=0)
+    if any(b"\x00" in raw for _, raw in record.headers):
+        mark = _MARK.encode()
+        headers = tuple((name, raw.replace(b"\x00", mark)) for name, raw in record.headers)
+        record = replace(record, headers=headers)
+    if record.stream == LEARNING.name and rb"\u0000" in record.value:
+        record = replace(record, value=_ESCAPED_NUL.sub(rb"\1\\ufffd", record.value))
+    return record

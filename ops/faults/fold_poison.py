@@ -1,0 +1,404 @@
+"""Hostile records among good ones, folded into SQLite and into PostgreSQL.
+
+    python -m ops.faults.fold_poison --count 1000
+
+`count` hostile records, each of a kind that once halted a fold or could: what no index, no column
+and no number of a table holds, ids that are one id once they are stored, origins that no log can
+have, words that are slow to read. Passes when both databases fold everything, have the same dead
+letters and the same hash, each equals its rebuild, every good record is there, and of each kind
+exactly the records that no table can hold became dead letters: one bad event costs one event.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, select
+
+from consumers import database
+from consumers.digest import digest, first_difference
+from consumers.rebuild import rebuild
+from consumers.runner import Runner
+from consumers.tables import DeadLetter, Rollout
+from events.codec import encode
+from events.envelope import Envelope, derived_id
+from events.learning import CycleStarted, LeaderClaimed, TaskProposed
+from events.log import Entry, Record
+from events.memory import MemoryLog
+from events.messages import Action, Message, ToolCall
+from events.rollouts import (
+    CallEnded,
+    CallStarted,
+    EventData,
+    FeedbackReceived,
+    Labels,
+    RolloutContent,
+    RolloutEnded,
+    SessionEnded,
+    Task,
+)
+from events.sealing import Key
+from events.serving import OperatorActed, RouteChanged, RouteShare
+from ops.faults.command import command
+from ops.faults.folding import DATABASES, scene
+
+LONG: Final = 6_000
+"""Characters that no index row holds."""
+
+_AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A record to append, and what must become of it."""
+
+    entry: Entry
+    letter: bool
+    """Whether it must be a dead letter; else it must be none."""
+    source: str | None = None
+    """Another origin than the log's, of one record alone; so is the next."""
+    sequence: int = 0
+
+
+Make = Callable[[random.Random, str], Poison]
+
+
+class Topic(MemoryLog):
+    """A log in which records of any origin stand among its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own: Counter[tuple[str, int]] = Counter()
+
+    def take(self, entry: Entry, source: str | None = None, sequence: int = 0) -> None:
+        """Append one record."""
+        at = (entry.stream, entry.partition)
+        super().append([entry])
+        records = self._records[at]
+        if source is None:
+            source, sequence = self.source, self._own[at]
+            self._own[at] += 1
+        records[-1] = replace(records[-1], source=source, sequence=sequence)
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Fold `count` hostile records among as many good ones, on each kind of database."""
+    topic, letters, good = poisoned(count, seed)
+    with ExitStack() as stack:
+        engines = {
+            kind: stack.enter_context(scene(kind, folder / kind)).engine for kind in DATABASES
+        }
+        results = {kind: folded(topic, engine) for kind, engine in engines.items()}
+        difference = _difference(*engines.values())
+    (one, other) = results.values()
+    alike = difference is None and one["hash"] == other["hash"]
+    whole = all(
+        result["equal"] and result["letters"] == letters and result["good"] == good
+        for result in results.values()
+    )
+    for result in results.values():
+        result["letters"] = sum(result["letters"].values())
+    return {
+        "fault": "hostile records",
+        "poison": count,
+        "dead_letters": sum(letters.values()),
+        **results,
+        "difference": difference,
+        "passed": alike and whole,
+    }
+
+
+def _difference(one: Engine, other: Engine) -> str | None:
+    with database.reading(one) as left, database.reading(other) as right:
+        difference = first_difference(left, right)
+    return None if difference is None else difference.between(*DATABASES)
+
+
+def poisoned(count: int, seed: int) -> tuple[Topic, dict[str, int], int]:
+    """A log, how many dead letters of each type it must make, and how many good rollouts."""
+    chance, topic, letters = random.Random(seed), Topic(), Counter[str]()
+    names = sorted(KINDS)
+    for number in range(count):
+        poison = KINDS[names[(seed + number) % len(names)]](chance, f"{seed}-{number}")
+        topic.take(poison.entry, poison.source, poison.sequence)
+        if poison.letter:
+            letters[_type(poison.entry)] += 1
+        topic.take(_entry(_rollout(f"good-{number}", session=f"s{number}"), f"good {number}"))
+    return topic, dict(letters), count
+
+
+def folded(topic: Topic, engine: Engine) -> dict[str, Any]:
+    """What one database makes of it."""
+    runner = Runner(topic, engine, patience_seconds=5)
+    slowest = 0.0
+    began = time.monotonic()
+    for stream, partition in sorted({at for at in topic._records if topic._records[at]}):
+        moved = 1
+        while moved:
+            step = time.monotonic()
+            moved = runner.step(stream, partition, limit=50)
+            slowest = max(slowest, time.monotonic() - step)
+    seconds = time.monotonic() - began
+    table, rollouts = DeadLetter.table().c, Rollout.table().c
+    with database.reading(engine) as connection:
+        found = Counter(connection.execute(select(table.type)).scalars())
+        good = connection.execute(
+            select(rollouts.rollout).where(rollouts.rollout.startswith("good-"))
+        ).all()
+        live = digest(connection)
+    again = rebuild(topic, engine)
+    return {
+        "letters": dict(found),
+        "good": len(good),
+        "hash": live[:16],
+        "equal": bool(again.equal) and again.hash == live,
+        "seconds": round(seconds, 2),
+        "slowest_batch_seconds": round(slowest, 2),
+    }
+
+
+# Kinds of poison
+
+
+def _long(chance: random.Random, characters: int = LONG) -> str:
+    """Text that no compression makes short."""
+    return chance.randbytes(characters // 2).hex()
+
+
+def _rollout(name: str, **fields: Any) -> RolloutEnded:
+    known: dict[str, Any] = {
+        "rollout": name, "alias": "agent", "base": "base", "policy": "base", "source": "test",
+        "task": Task(id="t"), "success": False, "reward": 0.0,
+        "content": RolloutContent(messages=(Message(role="user", content=name),)),
+    }  # fmt: skip
+    return RolloutEnded.model_validate({**known, **fields})
+
+
+def _entry(
+    data: EventData, name: str, owner: Key | None = None, event: str | None = None
+) -> Entry:
+    envelope = Envelope(
+        id=event or derived_id("poison", name), type=data.TYPE, version=data.VERSION,
+        subject=data.key()[:40], time=_AT,
+    )  # fmt: skip
+    return encode(envelope, data, recorded_ms=1, owner=owner).entry
+
+
+def _with_header(entry: Entry, name: str, value: bytes) -> Entry:
+    return replace(entry, headers=tuple((n, value if n == name else v) for n, v in entry.headers))
+
+
+def _plain(entry: Entry, **changes: Any) -> Entry:
+    """A decision with other values than its type allows."""
+    return replace(entry, value=json.dumps(json.loads(entry.value) | changes).encode())
+
+
+def _type(entry: Entry) -> str:
+    return next(raw.decode() for name, raw in entry.headers if name == "ce_type")
+
+
+def _spoken(name: str, *messages: Message, **fields: Any) -> Entry:
+    return _entry(_rollout(name, content=RolloutContent(messages=messages), **fields), name)
+
+
+def _calls(number: int, make: Callable[[int], ToolCall]) -> Message:
+    return Message(role="assistant", tool_calls=tuple(make(place) for place in range(number)))
+
+
+def _session_too_long(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, session=_long(chance)), name), True)
+
+
+def _session_of_wide_letters(chance: random.Random, name: str) -> Poison:
+    text = "".join(chr(chance.randrange(0x20000, 0x2A000)) for _ in range(1_000))
+    return Poison(_entry(_rollout(name, session=text), name), True)
+
+
+def _event_id_too_long(chance: random.Random, name: str) -> Poison:
+    kinds: tuple[EventData, ...] = (
+        SessionEnded(session="s", because="asked"),
+        FeedbackReceived(session="s", score=1.0),
+    )
+    return Poison(_entry(chance.choice(kinds), name, event=_long(chance)), True)
+
+
+def _call_too_long(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, calls=("c", _long(chance))), name), True)
+
+
+def _sealed_labels(chance: random.Random, name: str) -> Poison:
+    field = chance.choice(("pivot", "trace_key"))
+    labels = Labels.model_validate(
+        {
+            "messages": 1, "tool_calls": 1, "tool_errors": 0, "malformed_calls": 0, "loops": 0,
+            "category": "tool_loop", "categories": ("tool_loop",), "pivot": "p", "trace_key": "k",
+            field: _long(chance),
+        }
+    )  # fmt: skip
+    key = Key("k1", "somebody", bytes(32))
+    return Poison(_entry(_rollout(name, labels=labels), name, owner=key), True)
+
+
+def _one_id_with_and_without_nul(chance: random.Random, name: str) -> Poison:
+    mark = chance.choice(("\x00", "\ufffd"))
+    kinds: tuple[EventData, ...] = (
+        _rollout(f"{mark}nul", session="s"),
+        CallStarted(call=f"c{mark}", session="s", alias="a", base="b", policy="p"),
+        CallEnded(call=f"c{mark}", session="s", outcome="completed"),
+        _rollout(name, task=Task(id=f"t{mark}"), session="s"),
+    )
+    return Poison(_entry(chance.choice(kinds), name), False)
+
+
+def _event_id_with_nul(chance: random.Random, name: str) -> Poison:
+    entry = _entry(FeedbackReceived(session="s", score=1.0), name)
+    mark = chance.choice((b"\x00", "\ufffd".encode()))
+    return Poison(_with_header(entry, "ce_id", b"feedback" + mark), False)
+
+
+def _foreign_origin(chance: random.Random, name: str) -> Poison:
+    entry = _entry(_rollout(name), name)
+    source, sequence = chance.choice(
+        ((_long(chance), 0), ("a\x00b", 0), ("far", 2**63), ("far", 2**64), ("", 0), ("far", -1))
+    )
+    return Poison(entry, False, source, sequence)
+
+
+def _number_too_large(chance: random.Random, name: str) -> Poison:
+    claim = LeaderClaimed(epoch=2**70, holder="nobody")
+    cycle = CycleStarted(
+        cycle=f"cycle {name}", alias="a", base="b", number=2**70, environment="shop",
+        trigger="age", reason="", position={},
+    )  # fmt: skip
+    entry = _entry(chance.choice((claim, cycle)), name)
+    # Neither counts, for neither is the next: nothing is written, and nothing must break.
+    return Poison(entry, False)
+
+
+def _odd_number(chance: random.Random, name: str) -> Poison:
+    reward = chance.choice((-0.0, 5e-324, 1.7e308, -1.7e308, 0.1 + 0.2, 1e16, 1e22))
+    return Poison(_entry(_rollout(name, reward=reward, session="s"), name), False)
+
+
+def _odd_time(chance: random.Random, name: str) -> Poison:
+    text, letter = chance.choice(
+        (
+            (b"0001-01-01T00:00:00Z", False),
+            (b"9999-12-31T23:59:59.999999Z", False),
+            (b"0000-01-01T00:00:00Z", True),
+            (b"10000-01-01T00:00:00Z", True),
+            (b"0001-01-01T00:00:00+14:00", True),
+            (b"9999-12-31T23:59:59-14:00", True),
+            (b"2026-13-01T00:00:00Z", True),
+            (b"\xff", True),
+        )
+    )
+    return Poison(_with_header(_entry(_rollout(name, session="s"), name), "ce_time", text), letter)
+
+
+def _text_too_long(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, termination="x" * 5_000_000), name), True)
+
+
+def _head_too_large(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, termination="x" * (17 << 20)), name), True)
+
+
+def _too_many_calls(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, calls=("c",) * 200_001), name), True)
+
+
+def _wrong_stream(chance: random.Random, name: str) -> Poison:
+    entry = _entry(_rollout(name, session="s"), name)
+    return Poison(_with_header(entry, "ce_type", b"LeaderClaimed"), True)
+
+
+def _odd_sampling(chance: random.Random, name: str) -> Poison:
+    nested: Any = 1
+    for _ in range(100):
+        nested = [nested]
+    sampling = {"n": 10**400, "m": -(10**30), "deep": nested, "nul": "\x00", "e": "\U0001f600"}
+    data = CallStarted(
+        call=f"call {name}", session="s", alias="a", base="b", policy="p", sampling=sampling
+    )
+    return Poison(_entry(data, name), False)
+
+
+def _decision_with_nul(chance: random.Random, name: str) -> Poison:
+    kinds: tuple[EventData, ...] = (
+        OperatorActed(actor="a\x00", action="pause", arguments={"n\x00": "\\\x00"}, reason="\x00"),
+        RouteChanged(
+            alias="a\x00", base="b", shares=(RouteShare(adapter="x\x00", share=1.0),),
+            why="operator", reason="",
+        ),
+        TaskProposed(alias="a", base="b", pattern="p\x00", task=Task(id=f"t\x00{name}")),
+    )  # fmt: skip
+    return Poison(_entry(chance.choice(kinds), name), False)
+
+
+def _decision_too_long(chance: random.Random, name: str) -> Poison:
+    data = OperatorActed(actor="a", action="pause", reason="")
+    return Poison(_entry(data, name, event=_long(chance)), True)
+
+
+def _many_different_calls(chance: random.Random, name: str) -> Poison:
+    message = _calls(5_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
+    return Poison(_spoken(name, message, session="s"), False)
+
+
+def _writes_and_gold(chance: random.Random, name: str) -> Poison:
+    gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(1_000))
+    made = [
+        message
+        for n in range(1_000)
+        for message in (
+            _calls(1, lambda _, n=n: ToolCall(name="set_x", arguments={"id": f"-{n}"})),  # type: ignore[misc]
+            Message(role="tool", content="ok", error=bool(n % 2)),
+        )
+    ]
+    return Poison(_spoken(name, *made, task=Task(id="t", gold_actions=gold), session="s"), False)
+
+
+def _slow_words(chance: random.Random, name: str) -> Poison:
+    words = chance.choice(("exceed", "a.", "i can not ", "e\u0301\u0316", "please ", "not be xly "))
+    said = Message(role="assistant", content=words * 20_000)
+    failed = Message(role="tool", content="exceed" * 20_000, error=True)
+    call = _calls(1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000}))
+    gold = (Action(name="set_x", arguments={}),)
+    return Poison(
+        _spoken(name, said, call, failed, task=Task(id="t", gold_actions=gold), session="s",
+                termination="exceed" * 20_000),
+        False,
+    )  # fmt: skip
+
+
+def _kinds() -> Iterator[tuple[str, Make]]:
+    for make in (
+        _session_too_long, _session_of_wide_letters, _event_id_too_long, _call_too_long,
+        _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul, _foreign_origin,
+        _number_too_large, _odd_number, _odd_time, _text_too_long, _head_too_large,
+        _too_many_calls, _wrong_stream, _odd_sampling, _decision_with_nul, _decision_too_long,
+        _many_different_calls, _writes_and_gold, _slow_words,
+    ):  # fmt: skip
+        yield make.__name__.strip("_"), make
+
+
+KINDS: Final[Mapping[str, Make]] = dict(_kinds())
+"""By name."""
+
+
+def records(topic: Topic) -> Iterator[Record]:
+    """Everything that a log holds."""
+    for held in topic._records.values():
+        yield from held
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
