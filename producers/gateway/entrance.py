@@ -140,7 +140,8 @@ def _foreign(given: dict[bytes, str], remedy: str) -> Refused | None:
     if given.get(b"sec-fetch-site") == "cross-site":
         return Refused(
             403,
-            f"a browser asks for a page of another site, and without keys none is answered; {remedy}",
+            "a browser asks for a page of another site, and without keys none is answered; "
+            f"{remedy}",
         )
     return None
 
