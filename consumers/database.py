@@ -10,7 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
+from events import private
 from events.errors import KintsugiError, WrongUsage
 from events.sqlite_file import readable
 
@@ -128,6 +129,17 @@ def sqlite_url(path: Path) -> str:
 
 def _sqlite(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+
+    @event.listens_for(engine, "do_connect")
+    def keep_private(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
+        # Before SQLite makes it, which gives the files beside it the same mode.
+        name = str(arguments[0]) if arguments else ":memory:"
+        path = Path(name)
+        if name and not name.startswith((":", "file:")) and path.parent.is_dir():
+            for file in (f"{name}-wal", f"{name}-shm"):
+                private.tighten(Path(file))
+            with suppress(OSError):  # what is wrong with it, SQLite says
+                private.create_file(path)
 
     @event.listens_for(engine, "connect")
     def configure(dbapi_connection: Any, _record: Any) -> None:

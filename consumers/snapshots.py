@@ -25,6 +25,7 @@ from consumers import database
 from consumers.digest import exact_digest
 from consumers.position import offsets
 from consumers.tracking import Tracked
+from events import private
 from events.archive import Cut
 from events.errors import KintsugiError
 
@@ -62,9 +63,10 @@ def keep(
     engine: Engine, tracked: Tracked, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
     """Copy the tables of a SQLite database as they are."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private.make_folder(folder)
     path = folder / f"{events:012}.db"
     path.unlink(missing_ok=True)
+    private.create_file(path)
     with engine.connect() as connection, closing(sqlite3.connect(path)) as copy:
         # Page by page as they are: VACUUM would build every index again.
         connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from daemon.settings import ConfigurationError, Settings
+from events import private
 from events.errors import LogError
 
 if TYPE_CHECKING:
@@ -74,8 +75,14 @@ class App:
     @cached_property
     def home(self) -> Path:
         """The home, created on first use."""
-        _make_folder(self.settings.home)
+        _make_folder(self.settings.home, self._home_mode)
         return self.settings.home
+
+    @property
+    def _home_mode(self) -> int:
+        """An engine of another user reads the adapters in it, and passes through to them."""
+        passed = self.settings.adapters.is_relative_to(self.settings.home)
+        return private.PASSAGE if passed else private.FOLDER
 
     @cached_property
     def spool(self) -> "SqliteLog":
@@ -171,7 +178,9 @@ class App:
             raise ConfigurationError(f"setting database_url: {error}") from error
         self._open.append(engine.dispose)
         if engine.dialect.name == "sqlite" and engine.url.database:
-            _make_folder(Path(engine.url.database).parent)
+            folder = Path(engine.url.database).parent
+            at_home = folder == self.settings.home
+            _make_folder(folder, self._home_mode if at_home else private.FOLDER)
         return engine
 
     @cached_property
@@ -209,7 +218,7 @@ class App:
         until it is in the log, and would be imported twice."""
         path = self.home / "import.lock"
         try:
-            lock = path.open("w")
+            lock = private.open_lock(path)
         except OSError as error:
             raise HomeUnusable(
                 f"{path} cannot be written: {error.strerror}; make the home writable, or name "
@@ -320,9 +329,9 @@ def revision(engine: "Engine") -> str | None:
     return None if found is None else str(found)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, mode: int) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder, mode)
     except OSError as error:
         raise HomeUnusable(
             f"folder {folder} cannot be made: {error.strerror}; make its parent writable, or name "

@@ -18,6 +18,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "python": machine.python,
     "sqlite": machine.sqlite,
     "home": machine.home,
+    "modes": machine.modes,
     "blobs": machine.blobs,
     "log": records.log,
     "database": records.database,

@@ -38,6 +38,7 @@ from envs.evaluation import (
     scripted_user,
 )
 from envs.task import GENERATED, TaskDefinition
+from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derived_id
 from events.errors import KintsugiError
@@ -222,8 +223,8 @@ def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trial
 def locked(home: Path, digest: str) -> Iterator[None]:
     """One process of a home plays an evaluation at a time. Raises EvaluationRunning."""
     path = home / "evaluations" / f"{digest[:16]}.lock"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w") as lock:
+    private.make_folder(path.parent)
+    with private.open_lock(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

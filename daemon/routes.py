@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from events import private
 from events.envelope import minted_id
 from events.errors import KintsugiError
 from events.lifecycle import SERVING, State
@@ -226,7 +227,8 @@ def write(path: Path, table: RouteTable) -> None:
     """Keep them for the next start."""
     temporary = path.with_name(f".routes.{minted_id()}")
     try:
-        temporary.write_bytes(_FILE.dump_json(table))
+        with open(temporary, "wb", opener=private.opener) as file:
+            file.write(_FILE.dump_json(table))
         os.replace(temporary, path)
     except OSError as error:
         # They are in force all the same, and in the database.

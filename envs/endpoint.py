@@ -286,9 +286,17 @@ class Endpoint:
 
     async def _read(self, response: httpx2.Response, good: bool) -> bytes:
         """The body, as far as it may go: an error's is cut, an answer's refused."""
+        coding = response.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            # A few bytes of it may become gigabytes, whatever the limit of what is read.
+            raise AnswerFailed(
+                Termination.AGENT_ERROR,
+                f"the answer cannot be decoded: it is encoded as {coding[:40]!r}, and was asked "
+                "for as it is",
+            )
         read = bytearray()
         limit = self.max_answer_bytes if good else _MAX_ERROR_BYTES
-        async for chunk in response.aiter_bytes():
+        async for chunk in response.aiter_raw():
             read += chunk
             if len(read) > limit:
                 if not good:

@@ -161,6 +161,12 @@ class Archive:
     def _load(self, segment: Segment) -> list[Record]:
         path = self.folder / "segments" / segment.file
         try:
+            # What does not compress gets a little longer.
+            if path.stat().st_size > 2 * segments.MAX_BYTES:
+                raise LogCorrupt(
+                    f"segment {path} is larger than any that is exported; restore it from another "
+                    "copy"
+                )
             stored = path.read_bytes()
         except OSError as error:
             raise LogCorrupt(
@@ -169,7 +175,7 @@ class Archive:
         records = segments.unpacked(
             segment.stream, segment.partition, stored, segment.sha256, str(path)
         )
-        if [r.offset for r in (records[0], records[-1])] != [segment.first, segment.last]:
+        if [r.offset for r in records[:1] + records[-1:]] != [segment.first, segment.last]:
             raise LogCorrupt(
                 f"segment {path} does not hold offsets {segment.first} to {segment.last}, as "
                 f"{MANIFEST} says; restore both from another copy"
@@ -245,6 +251,11 @@ def _check_chain(path: Path, manifest: Manifest, head: object) -> None:
         for p, offset in enumerate(manifest.starts[stream])
     }
     for segment in manifest.segments:
+        if segment.file in ("", "..") or Path(segment.file).name != segment.file:
+            raise LogCorrupt(
+                f"{path} names {segment.file!r}, which is not in its own folder; restore it from a "
+                "copy"
+            )
         at = (segment.stream, segment.partition)
         if segment.previous != previous or segment.first < following.get(at, 0):
             raise LogCorrupt(

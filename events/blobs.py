@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from events import private
 from events.envelope import minted_id
 from events.errors import BlobError, BlobUnavailable, LogError, LogFull, LogReadOnly, LogUnavailable
 
@@ -24,7 +25,7 @@ _REFUSALS: Final[dict[int, tuple[type[LogError], str]]] = {
 
 
 class BlobStore:
-    """A folder `ab/<sha256>` of immutable files."""
+    """A folder `ab/<sha256>` of immutable files, which their owner alone may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,10 +52,14 @@ class BlobStore:
         return digest
 
     def _write(self, path: Path, body: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.folder.exists():
+            private.make_folder(self.folder)
+        private.tighten(self.folder)
+        # Not its parents: what is wrong with them is said as it is.
+        path.parent.mkdir(mode=private.FOLDER, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{minted_id()}")
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "wb", opener=private.opener) as file:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())

@@ -20,6 +20,7 @@ Stored bytes never change. Older versions are upcast on read (registry.py).
 
 import array
 import json
+import math
 import struct
 import sys
 import threading
@@ -109,7 +110,8 @@ def encode(
 ) -> Encoded:
     """The stored form of an event, sealed for its owner where it has one.
 
-    Raises TooLarge when even its head does not fit a record.
+    Raises TooLarge when even its head does not fit a record, or a section is longer than any that
+    is read back, and ValueError for arrays of what is no finite number.
     """
     stream = STREAMS[data.STREAM]
     framed = stream.name == "rollouts"
@@ -261,12 +263,12 @@ def _frame(
     """The framed value, and the body if it must become a blob."""
     content_model: BaseModel | None = getattr(data, "content", None)
     private = {name: getattr(data, name) for name in data.PRIVATE}
-    packed = _zstd.compress(_pack_arrays(arrays)) if arrays else b""
+    packed = _deflate(_pack_arrays(arrays), data.TYPE) if arrays else b""
     if sealing is not None and (content_model is not None or packed or any(private.values())):
         return _sealed_frame(data, content_model, packed, sealing)
-    head = _zstd.compress(data.model_dump_json().encode())
+    head = _deflate(data.model_dump_json().encode(), data.TYPE)
     content = (
-        _zstd.compress(content_model.model_dump_json(exclude_defaults=True).encode())
+        _deflate(content_model.model_dump_json(exclude_defaults=True).encode(), data.TYPE)
         if content_model is not None
         else b""
     )
@@ -290,10 +292,10 @@ def _sealed_frame(
 ) -> tuple[bytes, bytes | None]:
     """The same, with everything but the head's public fields encrypted."""
     private = set(data.PRIVATE)
-    head = _zstd.compress(data.model_dump_json(exclude=private).encode())
+    head = _deflate(data.model_dump_json(exclude=private).encode(), data.TYPE)
     kept = data.model_dump_json(include=private, exclude_defaults=True)
     said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
-    content = _zstd.compress(f'{{"head":{kept},"content":{said}}}'.encode())
+    content = _deflate(f'{{"head":{kept},"content":{said}}}'.encode(), data.TYPE)
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)
@@ -331,6 +333,16 @@ class _Zstd(threading.local):
 
 
 _zstd = _Zstd()
+
+
+def _deflate(section: bytes, kind: str) -> bytes:
+    """Nothing is written that could not be read back."""
+    if len(section) > MAX_DECODED_BYTES:
+        raise TooLarge(
+            f"{kind} has a section of {len(section):,} bytes, and at most {MAX_DECODED_BYTES:,} "
+            "are read back; say less"
+        )
+    return _zstd.compress(section)
 
 
 def _inflate(section: bytes, name: str) -> bytes:
@@ -373,6 +385,9 @@ def _pack_arrays(arrays: Arrays) -> bytes:
         dtype = typecodes.get(values.typecode)
         if dtype is None:
             raise TypeError(f"array {name!r} is of type {values.typecode!r}; use 'i' or 'f'")
+        # float32 holds what Python's float does not as infinite; a sum is, where one of them is.
+        if values.typecode == "f" and not math.isfinite(sum(values)):
+            raise ValueError(f"array {name!r} holds what is no finite number; leave the array out")
         directory[name] = [dtype, len(raw), len(values)]
         raw += _little_endian(values).tobytes()
     listing = json.dumps(directory, separators=(",", ":")).encode()

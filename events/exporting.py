@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from events import segments
+from events import private, segments
 from events.archive import FORMAT, MANIFEST, Archive, Cut, Manifest, Segment, ends, is_archive
 from events.blobs import BlobStore, sync_folder
 from events.codec import blob_of
@@ -49,6 +49,7 @@ def export(
     Raises LogError where the archive is of another log or does not reach the log's start."""
     until = ends(log) if end is None else end
     manifest = _begun(log, folder, start)
+    private.make_folder(folder)
     kept = BlobStore(folder / "blobs")
     written: list[Segment] = list(manifest.segments)
     events = copied = 0
@@ -167,10 +168,10 @@ def _store(folder: Path, manifest: Manifest) -> None:
 
 def _put(path: Path, content: bytes) -> None:
     """Write a file durably and at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{minted_id()}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private.opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

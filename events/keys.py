@@ -9,7 +9,6 @@ overwritten in the file. A key that was looked up is used for `FRESH_SECONDS` be
 asked again. Not covered: copies of the file, and what a disk keeps of overwritten blocks.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
+from events import private
 from events.errors import LogUnavailable
 from events.sealing import Key, minted_secret
 
@@ -193,7 +193,7 @@ def _sqlite(url: URL) -> Engine:
     path = Path(str(url.database))
     path.parent.mkdir(parents=True, exist_ok=True)
     # Before SQLite does: it would be readable for others.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    private.create_file(path)
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 
     @event.listens_for(engine, "connect")

@@ -28,8 +28,11 @@ BYTES: Final = 8 << 20
 
 _FRAME: Final = struct.Struct("<QqQIIII")
 
-_MOST_BYTES: Final = BYTES + (16 << 20)
+MAX_BYTES: Final = BYTES + (16 << 20)
 """No segment is larger: it is closed after the record with which it gets large."""
+
+_MOST_WINDOW: Final = 1 << 25
+"""Bytes that a frame may look back: as much as a whole segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,32 @@ def unpacked(stream: str, partition: int, stored: bytes, expected: str, name: st
     """The records of a segment; raises LogCorrupt, with its name, where it is not what its hash
     says."""
     try:
-        content = zstandard.ZstdDecompressor().decompress(stored, max_output_size=_MOST_BYTES)
+        content = _inflated(stored)
     except zstandard.ZstdError as error:
         raise _damaged(name, str(error)) from error
+    if len(content) > MAX_BYTES:
+        raise _damaged(name, f"it holds more than {MAX_BYTES:,} bytes, which no export writes")
     found = sha256(content).hexdigest()
     if found != expected:
         raise _damaged(name, f"its sha256 is {found}, and not {expected}")
     title = _title(stream, partition)
     if not content.startswith(title):
         raise _damaged(name, f"it is not of {stream}/{partition}")
-    return _records(stream, partition, content, len(title))
+    try:
+        return _records(stream, partition, content, len(title))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise _damaged(name, f"its records are none ({error})") from error
+
+
+def _inflated(stored: bytes) -> bytes:
+    """What was compressed, and of more than a segment may hold a byte more than that."""
+    size = zstandard.frame_content_size(stored)
+    if 0 <= size <= MAX_BYTES:
+        return zstandard.ZstdDecompressor().decompress(stored)
+    # A frame may announce what it likes, or nothing: no memory is set aside by what it says.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+    with decompressor.stream_reader(stored) as reader:
+        return reader.read(MAX_BYTES + 1)
 
 
 def _records(stream: str, partition: int, content: bytes, at: int) -> list[Record]:
@@ -85,6 +104,8 @@ def _records(stream: str, partition: int, content: bytes, at: int) -> list[Recor
     while at < len(content):
         offset, recorded_ms, sequence, *lengths = _FRAME.unpack_from(content, at)
         at += _FRAME.size
+        if at + sum(lengths) > len(content):
+            raise struct.error(f"offset {offset} ends behind the segment")
         parts: list[bytes] = []
         for length in lengths:
             parts.append(content[at : at + length])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
+from events import private
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogError, LogFull, LogReadOnly, LogUnavailable
 from events.log import Headers
@@ -88,6 +89,8 @@ def unpack_headers(packed: bytes) -> Headers:
 def create(path: Path) -> None:
     """Put an empty log at `path` unless something is there; durable when it returns."""
     if path.exists():
+        for file in (path, _wal(path), path.with_name(f"{path.name}-shm")):
+            private.tighten(file)
         return
     if not path.parent.is_dir():
         raise LogError(
@@ -109,6 +112,8 @@ def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) 
     """Whether it is ours that stands there."""
     temporary = path.with_name(f".{path.name}.{minted_id()}")
     try:
+        # Before SQLite does, which gives the files beside it the same mode.
+        private.create_file(temporary)
         with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from events import private
 from events.blobs import BlobStore
 from events.errors import LogError, LogReadOnly, LogUnavailable
 from events.exporting import copy_blobs
@@ -81,7 +82,7 @@ def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int
 def _opened(path: Path) -> IO[str]:
     lock = path.with_name(f"{path.name}.owner")
     try:
-        return lock.open("w")
+        return private.open_lock(lock)
     except OSError as error:
         raise LogReadOnly(
             f"{lock} cannot be written: {error.strerror}; make it writable"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from daemon.checks.finding import Finding
+from events import private
 from events.envelope import minted_id
 
 if TYPE_CHECKING:
@@ -78,6 +79,23 @@ def home(app: "App") -> Finding:
             "least 1 GiB, or mend the disk"
         )
     return free >= FREE_BYTES, detail if free >= FREE_BYTES else f"{detail}; free at least 1 GiB"
+
+
+def modes(app: "App") -> Finding:
+    """What people said is for nobody but the home's owner to read."""
+    home, adapters = app.home, app.settings.adapters
+    found = sorted(
+        path.name
+        for path in home.iterdir()
+        if path != adapters and not path.is_symlink() and private.open_to_others(path)
+    )
+    if found:
+        named = ", ".join(found)
+        return False, (
+            f"everybody on this machine may read {named} in {home}; close them with "
+            f"chmod -R o-rwx, in {home}: {' '.join(found)}"
+        )
+    return True, f"nobody else may read what is in {home}, but for its adapters"
 
 
 def _write(path: Path) -> None:

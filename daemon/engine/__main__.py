@@ -13,6 +13,7 @@ import socket
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +49,7 @@ def serve(given: Namespace) -> int:
         # torch takes seconds to import, and wrong usage should not wait for it.
         import uvicorn
 
-        server = _server(given)
+        server = _server(given, ip_address(bound.getsockname()[0]).is_loopback)
         config = uvicorn.Config(
             server.app,
             log_level="warning",
@@ -73,7 +74,7 @@ def serve(given: Namespace) -> int:
     return DONE
 
 
-def _server(given: Namespace) -> "Server":
+def _server(given: Namespace, local: bool) -> "Server":
     import torch
     import transformers
 
@@ -94,7 +95,7 @@ def _server(given: Namespace) -> "Server":
     for name, folder in given.lora:
         adapters.load(name, folder)
     length = min(base.context, given.length or _LENGTH)
-    return Server(adapters, Chat(given.model), Engine(base, given.slots, length))
+    return Server(adapters, Chat(given.model), Engine(base, given.slots, length), local)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -27,6 +27,10 @@ _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _PIECES: Final = 4096
 """Encoded pieces that are remembered, the last ones: a hundred conversations of forty. Every call
 brings new ones, so that for a server of many calls this is memory that it holds."""
+_LONGEST_PIECE: Final = 32 << 10
+"""Characters of a piece that is remembered."""
+_COMPOSED: Final = 4
+"""Characters that become one at most where a tokenizer composes them (Unicode's NFC)."""
 
 
 class NoTemplate(KintsugiError):
@@ -46,7 +50,11 @@ class Chat:
         """Tokens that end an answer."""
         self.shows_tools = "tools" in cast(str, self.tokenizer.chat_template)
         """Whether the template renders the tools of a request."""
-        added = self.tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+        backend = self.tokenizer.backend_tokenizer
+        shrinks = _COMPOSED if backend.normalizer is not None else 1
+        self.longest = max(map(len, backend.get_vocab())) * shrinks
+        """Characters of text that one token can stand for."""
+        added = backend.get_added_tokens_decoder().values()
         # Tokens that swallow the spaces around them are left to the tokenizer.
         marks = [t.content for t in added if t.special and not (t.lstrip or t.rstrip)]
         plain = len(marks) == len(added)
@@ -63,7 +71,16 @@ class Chat:
 
         Raises NoTemplate.
         """
-        return self.encode(self._rendered(messages, tools, True, variables))
+        return self.encode(self.prompt_text(messages, tools, variables))
+
+    def prompt_text(
+        self,
+        messages: Sequence[Message] | Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+    ) -> str:
+        """The text of a conversation with the beginning of an answer. Raises NoTemplate."""
+        return self._rendered(messages, tools, True, variables)
 
     def answer(
         self,
@@ -114,11 +131,20 @@ class Chat:
         if self._marks is None:
             return tuple(self._encode(text))
         pieces = (piece for piece in self._marks.split(text) if piece)
-        return tuple(chain.from_iterable(map(self._piece, pieces)))
+        return tuple(chain.from_iterable(map(self._encode_piece, pieces)))
+
+    def _encode_piece(self, piece: str) -> "array[int]":
+        # A few of a megabyte each would be memory for nothing: they are not sent again and again.
+        return (self._piece if len(piece) <= _LONGEST_PIECE else self._encode)(piece)
 
     def _encode(self, text: str) -> "array[int]":
+        backend = self.tokenizer.backend_tokenizer
+        if len(text) > _LONGEST_PIECE:
+            # `encode` keeps the interpreter to itself until it is done, a batch lets others go on.
+            (encoded,) = backend.encode_batch([text], add_special_tokens=False)
+        else:
+            encoded = backend.encode(text, add_special_tokens=False)
         # A tenth of what a tuple of numbers takes.
-        encoded = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
         return array("I", encoded.ids)
 
     def text(self, ids: Iterable[int]) -> str:

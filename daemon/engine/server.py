@@ -9,8 +9,10 @@ come (streaming.py) and put on the wire (responses.py).
 
 Guarantees: a request is answered by the one policy that it began with; whoever goes away is
 answered no further; every error is in OpenAI's shape, also in the middle of a stream, which then
-ends without `[DONE]`. Not covered: keys and encryption. It belongs behind a gateway: whoever
-reaches it may load any directory of this machine as an adapter.
+ends without `[DONE]`; no page of another site is answered (guard.py); what cannot fit is refused
+before it is encoded, and what takes long holds up nobody. Not covered: keys and encryption. It
+belongs behind a gateway: whoever else reaches it may load any directory of this machine as an
+adapter.
 """
 
 import asyncio
@@ -26,6 +28,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -35,6 +38,7 @@ from starlette.types import Receive, Scope, Send
 from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
 from daemon.engine.generation import BadRequest, Emission, Engine
+from daemon.engine.guard import Guard, check_command
 from daemon.engine.policy import Policy
 from daemon.engine.responses import (
     ChatFormat,
@@ -65,6 +69,13 @@ from daemon.serving.directory import BadAdapter
 
 MAX_BODY: Final = 32 << 20
 """Bytes of a request."""
+MAX_ADMIN_BODY: Final = 64 << 10
+"""Bytes of a command: a name and a path."""
+
+_SMALL: Final = 32 << 10
+"""Bytes of a request that is read and encoded at once: a few milliseconds."""
+_LARGE: Final = 256 << 10
+"""Bytes above which requests are read and encoded one after the other."""
 
 _GONE: Final = 499
 """Status of what nobody reads any more."""
@@ -77,11 +88,13 @@ T = TypeVar("T")
 class Server:
     """A base with its adapters, a tokenizer, an engine, and the application over them."""
 
-    def __init__(self, adapters: Adapters, chat: Chat, engine: Engine) -> None:
+    def __init__(self, adapters: Adapters, chat: Chat, engine: Engine, local: bool = True) -> None:
+        """`local`: whether only this machine reaches it; then no other name of it is answered."""
         self.adapters = adapters
         self.chat = chat
         self.thread = EngineThread(engine)
         self._texts = Texts(chat)
+        self._large = asyncio.Semaphore(1)
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -92,6 +105,7 @@ class Server:
                 Route("/health", self._health),
                 Route("/version", _version),
             ],
+            middleware=[Middleware(Guard, local=local)],
             exception_handlers=_HANDLERS,
             lifespan=self._lifespan,
         )
@@ -103,22 +117,63 @@ class Server:
         await self.thread.stop()
 
     async def _chat(self, request: HttpRequest) -> Response:
-        given = parsed(ChatRequest, await _body(request))
-        policy = self._policy(given)
-        messages = [message.for_template() for message in given.messages]
-        prompt = self.chat.prompt(messages, given.schemas(), **(given.chat_template_kwargs or {}))
+        body = await _body(request)
+        given, policy, prompt = await self._apart(len(body), self._read_chat, body)
         form = ChatFormat(given, policy.name, prompt)
         scored = bool(given.logprobs)
         return await self._answer(request, given, policy, form, scored, given.reads_calls)
 
-    async def _complete(self, request: HttpRequest) -> Response:
-        given = parsed(CompletionRequest, await _body(request))
+    def _read_chat(self, body: bytes) -> tuple[ChatRequest, Policy, tuple[int, ...]]:
+        given = parsed(ChatRequest, body)
         policy = self._policy(given)
-        prompts = [
-            self.chat.encode(one) if isinstance(one, str) else tuple(one) for one in given.prompts()
-        ]
+        messages = [message.for_template() for message in given.messages]
+        variables = given.chat_template_kwargs or {}
+        text = self.chat.prompt_text(messages, given.schemas(), variables)
+        return given, policy, self._encode(text)
+
+    async def _complete(self, request: HttpRequest) -> Response:
+        body = await _body(request)
+        given, policy, prompts = await self._apart(len(body), self._read_completion, body)
         form = TextFormat(given, policy.name, prompts)
         return await self._answer(request, given, policy, form, given.logprobs is not None, False)
+
+    def _read_completion(
+        self, body: bytes
+    ) -> tuple[CompletionRequest, Policy, list[tuple[int, ...]]]:
+        given = parsed(CompletionRequest, body)
+        policy = self._policy(given)
+        prompts = given.prompts()
+        for prompt in prompts:
+            self._check_length(prompt)
+        ids = [self.chat.encode(one) if isinstance(one, str) else tuple(one) for one in prompts]
+        return given, policy, ids
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        self._check_length(text)
+        return self.chat.encode(text)
+
+    def _check_length(self, prompt: str | Sequence[int]) -> None:
+        """Raise ApiError for what cannot fit, before it is encoded."""
+        length = self.thread.length
+        if isinstance(prompt, str):
+            most, what = length * self.chat.longest, "characters"
+        else:
+            most, what = length, "input tokens"
+        if len(prompt) > most:
+            raise _too_long(length, f"{len(prompt)} {what}")
+
+    async def _apart(self, size: int, work: Callable[[bytes], T], body: bytes) -> T:
+        """What `work` makes of a body of so many bytes, without holding up anybody for long.
+
+        Raises what `work` raises.
+        """
+        if size <= _SMALL:
+            return work(body)
+        if size <= _LARGE:
+            return await asyncio.to_thread(work, body)
+        # One after the other: many at once would take every thread and every processor.
+        async with self._large:
+            return await asyncio.to_thread(work, body)
 
     async def _answer(
         self,
@@ -152,12 +207,7 @@ class Server:
         """Tokens that an answer may have. Raises ApiError when there are none."""
         room = self.thread.length - len(prompt)
         if room < 1:
-            raise bad_request(
-                f"This model's maximum context length is {self.thread.length} tokens. However, "
-                f"your request has {len(prompt)} input tokens. Please reduce the length of the "
-                "input messages.",
-                "input_tokens",
-            )
+            raise _too_long(self.thread.length, f"{len(prompt)} input tokens")
         return room
 
     async def _models(self, _: HttpRequest) -> Response:
@@ -169,7 +219,8 @@ class Server:
         return _json({"object": "list", "data": cards})
 
     async def _load(self, request: HttpRequest) -> Response:
-        given = parsed(LoadAdapter, await _body(request))
+        check_command(request)
+        given = parsed(LoadAdapter, await _body(request, MAX_ADMIN_BODY))
         if not given.lora_name or not given.lora_path:
             raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
         try:
@@ -183,7 +234,8 @@ class Server:
         return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' added successfully.")
 
     async def _unload(self, request: HttpRequest) -> Response:
-        given = parsed(UnloadAdapter, await _body(request))
+        check_command(request)
+        given = parsed(UnloadAdapter, await _body(request, MAX_ADMIN_BODY))
         if not given.lora_name:
             raise _bad_input("'lora_name' needs to be provided to unload a LoRA adapter.")
         try:
@@ -359,12 +411,12 @@ async def _gone(request: HttpRequest) -> None:
         pass
 
 
-async def _body(request: HttpRequest) -> bytes:
+async def _body(request: HttpRequest, most: int = MAX_BODY) -> bytes:
     read = bytearray()
     async for chunk in request.stream():
         read += chunk
-        if len(read) > MAX_BODY:
-            raise ApiError(413, "BadRequestError", f"a request has at most {MAX_BODY:,} bytes")
+        if len(read) > most:
+            raise ApiError(413, "BadRequestError", f"this request has at most {most:,} bytes")
     return bytes(read)
 
 
@@ -375,6 +427,15 @@ async def _version(_: HttpRequest) -> Response:
 def _card(name: str, root: str, parent: str | None, length: int | None) -> Json:
     card: Json = {"id": name, "object": "model", "created": 0, "owned_by": "kintsugi"}
     return card | {"root": root, "parent": parent, "max_model_len": length}
+
+
+def _too_long(length: int, size: str) -> ApiError:
+    """As vLLM says it: clients look for these words."""
+    return bad_request(
+        f"This model's maximum context length is {length} tokens. However, your request has "
+        f"{size}. Please reduce the length of the input messages.",
+        "input_tokens",
+    )
 
 
 def _bad_input(message: str) -> ApiError:

@@ -72,6 +72,11 @@ MAX_CHOICES: Final = 128
 MAX_ANSWERS: Final = 1024
 """Answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
+MAX_MESSAGES: Final = 1 << 16
+"""Of a conversation: each takes a token at least."""
+MAX_STOPS: Final = 64
+"""Stop strings: each is looked for after each token."""
+MAX_STOP_CHARACTERS: Final = 256
 
 Json = dict[str, Any]
 
@@ -224,6 +229,14 @@ class Sampled(Wire):
     def _consistent(self) -> Self:
         if "" in self.stops:
             raise ValueError("stop holds an empty text, which is everywhere")
+        if (
+            len(self.stops) > MAX_STOPS
+            or max(map(len, self.stops), default=0) > MAX_STOP_CHARACTERS
+        ):
+            raise ValueError(
+                f"stop holds {len(self.stops)} texts; at most {MAX_STOPS} of "
+                f"{MAX_STOP_CHARACTERS} characters are looked for"
+            )
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream=true")
         return self
@@ -296,7 +309,9 @@ class Sampled(Wire):
 class ChatRequest(Sampled):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -335,10 +350,16 @@ class ChatRequest(Sampled):
         return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()]
 
 
+_Item = TypeVar("_Item")
+# Whatever is sent, the first wrong item ends the reading: a million complaints take minutes.
+_Ids = Annotated[list[int], Field(fail_fast=True)]
+_Several = Annotated[list[_Item], Field(max_length=MAX_ANSWERS, fail_fast=True)]
+
+
 class CompletionRequest(Sampled):
     """POST /v1/completions."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | _Ids | _Several[str] | _Several[_Ids]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 

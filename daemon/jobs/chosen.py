@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
+from events import private
 
 if TYPE_CHECKING:
     from daemon.settings import Settings
@@ -25,12 +26,14 @@ def trials_of(settings: "Settings") -> JobRunner:
 
 def _runner(settings: "Settings", folder: str, module: str) -> JobRunner:
     root, slots = settings.home / folder, settings.jobs.slots
+    # An engine that somebody else started reads the policies of a job in its folder.
+    mode = private.PASSAGE if settings.training.source == "endpoint" else private.FOLDER
     if settings.jobs.runner == "local":
-        return LocalRunner(root, slots=slots, command=(sys.executable, "-m", module))
+        return LocalRunner(root, slots=slots, command=(sys.executable, "-m", module), mode=mode)
     from daemon.jobs.ray import Needs, RayRunner, cluster_of
 
     ray = settings.jobs.ray
     return RayRunner(
         root, cluster_of(ray), slots=slots, command=(ray.python, "-m", module),
-        needs=Needs(ray.cpus, ray.gpus),
+        needs=Needs(ray.cpus, ray.gpus), mode=mode,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Final
 
 from daemon.jobs.attempts import SHELL, JobFolder, changed, number_in, told
 from daemon.jobs.runner import Absent, Job, JobNotStarted, State
+from events import private
 
 GRACE_SECONDS: Final = 15.0
 """Between asking a job to stop and killing it: a step of a small model ends in that time."""
@@ -29,10 +30,17 @@ class LocalRunner:
     """Jobs below one folder."""
 
     def __init__(
-        self, root: Path, *, command: Sequence[str], slots: int = 1, grace: float = GRACE_SECONDS
+        self,
+        root: Path,
+        *,
+        command: Sequence[str],
+        slots: int = 1,
+        grace: float = GRACE_SECONDS,
+        mode: int = private.FOLDER,
     ) -> None:
-        """`command` is given the spec's path and `--out DIR`."""
+        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`."""
         self._root = root
+        self._mode = mode
         self._slots = slots
         self._command = tuple(command)
         self._grace = grace
@@ -51,6 +59,7 @@ class LocalRunner:
         self._reap()
         folder = JobFolder(self.folder(job.id))
         try:
+            private.make_folder(self._root, self._mode)
             with ExitStack() as held:
                 folder.prepare(job)
                 alive = held.enter_context(_locked(folder.path / "alive"))
@@ -105,7 +114,7 @@ class LocalRunner:
     def _slot(self, held: ExitStack) -> int | None:
         """A free one, held; None where there is none."""
         folder = self._root / "slots"
-        folder.mkdir(exist_ok=True)
+        private.make_folder(folder)
         for number in range(self._slots):
             taken = held.enter_context(_locked(folder / str(number)))
             if taken is not None:

@@ -28,6 +28,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from daemon.jobs.attempts import SHELL, JobFolder, told
 from daemon.jobs.local import GRACE_SECONDS
 from daemon.jobs.runner import Absent, Job, JobNotStarted, RunnerUnavailable, State
+from events import private
 from events.canonical import sha256
 from events.messages import Frozen
 
@@ -87,10 +88,12 @@ class RayRunner:
         needs: Needs = Needs(),
         slots: int = 1,
         grace: float = GRACE_SECONDS,
+        mode: int = private.FOLDER,
     ) -> None:
         """`command`: as the cluster's machines know it; it is given the spec's path and `--out
         DIR`."""
         self._root = root.absolute()
+        self._mode = mode
         self._cluster = cluster
         self._command = tuple(command)
         self._needs = needs
@@ -154,6 +157,7 @@ class RayRunner:
         self._cluster.close()
 
     def _start(self, job: Job, folder: JobFolder) -> bool:
+        private.make_folder(self._root, self._mode)
         folder.prepare(job)
         attempts = folder.attempts()
         number = len(attempts) + 1

@@ -49,6 +49,7 @@ from daemon.serving.decisions import Act, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from envs.environment import Environment
 from envs.statistics import Outcomes
+from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derived_id
 from events.errors import KintsugiError
@@ -364,5 +365,5 @@ def _note(app: "App", comparison: Comparison, batch: "Sequence[tuple[str, Attemp
         if attempt.usage.completion_tokens is not None
     }
     comparison.tokens |= told
-    with _notes(app, comparison).open("a") as file:
+    with open(_notes(app, comparison), "a", opener=private.opener) as file:
         file.writelines(f"{rollout} {tokens} tokens\n" for rollout, tokens in told.items())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers import serving
 from daemon.tracing.contexts import Contexts
+from events import private
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.errors import KintsugiError
@@ -145,7 +146,7 @@ def acting(home: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
     `patience` seconds. A process that dies gives way at once."""
     path = home / "serving.lock"
-    with path.open("w") as lock:
+    with private.open_lock(path) as lock:
         _lock(lock.fileno(), path, time.monotonic() + patience)
         yield
 

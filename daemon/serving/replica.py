@@ -19,6 +19,7 @@ balancer that sends all connections of one client to one of them, and the order 
 be unloaded and files deleted.
 """
 
+import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,8 @@ PATIENCE: Final = 120.0
 
 _LOOK_SECONDS: Final = 10.0
 """For what an engine answers from memory."""
+_MAX_ANSWER_BYTES: Final = 16 << 20
+"""Of what an engine answers: its metrics are the longest."""
 _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
 """Tokens of an answer beside which something else is asked: shorter than any engine's context."""
@@ -177,6 +180,7 @@ class Replica:
         self.paths = paths or PathMap()
         self._patience = patience
         headers = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
+        headers["accept-encoding"] = "identity"
         # Every request on a connection of its own: else several processes would look like one.
         fresh = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx2.Client(headers=headers, limits=fresh, trust_env=False)
@@ -339,11 +343,9 @@ class Replica:
             ) as answer,
         ):
             if answer.status_code != 200:
-                answer.read()
-                self._refused(model, _reply(answer))
-            for line in answer.iter_lines():
-                if line:
-                    begun.set()
+                self._refused(model, _reply(self.url, answer))
+            for _ in answer.iter_raw():
+                begun.set()
                 if enough.is_set():
                     return
 
@@ -435,8 +437,11 @@ class Replica:
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> _Reply:
         """Raises ReplicaLost."""
-        with self._lost_beyond(url, seconds) as limits:
-            return _reply(self._client.request(method, url, json=body, timeout=limits))
+        with (
+            self._lost_beyond(url, seconds) as limits,
+            self._client.stream(method, url, json=body, timeout=limits) as answer,
+        ):
+            return _reply(url, answer)
 
     @contextmanager
     def _lost_beyond(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
@@ -459,14 +464,25 @@ _ONE_PROCESS: Final = (
 )
 
 
-def _reply(answer: httpx2.Response) -> _Reply:
-    return _Reply(answer.status_code, _json(answer), answer.text)
+def _reply(url: str, answer: httpx2.Response) -> _Reply:
+    """The answer, read to a bound. Raises ReplicaLost."""
+    coding = answer.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        raise ReplicaLost(f"{url} encodes its answer as {coding[:40]!r}; have it sent as it is")
+    read = bytearray()
+    for piece in answer.iter_raw():
+        read += piece
+        if len(read) > _MAX_ANSWER_BYTES:
+            raise ReplicaLost(
+                f"{url} answers more than {_MAX_ANSWER_BYTES:,} bytes; see what listens there"
+            )
+    return _Reply(answer.status_code, _json(read), read.decode(errors="replace"))
 
 
-def _json(answer: httpx2.Response) -> Any:
+def _json(body: bytearray) -> Any:
     try:
-        return answer.json()
-    except ValueError:
+        return json.loads(body)
+    except (ValueError, RecursionError):
         return None
 
 

@@ -25,6 +25,13 @@ from events.messages import Frozen
 ORACLE: Final = "oracle"
 """The policy that reference trajectories name."""
 
+_LOWEST: Final = -9998.0
+"""Engines write about -9999 for minus infinity, and float32 has no -1e300."""
+_HIGHEST: Final = 1e-4
+"""A hair above 0 is rounding."""
+_MOST_IDS: Final = 2**31
+"""A token id is a number of 31 bits."""
+
 
 class Sampling(Frozen):
     """How tokens were drawn."""
@@ -160,9 +167,11 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
         return f"{len(turn.completion_ids)} token ids and {len(turn.logprobs)} log-probabilities"
     if min(turn.prompt_ids) < 0 or min(turn.completion_ids) < 0:
         return "a negative token id"
+    if max(turn.prompt_ids) >= _MOST_IDS or max(turn.completion_ids) >= _MOST_IDS:
+        return "a token id of more than 31 bits"
     for logprob in turn.logprobs:
-        # Structured decoding reports -inf; a hair above 0 is rounding.
-        if not math.isfinite(logprob) or logprob > 1e-4:
+        # Structured decoding reports -inf.
+        if not _LOWEST < logprob <= _HIGHEST:
             return f"a log-probability of {logprob:g}"
     if turn.truncated and not last:
         return "cut off, and yet the conversation went on"

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from events.rollouts import Outcome
 from producers.gateway import sse
 from producers.gateway.capture import Capture, capturing
-from producers.gateway.connections import HttpClient, Reply
+from producers.gateway.connections import AnswerTooLong, HttpClient, Reply
 from producers.gateway.metrics import Metrics
 from producers.gateway.record import Answerer, Arrived, Record, Sent
 from producers.gateway.recorder import Recorder
@@ -264,12 +264,19 @@ class Call(Response):
             await self._whole(response, send)
 
     async def _whole(self, response: Reply, send: Send) -> None:
-        body = await response.aread()
+        try:
+            body = await response.aread()
+        except AnswerTooLong as error:
+            # Asked again, it would be as long.
+            raise Refused(
+                502, f"the engine's answer is too long: {error}; ask for fewer tokens or stream it"
+            ) from error
         self._heard()
         document = _object(body)
         if response.status_code == 200 and document is not None:
             restored = renamed(self._asking.answer.whole(document), self._asking.name)
-            body = body if restored is document else encoded(restored)
+            if restored is not document:
+                body = _rewritten(body, encoded, restored)
             recorded = await self._end("completed", body=body)
         else:
             recorded = await self._end("failed", _said(document, response))
@@ -313,7 +320,7 @@ class Call(Response):
                 return
             restored = renamed(restored, self._asking.name)
             if restored is not document:
-                event = self._asked.event(restored)
+                event = _rewritten(event, self._asked.event, restored)
         self._keep(event)
         await send({"type": "http.response.body", "body": event, "more_body": True})
         self._spoke()
@@ -433,6 +440,19 @@ def _object(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def _rewritten(
+    sent: bytes, write: Callable[[dict[str, Any]], bytes], restored: dict[str, Any]
+) -> bytes:
+    """What an engine sent, without what we asked for; as it came where JSON cannot be written as it
+    was read: with our fields, it is still what the engine says."""
+    try:
+        written = write(restored)
+    except RecursionError:
+        return sent
+    # A number beyond what a float holds was read as infinite, which is no JSON.
+    return sent if b"Infinity" in written and b"Infinity" not in sent else written
 
 
 def _said(document: dict[str, Any] | None, response: Reply) -> str:

@@ -7,13 +7,14 @@ the messages that the pieces come to. `MessagesCapture` does the same for Anthro
 which nothing can be asked for: it takes nothing out.
 
 Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one of them
-is missing, or their numbers differ, there are no arrays and the reason is said. Pure: no I/O.
+is missing, their numbers differ, or an engine says what none says (an index that was not asked for,
+a probability above 1), there are no arrays and the reason is said. Of an answer without end a part
+is kept, and all of it is passed on. Pure: no I/O.
 """
 
 import array
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -29,7 +30,19 @@ _CALL_MARK: Final = "<tool_call>"
 
 _LOWEST: Final = -9998.0
 """Engines write about -9999 for minus infinity, which JSON has not: no token is drawn with it."""
+_HIGHEST: Final = 1e-4
+"""A hair above 0 is rounding; more is no probability. The learner has the same bound."""
 
+MAX_HELD_BYTES: Final = 128 << 20
+"""Of one answer, about: half a million tokens."""
+
+_TOKEN_BYTES: Final = 200
+"""What is held of a token: its id, its log-probability and what it spells."""
+_ID_BYTES: Final = 40
+_PIECE_BYTES: Final = 64
+"""Of a piece of text, beside its characters."""
+_ENTRY_BYTES: Final = 1000
+"""Of a choice or a call."""
 
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Of Anthropic's usage: together they are the prompt."""
@@ -38,8 +51,16 @@ _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creati
 @dataclass(slots=True)
 class _Call:
     id: str | None = None
-    name: str = ""
-    arguments: str = ""
+    names: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return "".join(self.names)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
 
 
 @dataclass(slots=True)
@@ -54,6 +75,16 @@ class _Choice:
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
+
+    @property
+    def pieces(self) -> int:
+        """How much was said so far: tokens, and pieces of text and of calls."""
+        calls = sum(len(call.pieces) + 1 for call in self.calls.values())
+        return len(self.text) + len(self.reasoning) + len(self.token_ids) + calls
+
+    def drop_tokens(self) -> None:
+        """Forget what cannot be trained on any more."""
+        self.token_ids, self.logprobs, self.spelled = [], [], []
 
     def message(self) -> Message:
         text = "".join(self.text)
@@ -92,7 +123,7 @@ class _Choice:
         if not all(map(_is_id, self.token_ids)):
             return "a token id is no number of 32 bits"
         if not all(map(_is_logprob, self.logprobs)):
-            return "a log-probability is no finite number"
+            return "a log-probability is no finite number, or above 0"
         if self.finish is None or self.finish in ("abort", "error"):
             return f"the answer ended with {self.finish}"
         return None
@@ -122,11 +153,22 @@ class Capture:
     LAST: ClassVar[str] = "[DONE]"
     """What ends a whole stream."""
 
-    def __init__(self, asked: Asked, added: Added, dialect: Dialect | None) -> None:
+    def __init__(
+        self, asked: Asked, added: Added, dialect: Dialect | None, most: int = MAX_HELD_BYTES
+    ) -> None:
+        """`most` bytes are held of the answer, about."""
         self._asked = asked
         self._added = added
         self._dialect = dialect
         self._chat = asked.endpoint == "chat"
+        n = asked.given.get("n")
+        self._n = n if type(n) is int and n > 0 else 1
+        self._expected = self._n * max(1, len(asked.prompts))
+        """Choices that were asked for."""
+        self._most = most
+        self._held = 0
+        self._odd: str | None = None
+        """What the engine said that no engine says; the first of it."""
         self._choices: dict[int, _Choice] = {}
         self._prompts: dict[int, list[Any]] = {}
         self._usage: Json = {}
@@ -135,9 +177,7 @@ class Capture:
 
     def whole(self, document: Json) -> Json:
         """A whole response, as it would have been without our fields."""
-        self._take_head(document)
-        for choice in _dicts(document.get("choices")):
-            self._take_choice(choice, choice.get("message") if self._chat else choice)
+        self._take(document, "message" if self._chat else None)
         return self._restored(document)
 
     def chunk(self, document: Json) -> Json | None:
@@ -146,9 +186,7 @@ class Capture:
             said = error.get("message") if isinstance(error, dict) else error
             self.error = str(readable(str(said)))
             return document
-        self._take_head(document)
-        for choice in _dicts(document.get("choices")):
-            self._take_choice(choice, choice.get("delta") if self._chat else choice)
+        self._take(document, "delta" if self._chat else None)
         restored = self._restored(document)
         return None if self._is_silent(restored) else restored
 
@@ -177,45 +215,157 @@ class Capture:
             finished=bool(choices) and all(choice.finish is not None for choice in choices),
         )
 
-    def _take_head(self, document: Json) -> None:
-        if isinstance(ids := document.get("prompt_token_ids"), list):
-            self._prompts.setdefault(0, ids)
+    def _take(self, document: Json, words: str | None) -> None:
+        """A response or a piece of one; its choices say their words in the field `words`."""
+        self._take_prompt(0, document.get("prompt_token_ids"))
         if isinstance(usage := document.get("usage"), dict):
             self._usage = usage
 
-    def _take_choice(self, choice: Json, said: Any) -> None:
-        number = choice.get("index")
-        one = self._choices.setdefault(number if type(number) is int else 0, _Choice())
+        seen: set[int] = set()
+        for place, choice in enumerate(self._listed(document, "choices")):
+            number = self._number(choice.get("index"), place)
+            if number in seen:
+                self._doubt("two choices have one index")
+            seen.add(number)
+            self._take_choice(number, choice, choice if words is None else choice.get(words))
+
+    def _take_choice(self, number: int, choice: Json, said: Any) -> None:
+        one = self._choice(number)
+        if one is None:
+            return
+        ended, before = one.finish is not None, one.pieces
+        self._take_prompt(self._prompt_of(number), choice.get("prompt_token_ids"))
         if isinstance(said, dict):
-            _take_words(one, said)
-        if isinstance(ids := choice.get("token_ids"), list):
-            one.has_ids = True
-            one.token_ids += ids
-        if isinstance(scores := choice.get("logprobs"), dict):
-            one.has_logprobs = True
-            one.logprobs += self._logprobs(scores)
-            one.spelled += self._spelled(scores)
-        if isinstance(ids := choice.get("prompt_token_ids"), list):
-            self._prompts.setdefault(self._prompt_of(number), ids)
+            self._take_words(one, said)
+        elif said is not None:
+            self._doubt("what a choice says is no object")
+        self._take_tokens(one, choice)
+        if ended and one.pieces > before:
+            self._doubt("a choice goes on after its end")
         if isinstance(finish := choice.get("finish_reason"), str):
             one.finish = str(readable(finish))[:128]
 
-    def _prompt_of(self, number: Any) -> int:
+    def _choice(self, number: int) -> _Choice | None:
+        """None where no more can be held."""
+        if number not in self._choices and self._holds(_ENTRY_BYTES):
+            self._choices[number] = _Choice()
+        return self._choices.get(number)
+
+    def _take_tokens(self, one: _Choice, choice: Json) -> None:
+        ids, scores = choice.get("token_ids"), choice.get("logprobs")
+        if isinstance(ids, list) and self._holds(_ID_BYTES * len(ids)):
+            one.has_ids = True
+            one.token_ids += ids
+        elif ids is not None:
+            self._doubt("token ids are no list")
+        if isinstance(scores, dict):
+            one.has_logprobs = True
+            logprobs, spelled = self._logprobs(scores), self._spelled(scores)
+            if self._holds(_TOKEN_BYTES * max(len(logprobs), len(spelled))):
+                one.logprobs += logprobs
+                one.spelled += spelled
+        elif scores is not None:
+            self._doubt("log-probabilities are no object")
+
+    def _take_prompt(self, number: int, ids: Any) -> None:
+        if ids is None:
+            return
+        if not isinstance(ids, list):
+            self._doubt("token ids of the prompt are no list")
+        elif number not in self._prompts:
+            if self._holds(_ID_BYTES * len(ids)):
+                self._prompts[number] = ids
+        elif self._prompts[number] != ids:
+            self._doubt("a prompt has two kinds of token ids")
+
+    def _take_words(self, one: _Choice, said: Json) -> None:
+        for name in ("content", "text"):
+            self._add(one.text, said.get(name), name)
+        reasoning = said.get("reasoning") or said.get("reasoning_content")
+        self._add(one.reasoning, reasoning, "reasoning")
+        for place, call in enumerate(self._listed(said, "tool_calls")):
+            number = call.get("index")
+            if number is not None and (type(number) is not int or number < 0):
+                self._doubt("a call has an index that is no number from 0")
+            self._take_call(one, number if type(number) is int else place, call)
+
+    def _take_call(self, one: _Choice, number: int, said: Json) -> None:
+        if number not in one.calls and self._holds(_ENTRY_BYTES):
+            one.calls[number] = _Call()
+        call = one.calls.get(number)
+        if call is None:
+            return
+        if isinstance(name := said.get("id"), str) and call.id is None:
+            call.id = name
+        function = said.get("function")
+        if isinstance(function, dict):
+            self._add(call.names, function.get("name"), "the name of a call")
+            self._add(call.pieces, function.get("arguments"), "arguments")
+        elif function is not None:
+            self._doubt("the function of a call is no object")
+
+    def _add(self, parts: list[str], text: Any, what: str) -> None:
+        """More of a text."""
+        if isinstance(text, str):
+            if text and self._holds(_PIECE_BYTES + len(text)):
+                parts.append(text)
+        elif text is not None:
+            self._doubt(f"{what} is no text")
+
+    def _listed(self, holder: Json, name: str) -> Iterable[Json]:
+        """The objects of a list."""
+        listed = holder.get(name)
+        objects = _dicts(listed)
+        if listed is not None and (not isinstance(listed, list) or len(objects) < len(listed)):
+            self._doubt(f"{name} is no list of objects")
+        return objects
+
+    def _number(self, index: Any, place: int) -> int:
+        """Of a choice. What no choice can have keeps it apart from the others as far as it can."""
+        if type(index) is int and 0 <= index < self._expected:
+            return index
+        self._doubt(f"a choice has an index that is none of {self._expected} from 0")
+        return index if type(index) is int else place
+
+    def _prompt_of(self, number: int) -> int:
         """Which prompt a choice answers: each has `n` of them."""
-        n = self._asked.given.get("n")
-        return number // n if type(number) is int and type(n) is int and n > 1 else number or 0
+        return 0 if self._chat else number // self._n
+
+    def _holds(self, size: int) -> bool:
+        """Whether so much more can be held; where not, the tokens are given up."""
+        self._held += size
+        if self._held <= self._most:
+            return True
+        self._doubt(f"the answer is more than {self._most:,} bytes to hold")
+        self._prompts = {}
+        for choice in self._choices.values():
+            choice.drop_tokens()
+        return False
+
+    def _doubt(self, why: str) -> None:
+        """Nothing of this answer is trained on."""
+        self._odd = self._odd or why
 
     def _logprobs(self, scores: Json) -> list[Any]:
-        if self._chat:
-            return [entry.get("logprob") for entry in _dicts(scores.get("content"))]
-        found = scores.get("token_logprobs")
-        return found if isinstance(found, list) else []
+        return self._scored(scores, "content", "token_logprobs", lambda entry: entry.get("logprob"))
 
     def _spelled(self, scores: Json) -> list[Any]:
-        if self._chat:
-            return [e.get("bytes") or e.get("token") for e in _dicts(scores.get("content"))]
-        found = scores.get("tokens")
-        return found if isinstance(found, list) else []
+        return self._scored(
+            scores, "content", "tokens", lambda entry: entry.get("bytes") or entry.get("token")
+        )
+
+    def _scored(
+        self, scores: Json, chat: str, plain: str, read: Callable[[Json], Any]
+    ) -> list[Any]:
+        """One value for each token, None where there is none."""
+        found = scores.get(chat if self._chat else plain)
+        if not isinstance(found, list):
+            if found is not None:
+                self._doubt("log-probabilities are no list")
+            return []
+        if not self._chat:
+            return found
+        return [read(entry) if isinstance(entry, dict) else None for entry in found]
 
     def _restored(self, document: Json) -> Json:
         """Without what we asked for."""
@@ -259,10 +409,14 @@ class Capture:
         return not choice.get("text") and not (self._dialect and self._dialect.silent_text)
 
     def _untrainable(self, choices: list[_Choice]) -> str | None:
+        if self._odd is not None:
+            return self._odd
         if not choices:
             return "there is no answer"
-        if not self._prompts or not all(self._prompts.values()):
+        if not all(self._prompts.get(self._prompt_of(number)) for number in self._choices):
             return "the engine gave no token ids of the prompt"
+        if len(self._prompts) > 1 and len(choices) != self._expected:
+            return f"{len(choices)} answers of {self._expected} to several prompts"
         if not all(_is_id(token) for ids in self._prompts.values() for token in ids):
             return "a token id of the prompt is no number of 32 bits"
         return next((why for choice in choices if (why := choice.untrainable())), None)
@@ -363,28 +517,26 @@ class MessagesCapture(Capture):
         if kind != "tool_use":
             self._add_to_block(number, {**block, "type": f"{kind}_delta"})
             return
-        call = message.calls.setdefault(number, _Call())
-        if isinstance(name := block.get("id"), str):
-            call.id = name
-        if isinstance(name := block.get("name"), str):
-            call.name = name
+        function = {"name": block.get("name")}
         if given := block.get("input"):
-            call.arguments = _written(given)
+            function["arguments"] = _written(given)
+        self._take_call(message, number, {"id": block.get("id"), "function": function})
 
     def _add_to_block(self, number: int, delta: Json) -> None:
         kind, message = delta.get("type"), self._message
-        if kind == "text_delta" and isinstance(text := delta.get("text"), str):
-            message.text.append(text)
-        elif kind == "thinking_delta" and isinstance(text := delta.get("thinking"), str):
-            message.reasoning.append(text)
-        elif kind == "input_json_delta" and isinstance(text := delta.get("partial_json"), str):
-            message.calls.setdefault(number, _Call()).arguments += text
+        if kind == "text_delta":
+            self._add(message.text, delta.get("text"), "text")
+        elif kind == "thinking_delta":
+            self._add(message.reasoning, delta.get("thinking"), "thinking")
+        elif kind == "input_json_delta":
+            function = {"arguments": delta.get("partial_json")}
+            self._take_call(message, number, {"function": function})
 
     def _end_block(self, number: int) -> None:
         """A call without arguments says so by saying nothing."""
         call = self._choices[0].calls.get(number) if 0 in self._choices else None
-        if call is not None and not call.arguments:
-            call.arguments = "{}"
+        if call is not None and not call.pieces:
+            call.pieces.append("{}")
 
     def _untrainable(self, choices: list[_Choice]) -> str | None:
         return "over /v1/messages the engine tells no token ids"
@@ -403,30 +555,6 @@ def _written(given: Any) -> str:
         return "nested too deeply to be read"
 
 
-def _take_words(one: _Choice, said: Json) -> None:
-    for name, parts in (("content", one.text), ("text", one.text)):
-        if isinstance(text := said.get(name), str):
-            parts.append(text)
-    reasoning = said.get("reasoning") or said.get("reasoning_content")
-    if isinstance(reasoning, str):
-        one.reasoning.append(reasoning)
-    for place, call in enumerate(_dicts(said.get("tool_calls"))):
-        number = call.get("index")
-        _take_call(one.calls.setdefault(number if type(number) is int else place, _Call()), call)
-
-
-def _take_call(one: _Call, call: Json) -> None:
-    if isinstance(name := call.get("id"), str) and one.id is None:
-        one.id = name
-    function = call.get("function")
-    if not isinstance(function, dict):
-        return
-    if isinstance(name := function.get("name"), str):
-        one.name += name
-    if isinstance(text := function.get("arguments"), str):
-        one.arguments += text
-
-
 def _raw(token: Any) -> bytes:
     """What a token says, as bytes."""
     if isinstance(token, list) and all(type(byte) is int and 0 <= byte < 256 for byte in token):
@@ -442,7 +570,7 @@ def _dict(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _dicts(value: Any) -> Iterable[Json]:
+def _dicts(value: Any) -> list[Json]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -451,4 +579,5 @@ def _is_id(token: Any) -> bool:
 
 
 def _is_logprob(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value > _LOWEST
+    # No text, and not true: a bool is an int. As float32, what is beyond its range is infinite.
+    return type(value) in (int, float) and _LOWEST < value <= _HIGHEST

@@ -6,7 +6,8 @@ gateway does. This one does what an engine needs, with llhttp (httptools) to rea
 Guarantee: a body comes out byte by byte as it came, whatever the pieces. Whoever leaves a reply
 before its end closes its connection, which is how an engine learns that nobody listens; whoever
 reads slowly slows the engine down. A connection that the engine closed while it was kept is
-replaced, once, if not a byte was answered on it. Not covered: proxies, redirects, compression.
+replaced, once, if not a byte was answered on it. No engine makes it hold more than a body's bound,
+a head's, and what was not taken yet. Not covered: proxies, redirects, compression.
 """
 
 import asyncio
@@ -31,11 +32,18 @@ _MAX_HEAD_BYTES: Final = 64 << 10
 _HIGH_WATER_BYTES: Final = 256 << 10
 """Of a body that nobody took yet: then the engine has to wait."""
 
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""Of a body that is read as a whole."""
+
 _FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
 class Lost(Exception):
     """An engine could not be reached, or broke off; the text says how."""
+
+
+class AnswerTooLong(Lost):
+    """A body is longer than it may be; the text says how long that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: str | None = None
         self._head_bytes = 0
+        """Received since the last byte of a body: of the head, or of what follows the body."""
         self._pieces: deque[bytes] = deque()
         self._held = 0
         self._paused = False
@@ -175,19 +184,20 @@ class _Connection(asyncio.Protocol):
             self.close()
             return
         self.heard = True
-        if not self.status:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"it answers no HTTP: {error}")
             return
-        if not self.status and self._head_bytes > _MAX_HEAD_BYTES:
+        if not self._whole and self._head_bytes > _MAX_HEAD_BYTES:
             self._fail(f"its headers are longer than {_MAX_HEAD_BYTES:,} bytes")
 
     # llhttp's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # a trailer, after the body: nobody reads it, and it changes no header
         self.headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -203,6 +213,7 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         self._pieces.append(body)
         self._held += len(body)
         if self._held > _HIGH_WATER_BYTES and not self._paused and self._transport is not None:
@@ -231,13 +242,16 @@ class Reply:
         while data := await self._connection.piece():
             yield data
 
-    async def aread(self) -> bytes:
-        """The whole body. Raises Lost."""
-        first = await self._connection.piece()
-        pieces = [first]
-        while first and (data := await self._connection.piece()):
+    async def aread(self, most: int = MAX_ANSWER_BYTES) -> bytes:
+        """The whole body, of at most so many bytes. Raises Lost, AnswerTooLong."""
+        pieces: list[bytes] = []
+        size = 0
+        while data := await self._connection.piece():
+            size += len(data)
+            if size > most:
+                raise AnswerTooLong(f"its answer is longer than {most:,} bytes")
             pieces.append(data)
-        return first if len(pieces) == 1 else b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class HttpClient:

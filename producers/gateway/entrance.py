@@ -7,7 +7,8 @@
     length        a head that is too long
     this machine  without keys, only who addresses this machine as such, and no page of another
                   site: a browser sends its pages' requests to loopback addresses too, under any
-                  name that an attacker's DNS points there, and Host or Origin gives them away
+                  name that an attacker's DNS points there, and Host, Origin or Sec-Fetch-Site
+                  gives them away
 
 Guarantee: decides by the headers alone. Not covered: other users and programs of this machine;
 without keys they may ask.
@@ -93,36 +94,54 @@ class Entrance:
 
 
 def turned_away(
-    headers: Iterable[Header], keyless: bool, codings: Collection[str] = _PLAIN
+    headers: Iterable[Header],
+    keyless: bool,
+    codings: Collection[str] = _PLAIN,
+    remedy: str = _REMEDY,
 ) -> Refused | None:
-    """Why a request with these headers is not even looked at; None when it is."""
+    """Why a request with these headers is not even looked at; None when it is. `remedy` is what
+    helps whoever is refused for being of elsewhere."""
     given = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
     if b"content-length" in given and b"transfer-encoding" in given:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
     coding = given.get(b"content-encoding", "identity")
     if coding.strip().lower() not in codings:
         return Refused(415, f"the body is encoded as {coding[:40]!r}; send it as it is")
-    return _foreign(given) if keyless else None
+    return _foreign(given, remedy) if keyless else None
 
 
 _LOOKED_AT: Final = frozenset(
-    (b"content-length", b"transfer-encoding", b"content-encoding", b"host", b"origin")
+    (
+        b"content-length",
+        b"transfer-encoding",
+        b"content-encoding",
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+    )
 )
 
 
-def _foreign(given: dict[bytes, str]) -> Refused | None:
+def _foreign(given: dict[bytes, str], remedy: str) -> Refused | None:
     host, origin = given.get(b"host"), given.get(b"origin")
     if host is not None and not is_here(f"//{host}"):
         return Refused(
             403,
             f"Host is {host[:80]!r}, and without keys only this machine is answered; ask for "
-            f"127.0.0.1 or localhost, or {_REMEDY}",
+            f"127.0.0.1 or localhost, or {remedy}",
         )
     if origin is not None and not is_here(origin):
         return Refused(
             403,
             f"a page of {origin[:80]!r} asks, and without keys no page of another site is "
-            f"answered; {_REMEDY}",
+            f"answered; {remedy}",
+        )
+    # Of what a page has a browser fetch without reading it, there is no origin: an image, a link.
+    if given.get(b"sec-fetch-site") == "cross-site":
+        return Refused(
+            403,
+            "a browser asks for a page of another site, and without keys none is answered; "
+            f"{remedy}",
         )
     return None
 

@@ -26,6 +26,8 @@ from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
 """For an answer to the question what an engine serves."""
+_MAX_CARDS_BYTES: Final = 4 << 20
+"""Of that answer: thousands of models."""
 _CONNECT_SECONDS: Final = 5.0
 
 UNKNOWN: Final = "unknown"
@@ -130,7 +132,7 @@ class Upstream:
         """Ask what it serves. Raises UpstreamLost, TimeoutError."""
         path = "/models"
         async with self.request(client, "GET", path, None, _CHECK_SECONDS) as response:
-            answer = await response.aread()
+            answer = await response.aread(_MAX_CARDS_BYTES)
         if response.status_code != 200:
             self.well = False
             raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")

@@ -1,9 +1,11 @@
 """The client against a real HTTP server that does everything wrong, one thing at a time."""
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import stamina.instrumentation
 
 from envs.endpoint import (
+    MAX_ANSWER_BYTES,
     AnswerFailed,
     Completion,
     Endpoint,
@@ -222,6 +225,19 @@ def test_an_answer_that_cannot_be_unpacked_is_the_agents_error() -> None:
     failed = ended_by(lambda _: Reply(b"no gzip", headers={"content_encoding": "gzip"}))
     assert failed.termination is Termination.AGENT_ERROR
     assert "cannot be decoded" in failed.reason
+
+
+def test_a_small_answer_that_becomes_a_large_one_is_not_unpacked() -> None:
+    bomb = gzip.compress(bytes(512 << 20))
+    assert len(bomb) < MAX_ANSWER_BYTES
+    tracemalloc.start()
+    try:
+        failed = ended_by(lambda _: Reply(bomb, headers={"content_encoding": "gzip"}))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "cannot be decoded" in failed.reason
+    assert peak < 32 << 20
 
 
 def test_an_answer_that_does_not_come_is_a_timeout_and_asked_for_once() -> None:

@@ -1,18 +1,21 @@
 """Archives: bit for bit, chained, resumable, and never quiet about damage."""
 
 import json
+import struct
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from events import segments
-from events.archive import MANIFEST, Archive, Cut, ends
+from events.archive import MANIFEST, Archive, Cut, Manifest, Segment, ends
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
 from events.exporting import export
@@ -270,3 +273,82 @@ def test_a_part_of_a_log_is_exported_with_its_offsets(
     export(log, blobs, tmp_path / "early", end=middle)
     late, early = records(Archive(tmp_path / "late")), records(Archive(tmp_path / "early"))
     assert {at: early[at] + late[at] for at in late} == records(log)
+
+
+MIB = 1 << 20
+
+
+def bombs(size: int) -> Iterator[tuple[str, bytes]]:
+    """Frames of a few kilobytes that become `size` bytes."""
+    for known in (size, -1):
+        writer = zstandard.ZstdCompressor(level=19).compressobj(size=known)
+        pieces = [writer.compress(bytes(MIB)) for _ in range(size // MIB)]
+        yield ("announced" if known > 0 else "not announced"), b"".join((*pieces, writer.flush()))
+
+
+def test_a_small_file_that_becomes_a_large_one_is_refused_at_the_size_of_a_segment() -> None:
+    for how, stored in bombs(512 * MIB):
+        assert len(stored) < 128 * 1024
+        tracemalloc.start()
+        try:
+            with pytest.raises(LogCorrupt, match=r"bomb\.segment"):
+                segments.unpacked("learning", 0, stored, "0" * 64, "bomb.segment")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 3 * segments.MAX_BYTES, how
+
+
+def test_a_frame_that_announces_no_size_is_read(log: SqliteLog, tmp_path: Path) -> None:
+    export(log, BlobStore(tmp_path / "blobs"), tmp_path / "archive")
+    archive = Archive(tmp_path / "archive")
+    whole = records(archive)
+    for file in (tmp_path / "archive" / "segments").iterdir():
+        writer = zstandard.ZstdCompressor().compressobj()
+        content = zstandard.ZstdDecompressor().decompress(file.read_bytes())
+        file.write_bytes(writer.compress(content) + writer.flush())
+    assert records(Archive(tmp_path / "archive")) == whole
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"",
+        b"too short",
+        struct.pack("<QqQIIII", 0, 0, 0, 1, 1, 0, 2**31),
+        struct.pack("<QqQIIII", 0, 0, 0, 1, 0, 0, 0) + b"\xff",
+        struct.pack("<QqQIIII", 0, 0, 0, 0, 0, 1, 0) + b"\x00",
+    ],
+)
+def test_what_holds_no_records_is_damaged_whatever_its_hash(frames: bytes, tmp_path: Path) -> None:
+    packed = segments.packed("learning", 0, [frames])
+    (tmp_path / "segments").mkdir()
+    (tmp_path / "segments" / "a.segment").write_bytes(packed.stored)
+    starts = {stream.name: [0] * stream.partitions for stream in STREAMS.values()}
+    entry = Segment("learning", 0, 0, 0, 1, packed.size, packed.sha256, "a.segment", "")
+    written(tmp_path, Manifest(None, starts, (entry,)))
+    with pytest.raises(LogCorrupt):
+        Archive(tmp_path).read("learning", 0, 0)
+
+
+def written(folder: Path, manifest: Manifest) -> None:
+    """Put a manifest whose chain holds."""
+    chained: list[Segment] = []
+    for entry in manifest.segments:
+        previous = chained[-1].hash if chained else manifest.root
+        chained.append(replace(entry, previous=previous))
+    whole = replace(manifest, segments=tuple(chained))
+    document = {
+        "format": 1, "head": whole.head, "source": whole.source, "starts": whole.starts,
+        "segments": [asdict(entry) for entry in whole.segments],
+    }  # fmt: skip
+    (folder / MANIFEST).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b.segment", "..", ""])
+def test_a_manifest_names_files_of_its_own_folder_alone(file: str, tmp_path: Path) -> None:
+    starts = {stream.name: [0] * stream.partitions for stream in STREAMS.values()}
+    entry = Segment("learning", 0, 0, 0, 1, 1, "0" * 64, file, "")
+    written(tmp_path, Manifest(None, starts, (entry,)))
+    with pytest.raises(LogCorrupt, match="its own folder"):
+        Archive(tmp_path)

@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events import codec
 from events.codec import Event, arrays_of, attach, decode, encode
 from events.envelope import Envelope
 from events.errors import BadRecord, BlobError, SchemaAhead, TooLarge
@@ -111,7 +112,7 @@ events = st.one_of(
 token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20).map(
     lambda v: array.array("i", v)
 )
-logprobs = st.lists(st.floats(width=32, allow_nan=False), max_size=20).map(
+logprobs = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20).map(
     lambda v: array.array("f", v)
 )
 named_arrays = st.dictionaries(text, token_ids | logprobs, max_size=3)
@@ -197,6 +198,20 @@ def test_arrays_are_stored_little_endian_whatever_the_machine() -> None:
 def test_an_array_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="'token_ids' is of type 'd'; use 'i' or 'f'"):
         encode(envelope(CALL), CALL, 1, {"token_ids": array.array("d", [1.0])})
+
+
+@pytest.mark.parametrize("value", [1e300, float("nan"), float("-inf")])
+def test_an_array_of_what_is_no_number_is_refused(value: float) -> None:
+    arrays = {"logprobs": array.array("f", [-0.5, value, -0.25])}
+    with pytest.raises(ValueError, match="no finite number"):
+        encode(envelope(CALL), CALL, 1, arrays)
+
+
+def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_DECODED_BYTES", 10_000)
+    content = CallEndedContent(messages=(Message(role="assistant", content="x" * 10_000),))
+    with pytest.raises(TooLarge, match="are read back"):
+        encode(envelope(CALL), CALL.model_copy(update={"content": content}), 1)
 
 
 def test_a_decision_is_plain_json() -> None:

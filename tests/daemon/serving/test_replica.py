@@ -1,7 +1,10 @@
 """An engine as a replica: adapters come and go by name, and what is wrong is said."""
 
 import shutil
+import socketserver
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -205,6 +208,47 @@ def test_an_engine_that_gives_no_answer_is_lost_in_time(adapters: Adapters) -> N
             replica.unload("a-1")
         with pytest.raises(ReplicaLost, match=r"no answer in 0\.2 s"):
             replica.score("a-1", adapters.expected("v1").prompts)
+
+
+@contextmanager
+def endless(head: bytes) -> Iterator[tuple[str, list[int]]]:
+    """Whatever it is asked, it answers this head and then no end; its URL, and bytes it sent."""
+    sent: list[int] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + head + b"\r\n")
+                while sum(sent) < 1 << 30:
+                    self.wfile.write(b"x" * (1 << 20))
+                    sent.append(1 << 20)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", sent
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [(b"content-type: application/json\r\n", "answers more than"),
+     (b"content-encoding: gzip\r\n", "encodes its answer as 'gzip'")],
+)  # fmt: skip
+def test_an_engine_whose_answer_has_no_end_is_left(head: bytes, why: str) -> None:
+    with (
+        endless(head) as (url, sent),
+        Replica(f"{url}/v1") as replica,
+        pytest.raises(ReplicaLost, match=why),
+    ):
+        replica.serving()
+    assert sum(sent) < 64 << 20
 
 
 def test_an_engine_that_cannot_go_on_is_lost_and_refuses_nothing(adapters: Adapters) -> None:

@@ -100,6 +100,9 @@ def test_a_rollout_that_cannot_be_trained_on_is_refused_with_the_reason(
         (replace(SECOND, logprobs=(-0.1, float("-inf"), -0.2)), "log-probability of -inf"),
         (replace(SECOND, logprobs=(-0.1, float("nan"), -0.2)), "log-probability of nan"),
         (replace(SECOND, logprobs=(-0.1, 0.7, -0.2)), "log-probability of 0.7"),
+        (replace(SECOND, logprobs=(-0.1, 1e300, -0.2)), "log-probability of 1e+300"),
+        (replace(SECOND, logprobs=(-0.1, -1e300, -0.2)), "log-probability of -1e+300"),
+        (turn([5], [2**31, END]), "more than 31 bits"),
         (turn([5], [3, 4]), "its last token, 4, does not end a turn"),
     ],
 )

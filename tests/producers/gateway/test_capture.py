@@ -1,6 +1,8 @@
 """The pure core of a capture, also in vLLM's dialect (chunks as its source writes them)."""
 
 import json
+import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.gateway import sse
-from producers.gateway.capture import Capture
+from producers.gateway.capture import Capture, capturing
 from producers.gateway.proof import not_processed
 from producers.gateway.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 
@@ -35,7 +37,7 @@ def choice(ids: list[int], logprobs: list[float], **fields: Any) -> Json:
 
 
 def captured(*choices: Json, prompt: Any = (1, 2)) -> Any:
-    capture = Capture(chat(), BOTH, EMBEDDED)
+    capture = Capture(chat(n=len(choices)), BOTH, EMBEDDED)
     capture.whole({"choices": list(choices), "prompt_token_ids": list(prompt)})
     return capture.captured()
 
@@ -183,3 +185,138 @@ def test_an_engine_is_believed_by_what_top_k_makes_of_its_numbers(
 ) -> None:
     found = not_processed([one for one, _ in probes], [other for _, other in probes])
     assert (found is None) if why is None else why in (found or "")
+
+
+HUGE = 10**400
+
+ODD: dict[str, list[Json]] = {
+    "an index below 0": [choice([5], [-0.5], index=-1)],
+    "an index beyond what was asked for": [choice([5], [-0.5], index=1)],
+    "a huge index": [choice([5], [-0.5], index=HUGE)],
+    "an index that is true": [choice([5], [-0.5], index=True)],
+    "an index that is text": [choice([5], [-0.5], index="0")],
+    "an index that is a fraction": [choice([5], [-0.5], index=0.0)],
+    "an index that is a list": [choice([5], [-0.5], index=[])],
+    "no index": [choice([5], [-0.5], index=None)],
+    "the same index twice": [choice([5], [-0.5]), choice([6], [-0.25])],
+    "a choice that is text": [choice([5], [-0.5]), "x"],  # type: ignore[list-item]
+    "a log-probability that float32 has not": [choice([5], [1e300])],
+    "one that it has not below 0": [choice([5], [-1e300])],
+    "a probability above 1": [choice([5], [0.5])],
+    "a log-probability that is true": [choice([5], [True])],
+    "a huge whole number": [choice([5], [HUGE])],
+    "a huge whole number below 0": [choice([5], [-HUGE])],
+    "no number": [choice([5], [float("nan")])],
+    "minus infinity": [choice([5], [float("-inf")])],
+    "text for a number": [choice([5], ["-0.5"])],  # type: ignore[list-item]
+    "an id beyond 32 bits": [choice([HUGE], [-0.5])],
+    "an id below 0": [choice([-1], [-0.5])],
+    "an id that is a fraction": [choice([5.0], [-0.5])],  # type: ignore[list-item]
+    "ids that are text": [choice("5", [-0.5])],  # type: ignore[arg-type]
+    "a score that is none": [
+        choice([5], [-0.5]) | {"logprobs": {"content": ["x", *scores(-0.5)["content"]]}}
+    ],
+    "scores that are a list": [choice([5], [-0.5]) | {"logprobs": [-0.5]}],
+    "a call's index below 0": [
+        choice([5], [-0.5], message={"tool_calls": [{"index": -1, "function": {"name": "a"}}]})
+    ],
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_no_engine_says_is_not_trained_on(case: str, streamed: bool) -> None:
+    capture = Capture(chat(), BOTH, EMBEDDED)
+    sent = {"choices": ODD[case], "prompt_token_ids": [1, 2]}
+    if streamed:
+        for one in (one for one in ODD[case] if isinstance(one, dict)):
+            one["delta"] = one.get("message")
+        assert capture.chunk(sent) is not None
+    else:
+        capture.whole(sent)
+    found = capture.captured()
+    assert found.untrainable_because
+    assert found.arrays == {}
+    assert capture.spoken()
+
+
+def test_tokens_of_a_prompt_that_was_told_twice_and_otherwise_are_not_kept() -> None:
+    capture = Capture(chat(), BOTH, EMBEDDED)
+    capture.chunk({"choices": [], "prompt_token_ids": [1, 2]})
+    capture.chunk({"choices": [], "prompt_token_ids": [1, 3]})
+    capture.chunk(delta({"content": "a"}, [5], scores(-0.5), finish_reason="stop"))
+    assert "prompt" in (capture.captured().untrainable_because or "")
+
+
+def test_an_answer_that_goes_on_after_its_end_is_not_trained_on() -> None:
+    capture = Capture(chat(), BOTH, EMBEDDED)
+    end = delta({"content": "a"}, [5], scores(-0.5), finish_reason="stop")
+    capture.chunk(end | {"prompt_token_ids": [1, 2]})
+    assert capture.captured().untrainable_because is None
+    capture.chunk(delta({"content": "b"}, [6], scores(-0.5)))
+    assert "after its end" in (capture.captured().untrainable_because or "")
+
+
+def test_a_prompt_of_several_that_is_missing_moves_no_other_into_its_place() -> None:
+    given = Asked("completions", {"prompt": ["a", "b", "c"]})
+    capture = Capture(given, BOTH, EMBEDDED)
+    choices = [
+        {"index": n, "text": "x", "token_ids": [n], "finish_reason": "stop",
+         "logprobs": {"token_logprobs": [-0.5], "tokens": ["x"]}, "prompt_token_ids": [n]}
+        for n in range(3)
+    ]  # fmt: skip
+    del choices[1]["prompt_token_ids"]
+    capture.whole({"choices": choices})
+    found = capture.captured()
+    assert "prompt" in (found.untrainable_because or "")
+    choices[1]["prompt_token_ids"] = [1]
+    capture = Capture(given, BOTH, EMBEDDED)
+    capture.whole({"choices": choices})
+    assert list(capture.captured().arrays["prompt_token_ids.1"]) == [1]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["index", "token_ids", "logprobs", "content", "message", "delta", "text",
+                 "finish_reason", "prompt_token_ids", "tool_calls", "function", "name", "id",
+                 "arguments", "logprob", "bytes", "token", "token_logprobs", "tokens",
+                 "reasoning"]
+            ),
+            inner,
+            max_size=5,
+        ),
+        max_leaves=20,
+    )
+)  # fmt: skip
+def test_whatever_an_engine_says_is_passed_on_and_never_stored_as_what_it_is_not(
+    said: Any,
+) -> None:
+    for endpoint in ("chat", "completions", "messages"):
+        given = Asked(endpoint, {"messages": [], "prompt": "a"})  # type: ignore[arg-type]
+        odd = {"choices": [said], "usage": said, "prompt_token_ids": [1]}
+        for document, take in product((odd, {"choices": said}), ("whole", "chunk")):
+            capture = capturing(given, BOTH, VLLM)
+            getattr(capture, take)(document)
+            found = capture.captured()
+            capture.spoken()
+            for values in found.arrays.values():
+                assert all(math.isfinite(value) for value in values)
+
+
+def test_an_endless_answer_is_kept_to_a_bound_and_passed_on_beyond_it() -> None:
+    capture = Capture(chat(stream=True), BOTH, EMBEDDED, most=10_000)
+    capture.chunk({"choices": [], "prompt_token_ids": [1, 2]})
+    for _ in range(1_000):
+        piece = delta({"content": "x" * 50}, [5], scores(-0.5))
+        assert capture.chunk(piece) is not None
+    capture.chunk(delta({}, [6], scores(-0.5), finish_reason="stop"))
+    found = capture.captured()
+    assert "more than" in (found.untrainable_because or "")
+    assert (found.arrays, found.finished) == ({}, True)
+    assert sum(map(len, capture.spoken())) < 20_000
+    (message,) = found.messages
+    assert len(str(message.content)) < 11_000

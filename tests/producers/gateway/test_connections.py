@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from producers.gateway.connections import HttpClient, Lost, Reply
+from producers.gateway.connections import (
+    MAX_ANSWER_BYTES,
+    AnswerTooLong,
+    HttpClient,
+    Lost,
+    Reply,
+)
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"content-length: 5\r\nContent-Type: text/plain\r\n\r\nhello"
@@ -330,3 +336,48 @@ def test_a_header_cannot_hold_another() -> None:
                 pass
 
     assert tried(saying(WHOLE), ask)[1].requests == []
+
+
+def test_a_body_without_end_is_read_to_a_bound() -> None:
+    sent = 0
+
+    async def script(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal sent
+        await server.request(reader)
+        writer.write(OK + b"transfer-encoding: chunked\r\n\r\n")
+        while sent < 100 * MAX_ANSWER_BYTES:
+            writer.write(b"%x\r\n%s\r\n" % (1 << 20, bytes(1 << 20)))
+            await writer.drain()
+            sent += 1 << 20
+
+    async def ask(client: HttpClient, server: Server) -> None:
+        with pytest.raises(AnswerTooLong, match="longer than 1,000,000 bytes"):
+            async with client.request("POST", server.url, "/chat", {}, b"{}", 5) as reply:
+                await reply.aread(1_000_000)
+        await asyncio.wait_for(server.left.wait(), 10)
+
+    tried(script, ask)
+    assert sent < MAX_ANSWER_BYTES
+
+
+def test_what_follows_a_body_is_bounded_and_changes_no_header() -> None:
+    chunk = OK + b"content-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+    async def headers(client: HttpClient, server: Server) -> tuple[bytes, dict[str, str]]:
+        async with client.request("POST", server.url, "/chat", {}, b"{}", 5) as reply:
+            return await reply.aread(), dict(reply.headers)
+
+    mild = saying(chunk + b"content-type: text/event-stream\r\nmore: y\r\n\r\n")
+    (body, named), _ = tried(mild, headers)
+    assert (body, named["content-type"]) == (b"x", "text/plain")
+    assert "more" not in named
+
+    async def lost(client: HttpClient, server: Server) -> None:
+        with pytest.raises(Lost, match="headers are longer"):
+            await read(client, server)
+
+    for trailer in (b"a: " + bytes([98]) * 100_000, b"a: b\r\n" * 100_000):
+        pieces = [trailer[at : at + 16_384] for at in range(0, len(trailer), 16_384)]
+        tried(saying(chunk, *pieces), lost)

@@ -1,0 +1,78 @@
+"""Who may ask the embedded engine (request -> refusal, or the application).
+
+The engine has no keys, and a browser sends its pages' requests to addresses of its machine as well,
+under any name that an attacker's DNS points there. So it looks at requests as a gateway without
+keys does (producers/gateway/entrance.py): by Host where it listens to its own machine alone, by
+Origin and Sec-Fetch-Site wherever it listens. Commands, which load and unload adapters, come as
+`application/json`, which no page sends to another site without asking first.
+
+Guarantee: decides by the headers alone. Not covered: other programs of this machine, and whoever
+reaches an engine that listens beyond it.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from daemon.engine.responses import encoded
+from daemon.engine.wire import ApiError
+from producers.gateway.entrance import is_here, turned_away
+
+_JSON: Final = "application/json"
+
+_REMEDY: Final = "have whatever stands before the engine ask for it so and send no Origin"
+
+Header = tuple[bytes, bytes]
+
+
+class Guard:
+    """An application that answers no page of another site."""
+
+    def __init__(self, app: ASGIApp, local: bool) -> None:
+        """`local`: it listens to its own machine alone, so only names of that are answered."""
+        self._app = app
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on."""
+        refusal = refuse(scope["headers"], self._local) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        # What follows on this connection is the body of the refused request.
+        headers = {"connection": "close"}
+        body = encoded(refusal.body)
+        answer = Response(body, refusal.status, headers, media_type=_JSON)
+        await answer(scope, receive, send)
+
+
+def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
+    """Why a request with these headers is not answered; None when it is."""
+    headers = list(headers)
+    refused = turned_away(headers, keyless=local, remedy=_REMEDY)
+    if refused is not None:
+        kind = "PermissionDeniedError" if refused.status == 403 else "BadRequestError"
+        return ApiError(refused.status, kind, str(refused))
+    origin = dict(headers).get(b"origin")
+    # Beyond its machine it has names that it does not know, and no client but a page has an origin.
+    if origin is not None and not is_here(origin.decode("latin-1")):
+        return forbidden(f"a page of {origin[:80].decode('latin-1')!r} asks; {_REMEDY}")
+    return None
+
+
+def check_command(request: Request) -> None:
+    """Raise ApiError for a command that a page could send to another site without asking first."""
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != _JSON:
+        raise forbidden(
+            f"the content-type of a command is {kind[:80]!r}; send it as {_JSON} "
+            f"(curl: -H 'content-type: {_JSON}')"
+        )
+
+
+def forbidden(message: str) -> ApiError:
+    """A request that is understood and not obeyed."""
+    return ApiError(403, "PermissionDeniedError", message)
