@@ -39,7 +39,7 @@ from daemon.jobs.runner import (
 from daemon.serving.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
-from daemon.serving.planning import Sizes, extended, sizes_of
+from daemon.serving.planning import Sizes, extended, looks_of, sizes_of
 from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
 from envs.registry import located, open_environment
 from events.canonical import exact_json, sha256
@@ -275,6 +275,7 @@ class Examination:
             pairs,
             incumbent=self._conduct(played, 0),
             candidate=self._conduct(played, 1),
+            looks=looks_of(sizes, self._target, self._trial),
         )
         report = decide(evaluation, self._gate)
         following = None
