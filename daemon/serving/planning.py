@@ -89,8 +89,14 @@ def _showable(count: int, margin: float, most: int) -> int:
     first look: n values of 0 have the lower bound level^(1/n) - 1 (envs/statistics.py)."""
     if not 0 < margin < 1:
         return count
-    needed = ceil(log(_DRAWN * level_of(_looks(count, most))) / log(1 - margin))
-    return min(max(count, needed), most)
+
+    def needed(first: int) -> int:
+        return ceil(log(_DRAWN * level_of(_looks(first, most))) / log(1 - margin))
+
+    # More tasks leave fewer looks, each of which may spend more.
+    while count < min(needed(count), most):
+        count += 1
+    return count
 
 
 def _looks(first: int, most: int) -> int:

@@ -27,7 +27,7 @@ def test_the_spread_of_a_kind_is_that_of_a_difference() -> None:
 
 
 def test_a_kind_that_is_even_needs_more_tasks_than_one_that_is_sure() -> None:
-    trial = Trial(least_tasks=10, most_tasks=10_000)
+    trial = Trial(least_tasks=10, most_tasks=1_000)
     found = pilot(Random("sizes"), {"target": 0.5, "sure": 1.0, "even": 0.5})
     sizes = sizes_of(found, "target", trial, GATE)
     assert sizes.tasks["sure"] < sizes.tasks["target"] < sizes.tasks["even"]
