@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from consumers.adapters import standing
 from consumers.position import next_offset
@@ -19,6 +19,7 @@ from consumers.tables import Adapter, Evaluation, OperatorAction, Route, Serving
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State
+from events.serving import GateDecided
 from events.streams import LEARNING
 
 
@@ -296,6 +297,16 @@ def steps_of(connection: Connection, event: str) -> list[Step]:
     order = (steps.c.kind, steps.c.subject, steps.c.number)
     query = select(steps).where(steps.c.event == event).order_by(*order)
     return [_step(row) for row in connection.execute(query)]
+
+
+def gates_passed(connection: Connection, adapter: str) -> int:
+    """How many gates an adapter has passed, against whichever incumbents."""
+    steps = ServingStep.table().c
+    query = select(func.count()).where(
+        steps.kind == "adapter", steps.subject == adapter, steps.type == GateDecided.TYPE,
+        steps.state == State.GATED, steps.refused.is_(None),
+    )  # fmt: skip
+    return int(connection.execute(query).scalar_one())
 
 
 def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLine]:

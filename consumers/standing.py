@@ -32,6 +32,10 @@ class CycleStanding:
     adapter: AdapterRow | None
     been: frozenset[State]
     """Every state that the adapter ever was in."""
+    gates: int
+    """That the adapter has passed."""
+    incumbent: str | None
+    """Of the alias' route; None for the base."""
     cancelled: str | None
     """Why a person called it off; None where nobody did."""
 
@@ -45,6 +49,8 @@ def standing(connection: Connection, cycle: CycleRow) -> CycleStanding:
         job=job,
         adapter=adapter,
         been=frozenset() if adapter is None else _been(connection, adapter.adapter),
+        gates=0 if adapter is None else serving.gates_passed(connection, adapter.adapter),
+        incumbent=_incumbent(connection, cycle.alias),
         cancelled=_called_off(connection, cycle.cycle),
     )
 
@@ -78,6 +84,11 @@ def _been(connection: Connection, adapter: str) -> frozenset[State]:
         steps.kind == "adapter", steps.subject == adapter, steps.state.is_not(None)
     )
     return frozenset(State(state) for state in connection.execute(query).scalars())
+
+
+def _incumbent(connection: Connection, alias: str) -> str | None:
+    route = serving.route_row(connection, alias)
+    return None if route is None else route.standing.incumbent
 
 
 def _called_off(connection: Connection, cycle: str) -> str | None:

@@ -5,6 +5,9 @@
       schedule     DIAGNOSE -> DIRECT -> PROPOSE                                        END
       work                               TRAIN -> STAGE -> EVALUATE -> ROUTE -> WATCH
 
+An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
+to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.
+
 The log is the only memory: each step ends in an event, and a process that was killed anywhere finds
 here what it has to do. Every step may be done twice (ids follow from the cycle, so the second time
 is a duplicate), and by two processes at once.
@@ -54,6 +57,10 @@ OWNER: Final[Mapping[Step, Role]] = {
 }
 """Step -> the role that takes it. Ends are the leader's."""
 
+MOST_GATES: Final = 3
+"""Gates that an adapter may pass before it is routed: whenever the incumbent changes after one, it
+is evaluated again, until that happened after the last."""
+
 STOPS: Final = ("diagnose", "propose", "train", "gate", "canary", "route")
 """What a person is shown of a cycle."""
 
@@ -84,6 +91,10 @@ class AdapterView:
     """Every state that it ever was in."""
     reason: str = ""
     """Of its last move."""
+    outdated: str = ""
+    """Why the gate that it passed does not let it be routed any more; empty where it does."""
+    gates: int = 0
+    """That it has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,18 @@ def _of_adapter(adapter: AdapterView) -> Step | Ended:
             return Ended(outcome, adapter.reason)
     if State.CANARY in adapter.been and adapter.state is not State.CANARY:
         return Ended("inconclusive", adapter.reason)
+    if adapter.state is State.GATED and adapter.outdated:
+        return _of_outdated(adapter)
     if adapter.state in _STEPS:
         return _STEPS[adapter.state]
     return Ended("cancelled", adapter.reason or f"the adapter is {adapter.state}")
+
+
+def _of_outdated(adapter: AdapterView) -> Step | Ended:
+    """A gate says who is better than one incumbent, and nothing of the one that came after it."""
+    if adapter.gates < MOST_GATES:
+        return Step.EVALUATE
+    return Ended(
+        "cancelled",
+        f"{adapter.outdated}; it has passed {adapter.gates} gates, and no more are tried",
+    )

@@ -120,7 +120,9 @@ class Cycles:
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"
             )
         try:
-            examination = Examination(self._app, self._runner, agent, row, self._incumbent(row))
+            examination = Examination(
+                self._app, self._runner, agent, row, self._incumbent(row), self._gates(row)
+            )
         except CannotExamine as error:
             yield self._reject(row, error)
             return
@@ -132,6 +134,11 @@ class Cycles:
             return None
         with self._app.reading() as connection:
             return serving.adapter_named(connection, name)
+
+    def _gates(self, row: AdapterRow) -> int:
+        """That the adapter has passed: each evaluation after one is another."""
+        with self._app.reading() as connection:
+            return serving.gates_passed(connection, row.adapter)
 
     def _route(self, row: AdapterRow) -> str:
         share = self._app.settings.canary.shares[0]

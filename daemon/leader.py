@@ -278,8 +278,25 @@ def view_of(found: CycleStanding, pair: Pair) -> View:
         job=None if job is None else JobView(job.outcome, job.reason or ""),
         adapter=None
         if adapter is None
-        else AdapterView(adapter.state, found.been, adapter.reason or _of_gate(adapter.gate)),
+        else AdapterView(
+            adapter.state,
+            found.been,
+            adapter.reason or _of_gate(adapter.gate),
+            _outdated(found),
+            found.gates,
+        ),
         cancelled=cancelled,
+    )
+
+
+def _outdated(found: CycleStanding) -> str:
+    """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
+    adapter, incumbent = found.adapter, found.incumbent
+    if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
+        return ""
+    return (
+        f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
+        f"{incumbent or adapter.base} is the incumbent now"
     )
 
 

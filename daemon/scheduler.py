@@ -36,6 +36,8 @@ from events.position import Position
 if TYPE_CHECKING:
     from daemon.settings import Scheduler
 
+_SLOT: Final = timedelta(minutes=1)
+"""Points of a crontab schedule are whole minutes."""
 MOST_BACKOFFS: Final = 4
 """Cycles in a row that changed nothing which are counted: the waiting has an end."""
 
@@ -127,8 +129,10 @@ def _held_back(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[s
     """What a trigger has to wait for."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
-        free = facts.last_ended + timedelta(seconds=settings.cooldown_seconds * growth)
-        if now < free:
+        cooldown = timedelta(seconds=settings.cooldown_seconds * growth)
+        free = facts.last_ended + cooldown
+        # An end that lies farther ahead was noted before the clock was set back.
+        if facts.last_ended - cooldown < now < free:
             yield f"{(free - now).total_seconds():.0f} s of cool-down{_because(facts)}"
     needed = round(settings.min_failures * growth)
     if facts.failures < needed:
@@ -180,15 +184,33 @@ def turning_points(facts: Facts, settings: "Scheduler", now: datetime) -> list[d
 
 def last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
     """The last point of a schedule after `since` and not after `now`; None for none, for no
-    schedule, and while nothing has happened yet."""
+    schedule, and while nothing has happened yet.
+
+    It is sought by halving the time, so the cost grows with the logarithm of what was missed. The
+    schedule is one in UTC, which no summer time moves. Where the clock was set back behind `since`
+    it waits until that has passed again.
+    """
     if not cron or since is None:
         return None
     trigger = CronTrigger.from_crontab(cron, timezone="UTC")
-    found, following = None, trigger.get_next_fire_time(None, since + timedelta(microseconds=1))
-    while following is not None and following <= now:
-        found = following
-        following = trigger.get_next_fire_time(found, now)
-    return found
+    last = _next_slot(trigger, since, now)
+    if last is None:
+        return None
+    free = now  # no point of the schedule lies after it
+    while free - last >= _SLOT:
+        middle = last + (free - last) / 2
+        following = _next_slot(trigger, middle, now)
+        if following is None:
+            free = middle
+        else:
+            last = following
+    return last
+
+
+def _next_slot(trigger: CronTrigger, after: datetime, until: datetime) -> datetime | None:
+    """The first point of a schedule after `after` and not after `until`."""
+    found: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
+    return None if found is None or found > until else found
 
 
 def _growth(facts: Facts, settings: "Scheduler") -> float:

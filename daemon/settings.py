@@ -347,7 +347,8 @@ class Scheduler(Section):
     max_age_seconds: float = Field(default=604800.0, gt=0)
     """Since the last cycle; then one is due whatever happened."""
     cron: str = ""
-    """Points in time, UTC, at which one is due, in crontab's five fields; empty: none."""
+    """Points in time, UTC, at which one is due, in crontab's five fields; empty: none. Name days of
+    the week (`mon`): as a number, 0 is Monday. Where a day of the month is given too, both hold."""
     min_failures: int = Field(default=8, ge=1)
     """New failures without which none is started, except by a person."""
     cooldown_seconds: float = Field(default=600.0, ge=0)

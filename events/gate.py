@@ -44,6 +44,15 @@ class GateSettings(Frozen):
     """Golden tasks that may be lost: by chance alone one is."""
 
 
+class Rate(Frozen):
+    """A share with its interval."""
+
+    value: Share
+    low: Share
+    """Of the two-sided 95 % interval."""
+    high: Share
+
+
 class Check(Frozen):
     """One thing that has to hold."""
 
@@ -55,9 +64,17 @@ class Check(Frozen):
     limit: float
     """What `value`, or its bound `low`, had to keep to."""
     low: float | None = None
-    """Lower 95 % confidence bound, one-sided; None where the value is compared as it is."""
+    """Lower confidence bound, one-sided; None where the value is compared as it is."""
     tasks: int
     """How many it rests on."""
+    level: float | None = None
+    """Chance that this look errs by: 0.05, less where the gate may look again; None for the target
+    and golden tasks."""
+    p_value: float | None = None
+    """Of `violations` and `format`: that the candidate's rate is higher."""
+    incumbent: Rate | None = None
+    """Of `violations` for a rollout, of `format` for a tool call; None without any."""
+    candidate: Rate | None = None
 
 
 class GatePlan(Frozen):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
-from statistics import mean
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Select, select
@@ -328,6 +328,7 @@ def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str
         tool_calls=sum(row.tool_calls for row in rows),
         malformed=sum(row.malformed_calls for row in rows),
         tokens=round(mean(known) * len(rows)) if known else 0,
+        token_spread=stdev(known) if len(known) > 1 else 0.0,
     )
 
 

@@ -12,6 +12,8 @@ candidate has a set of its own, and whoever goes on after a `kill -9` has the sa
 are events; so is what the gate says at every look. What is not shown when no more may be played is
 not so: the last look rejects.
 
+What passed a gate against an incumbent that was replaced since is evaluated anew, on fresh tasks.
+
 Guarantees: nothing counts twice, whatever was killed when; the plan of the target is in the report.
 A candidate that cannot be played is rejected, with the reason.
 """
@@ -39,7 +41,7 @@ from daemon.jobs.runner import (
 from daemon.serving.comparison import FIRST_TASK, TASKS, conduct_in
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
-from daemon.serving.planning import Sizes, extended, sizes_of
+from daemon.serving.planning import Sizes, extended, looks_of, sizes_of
 from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
 from envs.registry import located, open_place
 from events.canonical import exact_json, sha256
@@ -80,9 +82,10 @@ class Examination:
 
     def __init__(
         self, app: "App", runner: JobRunner, agent: "Agent", row: AdapterRow,
-        incumbent: AdapterRow | None,
+        incumbent: AdapterRow | None, gates: int = 0,
     ) -> None:  # fmt: skip
-        """`incumbent`: None for the base. Raises CannotExamine, UnknownEnvironment."""
+        """`incumbent`: None for the base. `gates`: that the candidate has passed already, against
+        incumbents that were replaced since. Raises CannotExamine, UnknownEnvironment."""
         if agent.environment is None or agent.checkpoint is None:
             raise CannotExamine(
                 f"agent {agent.alias} has no environment and checkpoint in the setting agents, so "
@@ -99,6 +102,9 @@ class Examination:
         )
         self._target = self._targeted()
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
+        if gates:
+            # Also beside an incumbent that is back: what was said of it once is not said again.
+            compared.append(str(gates))
         rules = [self._trial.model_dump(mode="json"), self._gate.model_dump(mode="json")]
         self.digest: Final = sha256(exact_json([compared, self._place, self.kinds, rules]))
         """Names it: equal for what is compared in the same way."""
@@ -275,6 +281,7 @@ class Examination:
             pairs,
             incumbent=self._conduct(played, 0),
             candidate=self._conduct(played, 1),
+            looks=looks_of(sizes, self._target, self._trial),
         )
         report = decide(evaluation, self._gate)
         following = None

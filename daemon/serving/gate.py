@@ -6,9 +6,10 @@ each, D is the difference of the two shares of passed trials. All of this must h
     target        its mean D is above 0 (test below) and at least `min_gain`
     overall       the lower bound of the mean D of all tasks is above -`overall_margin`
     each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND
-    violations    no more than the 95 % quantile of a Poisson variable with the incumbent's count
-    format        malformed tool calls: at most `format_margin` more of all calls
-    tokens        at most `token_growth` more a rollout
+    violations    FAIL where their rate is shown to be higher (conditional binomial test)
+    format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
+                  and is shown to be higher by the same test
+    tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance
     golden        at most `golden_losses` tasks that the incumbent surely passes fall below
                   `golden_floor`
 
@@ -16,23 +17,35 @@ The default test is the sign-flip test on tasks, exact: under no difference, D a
 likely (Fisher; ALGORITHMS 6.2). With one trial a task it is McNemar's exact test. As all conditions
 must hold, none of them needs a correction for the others (intersection-union, Berger 1982).
 
+EXTEND plays more tasks of what is open, and looks again. The target's tasks are planned and never
+extended. Everything else keeps its 5 % over all looks (`Looks`): each look has the same level, the
+one at which so many normal tests of twice the tasks each time reject a true hypothesis in 5 % of
+the cases (Pocock 1977; ADR 0044), and a slice FAILs with a chance of at most 10 % over all looks.
+
 Pure. Bounds are those of envs/statistics.py, which hold for few tasks as well. Not covered: a gate
-set used again (spend with `spent_alpha`), and traffic that its tasks do not resemble.
+set used again (spend with `spent_alpha`), a person who has one adapter evaluated again and again
+(each evaluation has its own 5 %), traffic that its tasks do not resemble, and malformed calls that
+come in clusters (each is counted as if it stood alone).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, lcm, log, pi, sqrt
 from statistics import NormalDist, mean, stdev
 from typing import Final
 
+from daemon.serving.binomial import conditional_binomial
 from envs import statistics
 from events.errors import KintsugiError
-from events.gate import Check, Decision, GateReport, GateSettings, Test, Verdict
+from events.gate import Check, Decision, GateReport, GateSettings, Rate, Test, Verdict
 
-LEVEL: Final = 0.9
-"""Two-sided level whose lower bound is the one-sided bound of 95 %."""
+LEVEL: Final = 0.05
+"""Chance to err of every check but the target's, one-sided, over all looks."""
+_LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.00874)
+"""Of each of so many looks, that `LEVEL` is kept over all of them: normal tests of sums whose
+tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical integration. Looks
+that are closer to each other err less often together."""
 
 POWER: Final = 0.8
 
@@ -42,11 +55,15 @@ LOOKS_ALPHA: Final = 0.05
 FUTILE: Final = 0.1
 """A look stops where the power that is left to show `FUTILE_GAIN` is below this."""
 FUTILE_GAIN: Final = 0.05
+_LEAST_P: Final = 1e-12
+"""Beyond it no look depends on how small a p-value is."""
 
 _MOST_TRIALS: Final = 100
 """Of a task: what denominators a difference of two shares can have."""
 _WORSE: Final = 0.1
-"""Level at which a slice is shown to be worse, over all slices (Holm)."""
+"""Level at which a slice is shown to be worse, over all slices (Holm) and all looks."""
+_INTERVAL: Final = 0.025
+"""On each side of the interval of a rate."""
 _NORMAL: Final = NormalDist()
 
 
@@ -80,6 +97,23 @@ class Conduct:
     malformed: int
     """Of the tool calls: those that could not be read or name no tool."""
     tokens: int
+    token_spread: float = 0.0
+    """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
+    it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How often the gate may look at an evaluation that grows, this time included."""
+
+    most: int = 1
+    """At all tasks together."""
+    of_slice: Mapping[str, int] = field(default_factory=dict)
+    """Slice -> at its own tasks, of a new number each time; `most` for one that is not named."""
+
+    def of(self, name: str) -> int:
+        """At a slice."""
+        return self.of_slice.get(name, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +130,7 @@ class Evaluation:
     candidate: Conduct
     golden: Sequence[Pair] = ()
     """Tasks that the incumbent passed in nearly all of many trials."""
+    looks: Looks = Looks()
 
 
 def paired(
@@ -134,6 +169,11 @@ def spent_alpha(alpha: float, attempt: int) -> float:
     return alpha * 6 / (pi * attempt) ** 2
 
 
+def level_of(looks: int) -> float:
+    """The level of each of so many looks, for an error of at most `LEVEL` over all of them."""
+    return _LEVELS[looks - 1] if looks <= len(_LEVELS) else LEVEL / looks
+
+
 def decide(
     evaluation: Evaluation,
     settings: GateSettings,
@@ -156,7 +196,12 @@ def decide(
     found = verdict_of(target, evaluation.planned, settings.test, alpha)
     checks = (
         _target(target, found, settings),
-        _above("overall", [p.difference for p in evaluation.pairs], settings.overall_margin),
+        _above(
+            "overall",
+            [p.difference for p in evaluation.pairs],
+            settings.overall_margin,
+            level_of(evaluation.looks.most),
+        ),
         *_slices(evaluation, settings),
         *_conduct(evaluation, settings),
         *_golden(evaluation.golden, settings),
@@ -221,12 +266,12 @@ def _quarterly(values: Sequence[float], planned: int, alpha: float) -> Tested:
         tasks = look * planned // len(LOOKS)
         if len(values) < tasks:
             return Tested("EXTEND", len(values))
-        z = _z(values[:tasks])
-        if z >= bound:
-            return Tested("PASS", tasks, p_value=1 - _NORMAL.cdf(z))
-        if _power_left(values[:tasks], look / len(LOOKS), z) < FUTILE:
+        p = sign_flip(values[:tasks])
+        if p <= 1 - _NORMAL.cdf(bound):
+            return Tested("PASS", tasks, p_value=p)
+        if _power_left(values[:tasks], look / len(LOOKS), p) < FUTILE:
             break
-    return Tested("FAIL", tasks, p_value=1 - _NORMAL.cdf(z))
+    return Tested("FAIL", tasks, p_value=p)
 
 
 def _any_time(values: Sequence[float], planned: int, alpha: float) -> Tested:
@@ -263,21 +308,21 @@ def _integers(differences: Sequence[float]) -> list[int]:
     return [int(one * unit) for one in exact]
 
 
-def _z(values: Sequence[float]) -> float:
-    spread = stdev(values) if len(values) > 1 else 0.0
-    if spread == 0:
-        return 0.0
-    return mean(values) * sqrt(len(values)) / spread
-
-
-def _power_left(values: Sequence[float], share: float, z: float) -> float:
+def _power_left(values: Sequence[float], share: float, p: float) -> float:
     """Conditional power at the last look, if the true gain is `FUTILE_GAIN`."""
-    spread = stdev(values) if len(values) > 1 else 0.0
-    if share >= 1 or spread == 0:
-        return 1.0 if share < 1 else 0.0
-    drift = FUTILE_GAIN * sqrt(len(values) / share) / spread
+    if share >= 1:
+        return 0.0
+    z = _NORMAL.inv_cdf(min(max(1 - p, _LEAST_P), 1 - _LEAST_P))
+    drift = FUTILE_GAIN * sqrt(len(values) / share) / _spread(values)
     missing = LOOKS[-1] - z * sqrt(share) - drift * (1 - share)
     return 1 - _NORMAL.cdf(missing / sqrt(1 - share))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Standard deviation, with one imagined value of variance 1/4: few values that are alike do
+    not show that all are."""
+    middle = mean(values)
+    return sqrt((sum((value - middle) ** 2 for value in values) + 0.25) / len(values))
 
 
 class EProcess:
@@ -336,16 +381,21 @@ def _target(values: Sequence[float], found: Tested, settings: GateSettings) -> C
     )
 
 
-def _above(name: str, values: Sequence[float], margin: float, worse: bool = False) -> Check:
+def _above(
+    name: str, values: Sequence[float], margin: float, level: float, worse: bool = False
+) -> Check:
     """Non-inferiority: the lower bound is above the margin. A value below it is none yet: of few
     tasks that is chance (ADR 0028)."""
-    low, value = bound(values), mean(values)
+    low, value = bound(values, level), mean(values)
     verdict: Verdict = "EXTEND"
     if low > -margin:
         verdict = "PASS"
     elif worse:
         verdict = "FAIL"
-    return Check(name=name, verdict=verdict, value=value, limit=-margin, low=low, tasks=len(values))
+    return Check(
+        name=name, verdict=verdict, value=value, limit=-margin, low=low, level=level,
+        tasks=len(values),
+    )  # fmt: skip
 
 
 def _slices(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
@@ -354,37 +404,129 @@ def _slices(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
         if pair.slice != evaluation.target:
             by_slice.setdefault(pair.slice, []).append(pair.difference)
     p_values = {name: sign_flip([-value for value in d]) for name, d in by_slice.items()}
-    worse = holm(p_values, _WORSE)
+    looks = evaluation.looks
+    worse = holm(p_values, _WORSE / looks.most)
     return [
-        _above(f"slice {name}", by_slice[name], settings.slice_margin, name in worse)
+        _above(
+            f"slice {name}",
+            by_slice[name],
+            settings.slice_margin,
+            level_of(looks.of(name)),
+            name in worse,
+        )
         for name in sorted(by_slice)
     ]
 
 
 def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
+    level, tasks = level_of(evaluation.looks.most), len(evaluation.pairs)
     before, after = evaluation.incumbent, evaluation.candidate
-    share = after.rollouts / before.rollouts
-    format_errors = _share(after.malformed, after.tool_calls)
-    growth = (after.tokens / after.rollouts) / max(before.tokens / before.rollouts, 1) - 1
-    limits = (
-        ("violations", float(after.violations), float(poisson_95(before.violations * share))),
-        (
-            "format",
-            format_errors,
-            _share(before.malformed, before.tool_calls) + settings.format_margin,
-        ),
-        ("tokens", growth, settings.token_growth),
-    )
     return [
-        Check(
-            name=name,
-            verdict="PASS" if value <= limit else "FAIL",
-            value=value,
-            limit=limit,
-            tasks=len(evaluation.pairs),
-        )
-        for name, value, limit in limits
+        _violations(before, after, level, tasks),
+        _format(before, after, settings.format_margin, level, tasks),
+        _tokens(before, after, settings.token_growth, level, tasks),
     ]
+
+
+def _violations(before: Conduct, after: Conduct, level: float, tasks: int) -> Check:
+    """FAIL where more of the candidate's rollouts violate the policy than chance explains."""
+    share = after.rollouts / (after.rollouts + before.rollouts)
+    p = conditional_binomial(after.violations, before.violations, share)
+    return Check(
+        name="violations",
+        verdict="FAIL" if p <= level else "PASS",
+        value=float(after.violations),
+        limit=float(_most_alike(before.violations, share, level)),
+        level=level,
+        p_value=p,
+        incumbent=rate(before.violations, before.rollouts),
+        candidate=rate(after.violations, after.rollouts),
+        tasks=tasks,
+    )
+
+
+def _format(before: Conduct, after: Conduct, margin: float, level: float, tasks: int) -> Check:
+    """FAIL where the share grew by more than the margin, and by more than chance."""
+    value, limit = (
+        _share(after.malformed, after.tool_calls),
+        _share(before.malformed, before.tool_calls) + margin,
+    )
+    calls = after.tool_calls + before.tool_calls
+    # Without a call on either side there is nothing to compare.
+    p = 1.0
+    if after.tool_calls and before.tool_calls:
+        p = conditional_binomial(after.malformed, before.malformed, after.tool_calls / calls)
+    return Check(
+        name="format",
+        verdict="FAIL" if value > limit and p <= level else "PASS",
+        value=value,
+        limit=limit,
+        level=level,
+        p_value=p,
+        incumbent=rate(before.malformed, before.tool_calls),
+        candidate=rate(after.malformed, after.tool_calls),
+        tasks=tasks,
+    )
+
+
+def _tokens(before: Conduct, after: Conduct, limit: float, level: float, tasks: int) -> Check:
+    """FAIL where the mean grew by more than the limit, and its lower bound is above 0.
+
+    The bound is that of the logarithm of a ratio of two means (delta method).
+    """
+    means = [max(one.tokens / one.rollouts, 1.0) for one in (before, after)]
+    errors = [
+        one.token_spread / average / sqrt(one.rollouts)
+        for one, average in zip((before, after), means, strict=True)
+    ]
+    ratio = after.tokens / after.rollouts / means[0]
+    error = sqrt(sum(one**2 for one in errors))
+    low = ratio * exp(-_NORMAL.inv_cdf(1 - level) * error) - 1
+    return Check(
+        name="tokens",
+        verdict="FAIL" if ratio - 1 > limit and low > 0 else "PASS",
+        value=ratio - 1,
+        limit=limit,
+        low=low,
+        level=level,
+        tasks=tasks,
+    )
+
+
+def _most_alike(before: int, share: float, level: float) -> int:
+    """The largest count that is not shown to be higher than `before`."""
+    low, high = 0, 1
+    while conditional_binomial(high, before, share) > level:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if conditional_binomial(middle, before, share) > level:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def rate(count: int, whole: int) -> Rate | None:
+    """A share with its 95 % interval (Clopper and Pearson 1934); None of nothing."""
+    if not whole:
+        return None
+    count = min(count, whole)
+    low = 0.0 if count == 0 else _root(lambda p: conditional_binomial(count, whole - count, p))
+    high = 1.0
+    if count < whole:
+        # Of the others the lower bound: both tails are one function.
+        high = 1 - _root(lambda p: conditional_binomial(whole - count, count, p))
+    return Rate(value=count / whole, low=low, high=high)
+
+
+def _root(tail: Callable[[float], float]) -> float:
+    """Where a tail that grows from 0 to 1 is `_INTERVAL`."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) < _INTERVAL else (low, middle)
+    return low
 
 
 def _golden(pairs: Sequence[Pair], settings: GateSettings) -> list[Check]:
@@ -406,10 +548,10 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def bound(values: Sequence[float]) -> float:
-    """One-sided lower 95 % bound of a mean of values in [-1, 1]."""
+def bound(values: Sequence[float], level: float = LEVEL) -> float:
+    """One-sided lower bound of a mean of values in [-1, 1], that errs with a chance of `level`."""
     halves = [(value + 1) / 2 for value in values]
-    return 2 * statistics.mean(halves, level=LEVEL).low - 1
+    return 2 * statistics.mean(halves, level=1 - 2 * level).low - 1
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:

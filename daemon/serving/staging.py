@@ -131,12 +131,15 @@ class Staging:
             holding = look.holding[engine.url]
             given_up |= dict.fromkeys(check_room(engine, holding, wanted, row.adapter, role))
         for name in given_up:
+            retired = self._row(name)
             for engine in engines:
                 engine.replica.unload(name)
             moved = AdapterMoved(
                 adapter=name, state="unloaded", reason=f"made room for {row.adapter}"
             )
-            self._decisions.take(moved, f"unloaded {name}", cause)
+            # Once for each time it went out of service, and not for each cause that wants room:
+            # of one cause it may make room again after it came back.
+            self._decisions.take(moved, f"unloaded {name}", cause, origin=retired.cause)
 
     def answers(self, row: AdapterRow) -> bool:
         """Whether it is in service on a replica."""
@@ -201,8 +204,11 @@ class Staging:
 
     def _again(self, row: AdapterRow) -> AdapterRow:
         """As it is now."""
+        return self._row(row.adapter)
+
+    def _row(self, name: str) -> AdapterRow:
         with self._app.reading() as connection:
-            return serving.adapter_named(connection, row.adapter)
+            return serving.adapter_named(connection, name)
 
     def _table(self) -> RouteTable:
         with self._app.reading() as connection:

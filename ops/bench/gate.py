@@ -1,6 +1,6 @@
 """How often the gate is wrong: its tests and the live guard on simulated evaluations.
 
-    python -m ops.bench.gate [--count 2000] [--checkpoint FILE]
+    python -m ops.bench.gate [--count 2000] [--rows looks] [--checkpoint FILE]
 
 Method. Evaluations are drawn with the spread of tasks and trials that ALGORITHMS 6.3 plans with
 (simulation.py), `--count` for each row; 20,000 is the nightly size. `rate` is how often the gate
@@ -16,6 +16,9 @@ gain.
     e_process          at any time; `tasks_50` and `tasks_80`: by when so many per cent had passed
     kinds              three kinds that a candidate does not change, so many tasks each, beside a
                        target that it masters: `rate` of rejections
+    looks              one other kind at all looks that may be taken at it (looks.py): `rate` of
+                       those that pass, where the candidate is worse by the margin, and is not
+    violations         `rate` of equal candidates that fail by theirs
     live guard         sessions of two slices, half of them the canary's; `rate` of one outcome
 
 Exit code 1 where a row is not met. Pure arithmetic: the figures are the same on every machine.
@@ -36,6 +39,7 @@ from typing import Final
 from daemon.serving.gate import Conduct, Evaluation, Pair, decide, verdict_of
 from daemon.serving.live import Arm, LiveGuard, Outcome
 from events.gate import Decision, GateSettings, Test
+from ops.bench.looks import counted, looked
 from ops.bench.pieces import Json, Pieces
 from ops.bench.simulation import many, pairs, spread
 
@@ -167,6 +171,19 @@ def _kinds(tasks: int) -> Row:
     return Row(name, 0.1, at_most=True, work=partial(harmless, tasks, 4))
 
 
+def _looks(trials: int, rate: float, change: float, planned: float) -> Row:
+    """A kind that the incumbent passes so often, at up to 512 tasks."""
+    said = "worse by the margin" if change else "no change"
+    name = f"looks, R={trials}, passed {rate:g}, {said}: passes at any"
+    work = partial(looked, 512, trials, change, rate)
+    return Row(name, planned, at_most=change < 0, work=work)
+
+
+def _violations(expected: float) -> Row:
+    name = f"violations, {expected:g} expected of each: equals fail"
+    return Row(name, ALPHA, at_most=True, work=partial(counted, expected))
+
+
 def _guard(
     outcome: Outcome, rates: tuple[float, float], sessions: int, planned: float, at_most: bool
 ) -> Row:
@@ -186,6 +203,10 @@ ROWS: Final = (
     *(_level("e_process", 1500, r) for r in (4, 8)),
     *(_power("e_process", 1500, r, gain) for gain in (0.05, 0.1) for r in (4, 8)),
     *(_kinds(tasks) for tasks in (10, 25, 50, 106)),
+    *(_looks(r, rate, -0.05, ALPHA) for rate in (0.45, 0.985, 1.0) for r in (1, 2, 4, 8)),
+    *(_looks(r, 0.45, 0.0, p) for r, p in ((1, 0.65), (2, 0.85), (4, 0.95), (8, 0.99))),
+    *(_looks(r, 0.985, 0.0, 0.99) for r in (1, 2, 4, 8)),
+    *(_violations(expected) for expected in (0.3, 1, 3, 10)),
     _guard("roll_back", (0.7, 0.7), 1000, ALPHA, at_most=True),
     _guard("promote", (0.7, 0.65), 1000, ALPHA, at_most=True),
     _guard("roll_back", (0.8, 0.4), 300, 0.95, at_most=False),
@@ -207,8 +228,10 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=2_000, help="evaluations of each row")
     parser.add_argument("--checkpoint", type=Path, help="goes on where this file ends")
+    parser.add_argument("--rows", default="", metavar="WORD", help="only those that begin so")
     options = parser.parse_args()
-    found = measure(options.count, Pieces(options.checkpoint))
+    rows = [row for row in ROWS if row.name.startswith(options.rows)]
+    found = measure(options.count, Pieces(options.checkpoint), rows)
     print(json.dumps(found, indent=2))
     return 0 if found["passed"] else 1
 

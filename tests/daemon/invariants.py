@@ -23,6 +23,7 @@ from consumers.tables import (
     Task,
 )
 from daemon.app import App
+from daemon.cycle import MOST_GATES
 from events.codec import decode
 from events.learning import LeaderClaimed
 from events.lifecycle import LOADED
@@ -142,18 +143,28 @@ def _check_steps(connection: Connection) -> None:
     """An adapter moves once into each state, is measured once, and routes move by what counted."""
     steps, measured = ServingStep.table().c, Evaluation.table().c
     counted = connection.execute(
-        select(steps.kind, steps.subject, steps.type, steps.state, steps.event).where(
+        select(steps.kind, steps.subject, steps.type, steps.state, steps.cause, steps.event).where(
             steps.refused.is_(None)
         )
     ).all()
-    moves = Counter((row.subject, row.type, row.state) for row in counted if row.kind == "adapter")
+    # Measured anew beside another incumbent it has another cause: the gate that it passed before.
+    moves = Counter(
+        (row.subject, row.type, row.state, row.cause) for row in counted if row.kind == "adapter"
+    )
     _at_most_one(Counter({key: n for key, n in moves.items() if key[1] != "RouteChanged"}), "steps")
+    gates = Counter(row.subject for row in counted if row.state == "gated")
+    often = {name: count for name, count in gates.items() if count > MOST_GATES}
+    _hold(not often, f"gates passed more than {MOST_GATES} times: {often}")
     entered = Counter(
         (row.subject, row.state) for row in counted
         if row.kind == "adapter" and row.type == "RouteChanged" and row.state == "canary"
     )  # fmt: skip
     _at_most_one(entered, "canaries")
-    _at_most_one(Counter(connection.execute(select(measured.adapter)).scalars()), "evaluations")
+    rows = connection.execute(select(measured.adapter, measured.number))
+    _at_most_one(Counter(map(tuple, rows)), "evaluations")
+    measures = Counter(row.subject for row in counted if row.type == "AdapterEvaluated")
+    unread = {name: n for name, n in measures.items() if n > gates[name] + 1}
+    _hold(not unread, f"evaluations counted twice, that no gate was told of: {unread}")
     routes = connection.execute(select(Route.table().c.cause)).scalars()
     events = {row.event for row in counted if row.kind == "alias"}
     _hold(set(routes) <= events, "a route that no event made")

@@ -26,7 +26,7 @@ from daemon.app import App, Progress
 from daemon.cycle import Step, following
 from daemon.leader import Leader, view_of
 from daemon.leadership import Leadership, Timing
-from daemon.serving.decisions import DecisionRefused, Decisions
+from daemon.serving.decisions import Act, DecisionRefused, Decisions
 from daemon.settings import Agent, Log, Scheduler, Settings
 from events.learning import CycleOutcome, Decision
 from events.lifecycle import LOADED
@@ -54,8 +54,17 @@ PAUSE: Final = 0.03
 LATE: Final = 0.2
 AGAIN: Final = 0.1
 RESTART: Final = 0.05
+PERSON: Final = 0.15
 """Chances: killed and paused at any point, paused just before what others see, an append sent
-twice, engines and gateways that were restarted and know nothing."""
+twice, engines and gateways that were restarted and know nothing, a person who replaces the
+incumbent between two looks (where there is one)."""
+REPLACEMENTS: Final = 2
+"""By a person, of one cycle: what they want then stays."""
+
+
+ADA: Final = Act("ada", "she prefers it")
+PUSHED: Final = ("pushed-1", "pushed-2")
+"""Adapters of a person."""
 
 
 class Crashed(BaseException):
@@ -133,9 +142,12 @@ class Daemon:
 class World:
     """Everything outside the log, time, and the two daemons."""
 
-    def __init__(self, folder: Path, seed: int, reconciles: bool = True) -> None:
+    def __init__(
+        self, folder: Path, seed: int, reconciles: bool = True, has_person: bool = False
+    ) -> None:
         self.random = Random(seed)
         self.reconciles = reconciles
+        self._has_person = has_person
         self.settings = Settings(
             home=folder,
             log=Log(durability="process"),
@@ -146,7 +158,7 @@ class World:
             ),
         )  # fmt: skip
         self.is_faulty = True
-        self.crashes = self.pauses = 0
+        self.crashes = self.pauses = self.replacements = 0
         self.folders: dict[str, str] = {}
         """Directory of a job -> its cycle."""
         self.loaded: set[str] = set()
@@ -160,6 +172,8 @@ class World:
         self.app.settle()
         self.inspection = Inspection(self.app)
         self.daemons = (Daemon(self, "one"), Daemon(self, "other"))
+        if has_person:
+            self._push()
 
     def clock(self) -> datetime:
         """The time of day, everywhere."""
@@ -198,8 +212,32 @@ class World:
             self._wait(one, self.random.choice((60.0, 400.0, 2 * TIMING.lease)))
         if one.happens(RESTART):
             self.loaded, self.route = set(), {None: 1.0}
+        if self._has_person and one.happens(PERSON):
+            self._replace(self.inspection.over + 1)
         one.tick()
         self.inspection.check(self.folders)
+
+    def _push(self) -> None:
+        """A person brings adapters of their own."""
+        decisions = Decisions(self.app)
+        for name in PUSHED:
+            came = produced(name).model_copy(update={"job": None, "origin": "push"})
+            steps: dict[str, Decision] = {"produced": came, "staged": staged(name)}
+            decisions.take_all(steps, decisions.act(ADA, "adapters push", {"adapter": name}))
+
+    def _replace(self, number: int) -> None:
+        """A person has the base or one of their adapters answer alone, whoever does now."""
+        if self.replacements >= number * REPLACEMENTS:
+            return
+        self.app.settle()
+        with self.app.reading() as connection:
+            route = serving.route_row(connection, ALIAS)
+        now = None if route is None else route.standing.incumbent
+        wanted = self.random.choice([name for name in (None, *PUSHED) if name != now])
+        decisions = Decisions(self.app)
+        cause = decisions.act(ADA, "route set", {"alias": ALIAS})
+        decisions.take(routed("operator", {wanted: 1.0}), "route", cause)
+        self.replacements += 1
 
     def pause(self, paused: Daemon) -> None:
         """The other one lives on meanwhile, and the lease runs out."""
@@ -307,7 +345,7 @@ class Hands:
         with self._app.reading() as connection:
             route = serving.route_row(connection, ALIAS)
         incumbent = None if route is None else route.standing.incumbent
-        if row.state == "staged":
+        if row.state in ("staged", "gated"):
             self._decide(evaluated(row.adapter, incumbent), "evaluated", row.cause)
         else:
             verdict = decided(row.adapter, "REJECT" if fate == "rejected" else "PROMOTE", incumbent)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
+from daemon.cycle import MOST_GATES, OWNER, AdapterView, Ended, JobView, Step, View, following
 from events.lifecycle import NEXT, State
 
 BEGUN: Final = View(cycle="c", diagnosed=False, directed=False)
@@ -82,6 +82,30 @@ def test_how_an_adapter_came_out_is_how_its_cycle_ends(
     found = following(after(*way))
     assert isinstance(found, Ended)
     assert (found.outcome, found.reason) == (outcome, "why")
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        (1, Step.EVALUATE),
+        (MOST_GATES - 1, Step.EVALUATE),
+        (
+            MOST_GATES,
+            Ended(
+                "cancelled", f"another one; it has passed {MOST_GATES} gates, and no more are tried"
+            ),
+        ),
+    ],
+)
+def test_a_gate_against_a_former_incumbent_sends_back_to_evaluation_a_few_times(
+    gates: int, expected: Step | Ended
+) -> None:
+    gated = AdapterView(State.GATED, frozenset({State.GATED}), outdated="another one", gates=gates)
+    assert following(replace(TRAINED, adapter=gated)) == expected
+    called_off = replace(TRAINED, adapter=gated, cancelled=CALLED_OFF)
+    assert isinstance(following(called_off), Ended)
+    routed = replace(gated, state=State.CANARY)
+    assert following(replace(TRAINED, adapter=routed)) is Step.WATCH
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
 from consumers.standing import CYCLE_CANCEL
 from daemon.app import App
+from daemon.cycle import MOST_GATES
 from daemon.leader import Leader, NotNow, Proposal
 from daemon.leadership import Leadership
+from daemon.outlook import step_of
 from daemon.serving.decisions import Act, Decisions
 from daemon.settings import Agent, Log, Scheduler, Settings
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
 from tests.consumers.cycling import job_over
-from tests.consumers.deciding import evaluated, produced, staged
+from tests.consumers.deciding import decided, evaluated, produced, routed, staged
 from tests.consumers.folding import at, ended
 from tests.daemon.written import REJECTED, TASKS, Fixed
 
@@ -111,6 +113,82 @@ def test_the_adapter_of_a_cycle_that_was_called_off_is_given_up(app: App, examin
     assert (row.state, row.reason) == ("rejected", "ada called it off: not now")
     assert [one.outcome for one in cycles(app)] == ["cancelled"]
     assert leads.tick().troubles == []
+
+
+def gated(app: App, cycle: CycleRow) -> None:
+    """The cycle's adapter has passed its gate against the base."""
+    came = produced("made").model_copy(update={"job": cycle.job})
+    said = [job_over(), came, staged("made"), evaluated("made"), decided("made", "PROMOTE")]
+    for number, data in enumerate(said):
+        Decisions(app).take(data, f"step {number}", "job")
+
+
+def replace_incumbent(app: App, name: str | None) -> None:
+    """A person has another adapter answer alone, or the base."""
+    says = Decisions(app)
+    cause = says.act(Act("ada", "she prefers it"), "route set", {"alias": "agent"})
+    says.take(routed("operator", {name: 1.0}), "route", cause)
+
+
+def push(app: App, *names: str) -> None:
+    for name in names:
+        came = produced(name).model_copy(update={"job": None, "origin": "push"})
+        Decisions(app).take_all({"came": came, "staged": staged(name)}, name)
+
+
+def needs(app: App) -> str | None:
+    """What the open cycle needs next."""
+    (cycle,) = cycles(app)
+    with app.reading() as connection:
+        return step_of(connection, cycle)
+
+
+def test_a_gate_against_an_incumbent_that_a_person_replaced_is_passed_again(app: App) -> None:
+    leads = leader(app)
+    leads.tick()
+    (cycle,) = cycles(app)
+    gated(app, cycle)
+    push(app, "hers")
+    assert needs(app) == "route"
+    replace_incumbent(app, "hers")
+    assert needs(app) == "evaluate"
+    assert leads.tick().told == []
+    Decisions(app).take(evaluated("made", "hers"), "evaluated again", "gate")
+    Decisions(app).take(decided("made", "PROMOTE", "hers"), "gated again", "gate")
+    assert needs(app) == "route"
+
+
+def test_a_gate_counts_again_once_its_incumbent_is_back(app: App) -> None:
+    leads = leader(app)
+    leads.tick()
+    gated(app, cycles(app)[0])
+    push(app, "hers")
+    replace_incumbent(app, "hers")
+    replace_incumbent(app, None)
+    assert needs(app) == "route"
+
+
+def test_an_adapter_whose_incumbent_is_replaced_after_every_gate_is_given_up(app: App) -> None:
+    leads = leader(app)
+    leads.tick()
+    gated(app, cycles(app)[0])
+    names = [f"hers-{number}" for number in range(MOST_GATES)]
+    push(app, *names)
+    for number, name in enumerate(names, start=1):
+        assert needs(app) == "route"
+        replace_incumbent(app, name)
+        if number < MOST_GATES:
+            Decisions(app).take(evaluated("made", name), "evaluated", name)
+            Decisions(app).take(decided("made", "PROMOTE", name), "gated", name)
+    assert needs(app) == "end"
+    leads.tick()
+    (cycle,) = cycles(app)
+    assert cycle.outcome == "cancelled"
+    assert "passed the gate against hers-1, and hers-2 is the incumbent now" in str(
+        cycle.ended_because
+    )
+    with app.reading() as connection:
+        assert serving.adapter_named(connection, "made").state == "rejected"
 
 
 class Hesitating(Fixed):

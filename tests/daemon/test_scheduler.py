@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from apscheduler.triggers.cron import CronTrigger
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.scheduler import Due, Facts, Waiting, decide, last_slot
@@ -119,6 +121,69 @@ def test_waiting_grows_with_fruitless_cycles_and_has_an_end(fewer: int, more: in
 def test_there_is_no_slot_without_a_schedule_or_before_anything_happened() -> None:
     assert last_slot("", NOW, NOW) is None
     assert last_slot("* * * * *", None, NOW) is None
+
+
+def steps(monkeypatch: pytest.MonkeyPatch, cron: str, missed: timedelta) -> int:
+    """How often a schedule is asked for its next point to find the last one."""
+    asked = 0
+    following = CronTrigger.get_next_fire_time
+
+    def count(trigger: CronTrigger, *arguments: object) -> object:
+        nonlocal asked
+        asked += 1
+        return following(trigger, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CronTrigger, "get_next_fire_time", count)
+        assert last_slot(cron, NOW - missed, NOW) is not None
+    return asked
+
+
+@pytest.mark.parametrize("cron", ["* * * * *", "*/5 * * * *", "0 3 * * *", "* * * 1 *"])
+def test_a_long_sleep_costs_no_more_than_a_few_questions(
+    cron: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert steps(monkeypatch, cron, timedelta(days=400)) <= 40
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cron=st.sampled_from(
+        ["* * * * *", "*/7 * * * *", "0 3 * * *", "30 1,13 * * 1-5", "15 */6 1 * *", "* 4 * * *"]
+    ),
+    missed=st.integers(0, 3 * 24 * 3600),
+    shift=st.integers(0, 400 * 24 * 3600),
+)
+def test_the_last_slot_is_that_of_a_walk_through_all_of_them(
+    cron: str, missed: int, shift: int
+) -> None:
+    now = NOW + timedelta(seconds=shift, milliseconds=shift % 1000)
+    since = now - timedelta(seconds=missed)
+    trigger = CronTrigger.from_crontab(cron, timezone="UTC")
+    walked, following = None, trigger.get_next_fire_time(None, since + timedelta(microseconds=1))
+    while following is not None and following <= now:
+        walked = following
+        following = trigger.get_next_fire_time(None, walked + timedelta(microseconds=1))
+    assert last_slot(cron, since, now) == walked
+
+
+def test_the_schedule_is_in_utc_whatever_the_zone_of_the_moments() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    since = datetime(2026, 3, 28, 12, tzinfo=berlin)
+    now = datetime(2026, 3, 29, 12, tzinfo=berlin)  # the clock went from 02:00 to 03:00
+    found = last_slot("30 2 * * *", since, now)
+    assert found == datetime(2026, 3, 29, 2, 30, tzinfo=UTC)
+    assert last_slot("30 2 * * *", found, now) is None
+
+
+def test_a_clock_that_was_set_back_far_holds_back_no_cycle() -> None:
+    """What ended in the future did so by another clock."""
+    enough = replace(QUIET, rollouts=150, failures=50)
+    ahead = replace(enough, last_ended=NOW + timedelta(days=30))
+    assert isinstance(decide(ahead, SETTINGS, NOW), Due)
+    skewed = replace(enough, last_ended=NOW + timedelta(seconds=5))
+    assert isinstance(decide(skewed, SETTINGS, NOW), Waiting)
+    assert last_slot("* * * * *", NOW + timedelta(days=30), NOW) is None
 
 
 def test_missed_slots_collapse_to_the_last() -> None:

@@ -28,6 +28,17 @@ def test_whatever_happens_to_two_daemons_a_cycle_is_one_cycle(seed: int, tmp_pat
     assert world.pauses
 
 
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_person_who_replaces_the_incumbent_at_any_moment_stops_no_cycle(
+    seed: int, tmp_path: Path
+) -> None:
+    world = World(tmp_path, seed, has_person=True)
+    world.run(cycles=4)
+    print(f"seed {seed}: {world.replacements} replacements, {world.crashes} crashes")
+    assert world.inspection.over == 4
+    assert world.replacements
+
+
 def broken(folder: Path, first: int, reconciles: bool = True) -> Iterator[str]:
     """What the seeds say of a mutant."""
     for seed in range(first, first + MUTANT_SEEDS):

@@ -7,7 +7,7 @@ import pytest
 
 from events import codec, envelope
 from events.envelope import Envelope, to_headers
-from events.gate import Check, GatePlan, GateReport
+from events.gate import Check, GatePlan, GateReport, Rate
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
 from events.lifecycle import NEXT
 from events.log import Headers
@@ -25,6 +25,7 @@ PARTS: dict[str, type[Frozen]] = {
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
     "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
+    "Rate": Rate,
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ A field that a sample leaves at its default would be a field that no test of old
 import array
 from typing import Any, Final
 
-from events.gate import Check, GatePlan, GateReport
+from events.gate import Check, GatePlan, GateReport, Rate
 from events.jobs import JobSpec, LoraSettings, OptimizerSettings, Sampler, TaskPool, WarmStart
 from events.learning import (
     BadTries,
@@ -86,8 +86,10 @@ _ANSWERED: Final = Message(
 )
 
 _CHECK: Final = Check(
-    name="overall", verdict="PASS", value=0.0625, limit=-0.01, low=-0.005, tasks=64
-)
+    name="overall", verdict="PASS", value=0.0625, limit=-0.01, low=-0.005, tasks=64, level=0.03125,
+    p_value=0.25, incumbent=Rate(value=0.25, low=0.125, high=0.5),
+    candidate=Rate(value=0.125, low=0.0625, high=0.25),
+)  # fmt: skip
 _REPORT: Final = GateReport(
     decision="PROMOTE", test="group_sequential", alpha=0.05, p_value=0.0125, e_value=31.5, tasks=64,
     detectable=0.125, checks=(_CHECK,),

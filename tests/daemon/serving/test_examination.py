@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -217,6 +218,31 @@ def test_whoever_goes_on_after_a_kill_says_the_same_once(
     before = len(rollouts(large)), len(of_type(large, Decision))
     list(Examination(large, runner, agent, row, None).advance())
     assert (len(rollouts(large)), len(of_type(large, Decision))) == before
+
+
+def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
+    large: App, base: Path, unchanged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more beside the first one: what was said of it is not said again."""
+    recorded(monkeypatch, target=(0.4, 0.7), other=(0.99, 0.99))
+    row = staged(large, unchanged, base, TARGET)
+    examined(large, row, base, COMMAND, RECORDED)
+    agent = RECORDED.model_copy(update={"checkpoint": base})
+    runner = LocalRunner(large.home / "trials", command=COMMAND)
+    hers = replace(row, adapter="hers")
+    for gates, incumbent in enumerate((hers, None), start=1):
+        name = None if incumbent is None else incumbent.adapter
+        row = row_of(large, row.adapter)
+        while row.incumbent != name:
+            list(Examination(large, runner, agent, row, incumbent, gates).advance())
+            time.sleep(0.1)
+            row = row_of(large, row.adapter)
+        assert row.state == "gated"
+        with large.reading() as connection:
+            assert serving.gates_passed(connection, row.adapter) == gates + 1
+    assert len(of_type(large, GateDecided)) == 3
+    played = [one.task.id for one in rollouts(large) if one.task and one.policy == row.adapter]
+    assert len(set(played)) == len(played) / 2, "each task is fresh, two trials each"
 
 
 def test_what_cannot_be_played_is_rejected_with_the_reason(

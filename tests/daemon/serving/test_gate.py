@@ -1,10 +1,12 @@
 """The gate: its tests keep their error rates, and each condition stops a candidate."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import comb, sqrt
 from random import Random
-from statistics import mean
+from statistics import NormalDist, mean
 
 import pytest
 
@@ -12,13 +14,17 @@ from daemon.serving.gate import (
     Conduct,
     EProcess,
     Evaluation,
+    Looks,
     Pair,
     TooFewTrials,
+    bound,
     decide,
     detectable,
     holm,
+    level_of,
     paired,
     poisson_95,
+    rate,
     sign_flip,
     spent_alpha,
     tasks_for,
@@ -138,6 +144,138 @@ def test_a_group_sequential_gate_waits_for_its_next_look() -> None:
     assert check(report, "target").verdict == "EXTEND"
 
 
+def test_a_candidate_that_wins_every_task_passes_at_the_first_look() -> None:
+    """Its differences have no spread, which is no reason to fail it."""
+    found = verdict_of([1.0] * 64, 64, "group_sequential", 0.05)
+    assert (found.verdict, found.tasks) == ("PASS", 16)
+    lost = verdict_of([-1.0] * 64, 64, "group_sequential", 0.05)
+    assert (lost.verdict, lost.p_value) == ("FAIL", 1)
+
+
+def test_two_tasks_that_are_nearly_alike_prove_nothing() -> None:
+    found = verdict_of([0.5, 0.49, 0.5, 0.49, -1.0, -1.0, -1.0, -1.0], 8, "group_sequential", 0.05)
+    assert found.verdict == "FAIL"
+
+
+@pytest.mark.parametrize("expected", [0.3, 1, 3, 30])
+def test_equal_policies_fail_by_their_violations_as_rarely_as_the_level_says(
+    expected: float,
+) -> None:
+    """Neither count is taken for the rate, which nobody knows."""
+    chance, count, rollouts = Random(f"violations {expected}"), 2_000, 200
+
+    @cache
+    def most(before: int) -> float:
+        incumbent = replace(CALM, rollouts=rollouts, violations=before)
+        found = Evaluation("target", 1, alike(1, "target", 0, 1), incumbent, incumbent)
+        return check(decide(found, GateSettings()), "violations").limit
+
+    def violations() -> int:
+        return sum(chance.random() < expected / rollouts for _ in range(rollouts))
+
+    failed = mean(violations() > most(violations()) for _ in range(count))
+    assert failed <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
+
+
+def test_violations_are_told_as_rates_with_intervals_and_a_p_value() -> None:
+    report = decide(evaluation(BETTER, candidate=Conduct(300, 9, 400, 4, 60_000)), GateSettings())
+    found = check(report, "violations")
+    assert (found.verdict, found.value) == ("PASS", 9)
+    assert found.value <= found.limit
+    assert found.incumbent is not None
+    assert found.candidate is not None
+    assert (found.incumbent.value, found.candidate.value) == (0.02, 0.03)
+    assert found.candidate.low < 0.03 < found.candidate.high
+    assert found.p_value is not None
+    assert found.p_value > 0.05
+    more = decide(
+        evaluation(BETTER, candidate=Conduct(300, int(found.limit) + 1, 400, 4, 60_000)),
+        GateSettings(),
+    )
+    assert check(more, "violations").verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("count", "whole", "low", "high"),
+    [(0, 10, 0, 0.3085), (10, 10, 0.6915, 1), (3, 20, 0.0321, 0.3789)],
+)
+def test_the_interval_of_a_rate_is_that_of_clopper_and_pearson(
+    count: int, whole: int, low: float, high: float
+) -> None:
+    found = rate(count, whole)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_a_share_of_few_malformed_calls_is_chance_and_of_many_is_not() -> None:
+    few = Conduct(100, 2, 40, 2, 20_000)
+    found = check(decide(evaluation(BETTER, candidate=few), GateSettings()), "format")
+    assert (found.value > found.limit, found.verdict) == (True, "PASS")
+    many_calls = Conduct(100, 2, 4000, 300, 20_000)
+    found = check(decide(evaluation(BETTER, candidate=many_calls), GateSettings()), "format")
+    assert (found.value > found.limit, found.verdict) == (True, "FAIL")
+
+
+def test_tokens_that_stray_widely_are_no_growth_and_a_growth_within_the_limit_is_none() -> None:
+    before = replace(CALM, rollouts=10, tokens=2_000, token_spread=200.0)
+    after = replace(before, tokens=2_600)
+    found = replace(evaluation(BETTER), incumbent=before, candidate=after)
+    assert check(decide(found, GateSettings()), "tokens").verdict == "PASS"
+    sure = replace(found, incumbent=replace(before, token_spread=20.0))
+    sure = replace(sure, candidate=replace(after, token_spread=20.0))
+    assert check(decide(sure, GateSettings()), "tokens").verdict == "FAIL"
+    little = replace(sure, candidate=replace(after, tokens=2_300, token_spread=1.0))
+    assert check(decide(little, GateSettings()), "tokens").verdict == "PASS"
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4, 8])
+def test_so_many_looks_at_twice_the_tasks_err_as_rarely_as_one(looks: int) -> None:
+    chance, count, level = Random(f"looks {looks}"), 4_000, level_of(looks)
+    threshold = NormalDist().inv_cdf(1 - level)
+
+    def rejected() -> bool:
+        total, size, looked = 0.0, 0, 1
+        for _ in range(looks):
+            total += chance.gauss(0, sqrt(looked - size))
+            size, looked = looked, 2 * looked
+            if total / sqrt(size) >= threshold:
+                return True
+        return False
+
+    assert mean(rejected() for _ in range(count)) <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
+    assert level_of(20) == 0.05 / 20
+
+
+def test_a_slice_that_is_worse_by_the_margin_passes_rarely_however_often_it_is_looked_at() -> None:
+    """Every look at 64, 128, 256 and 512 tasks is a chance to pass, and together they have 5 %."""
+    chance, count, looks = Random("harmed"), 1_000, 4
+    margin = GateSettings().slice_margin
+
+    @cache
+    def passes(lost: int, tasks: int) -> bool:
+        return bound([-1.0] * lost + [0.0] * (tasks - lost), level_of(looks)) > -margin
+
+    def promoted() -> bool:
+        lost = [chance.random() < margin for _ in range(512)]
+        return any(passes(sum(lost[:n]), n) for n in (64, 128, 256, 512))
+
+    assert mean(promoted() for _ in range(count)) <= 0.05
+
+
+def test_each_slice_spends_what_its_own_looks_leave_it() -> None:
+    run = [*alike(60, "target", 0.25, 0.75), *alike(80, "often", 1, 1), *alike(80, "once", 1, 1)]
+    looks = Looks(3, {"often": 3, "once": 1})
+    report = decide(replace(evaluation(run), looks=looks), GateSettings())
+    assert check(report, "slice once").level == 0.05
+    assert check(report, "slice often").level == level_of(3) < 0.03
+    assert check(report, "overall").level == check(report, "violations").level == level_of(3)
+    lows = [check(report, f"slice {name}").low for name in ("often", "once")]
+    assert lows[0] is not None
+    assert lows[1] is not None
+    assert lows[0] < lows[1]
+    assert report.decision == "PROMOTE"
+
+
 def test_a_better_candidate_that_harms_nothing_is_promoted() -> None:
     report = decide(evaluation(BETTER), GateSettings())
     assert report.decision == "PROMOTE"
@@ -193,7 +331,7 @@ def test_a_few_failures_by_chance_in_a_small_slice_ask_for_more() -> None:
 @pytest.mark.parametrize(
     ("candidate", "name"),
     [
-        (Conduct(100, 6, 400, 4, 20_000), "violations"),
+        (Conduct(100, 12, 400, 4, 20_000), "violations"),
         (Conduct(100, 2, 400, 14, 20_000), "format"),
         (Conduct(100, 2, 400, 4, 25_000), "tokens"),
     ],

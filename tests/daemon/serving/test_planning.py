@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from daemon.serving.gate import detectable
-from daemon.serving.planning import BETWEEN, Sizes, extended, sizes_of, within
+from daemon.serving.gate import bound, detectable, level_of
+from daemon.serving.planning import BETWEEN, Sizes, extended, looks_of, sizes_of, within
 from daemon.settings import Trial
 from events.gate import Check, GatePlan, GateReport, GateSettings
 
@@ -27,7 +27,7 @@ def test_the_spread_of_a_kind_is_that_of_a_difference() -> None:
 
 
 def test_a_kind_that_is_even_needs_more_tasks_than_one_that_is_sure() -> None:
-    trial = Trial(least_tasks=10, most_tasks=10_000)
+    trial = Trial(least_tasks=10, most_tasks=1_000)
     found = pilot(Random("sizes"), {"target": 0.5, "sure": 1.0, "even": 0.5})
     sizes = sizes_of(found, "target", trial, GATE)
     assert sizes.tasks["sure"] < sizes.tasks["target"] < sizes.tasks["even"]
@@ -73,7 +73,36 @@ def test_only_what_is_open_is_played_again_until_there_is_no_more() -> None:
     assert more.tasks == {"target": 30, "one": 40, "other": 20}
     more = extended(more, report(overall="EXTEND"), "target", trial)
     assert more is not None
-    assert more.tasks == {"target": 30, "one": 70, "other": 40}
+    assert more.tasks == {"target": 30, "one": 70, "other": 70}
     assert more.plan == plan
     last = extended(more, report(slice_one="EXTEND"), "target", trial)
     assert last is None
+
+
+def test_the_gate_looks_no_more_often_than_its_levels_allow() -> None:
+    plan = GatePlan(gain=0.1, trials=4, between=0, within=0, planned=30, power=1)
+    trial = Trial(most_tasks=512)
+    sizes: Sizes | None = Sizes(tasks={"target": 30, "one": 64, "other": 300}, plan=plan)
+    assert sizes is not None
+    most = looks_of(sizes, "target", trial)
+    assert (most.most, most.of_slice) == (4, {"one": 4, "other": 2})
+    seen, chance = [sizes.tasks["one"]], Random("open")
+    while True:
+        # Whatever is open at a look, first the one and then the other.
+        names = chance.choice(("slice_one", "slice_other", "overall"))
+        sizes = extended(sizes, report(**{names: "EXTEND"}), "target", trial)
+        if sizes is None:
+            break
+        assert looks_of(sizes, "target", trial) == most
+        seen.append(sizes.tasks["one"])
+    assert len(seen) <= most.most
+
+
+def test_a_kind_in_which_both_always_pass_is_shown_at_its_first_look() -> None:
+    sure = pilot(Random("sure"), {"target": 0.5, "sure": 1.0})
+    for most in (64, 128, 256, 512, 4096):
+        trial = Trial(trials=2, least_tasks=1, most_tasks=most)
+        sizes = sizes_of(sure, "target", trial, GATE)
+        looks = looks_of(sizes, "target", trial)
+        count = sizes.tasks["sure"]
+        assert bound([0.0] * count, level_of(looks.of("sure"))) > -GATE.slice_margin

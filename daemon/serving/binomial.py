@@ -1,0 +1,45 @@
+"""Whether a count is higher than chance makes it, beside another count (pure).
+
+    conditional_binomial(after, before, share)    p-value that the rate after is higher
+
+Two Poisson counts with exposures in the ratio share : 1 - share and the same rate: given their sum,
+the first is Binomial(sum, share), whatever the rate (Przyborowski and Wilenski 1940). Neither
+observed count is taken for a rate.
+"""
+
+from math import exp, lgamma, log, log1p
+
+
+def conditional_binomial(after: int, before: int, share: float) -> float:
+    """The chance of `after` or more of `after + before` events, each of which is `after`'s with
+    the chance `share`: the p-value of a higher rate.
+
+    `share` is the candidate's part of the exposure. Exact but for rounding; the time grows with the
+    root of the counts. Raises ValueError for a negative count, or a share outside of (0, 1).
+    """
+    if min(after, before) < 0:
+        raise ValueError(f"counts are 0 or more, not {after} and {before}")
+    if not 0 < share < 1:
+        raise ValueError(f"share is {share:g}; both need a part of the exposure: 0 < share < 1")
+    total = after + before
+    if after > total * share:
+        return _tail(after, total, share)
+    # Below the middle the other tail is the one whose terms fall: `before` or more of the others.
+    return 1.0 - _tail(before + 1, total, 1.0 - share)
+
+
+def _tail(least: int, total: int, share: float) -> float:
+    """P(X >= least) of X ~ Binomial(total, share), for a `least` at or above the middle."""
+    if least > total:
+        return 0.0
+    term = exp(
+        lgamma(total + 1) - lgamma(least + 1) - lgamma(total - least + 1)
+        + least * log(share) + (total - least) * log1p(-share)
+    )  # fmt: skip
+    odds, found = share / (1.0 - share), 0.0
+    for count in range(least, total + 1):
+        found += term
+        term *= (total - count) / (count + 1) * odds
+        if term < found * 1e-17:
+            break
+    return min(1.0, found)
