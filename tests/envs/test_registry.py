@@ -277,7 +277,7 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 def marked(folder: Path, name: str) -> tuple[Path, Path]:
     """A file that leaves a mark when it is run, and the mark."""
     mark = folder / f"{name} ran"
-    return write_environment(folder / f"{name}.py", name, f"open({str(mark)!r}, 'w')\n"), mark
+    return write_environment(folder / f"{name}.py", name, f"open({str(mark)!r}, 'w').close()\n"), mark
 
 
 def test_what_is_no_name_is_not_looked_at(
