@@ -266,9 +266,7 @@ class _Closing:
                 made[end.session] = end, entries, None
         return made
 
-    def _append(
-        self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]
-    ) -> None:
+    def _append(self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]) -> None:
         self._app.append([entry for _, entries, _ in made.values() for entry in entries])
         self._app.settle()
         wanted = {end.rollout for end, _, _ in made.values()}
@@ -342,9 +340,7 @@ def _ends() -> Any:
     return select(SessionEnd.table(), since.label("since"))
 
 
-def _pending(
-    connection: "Connection", after: tuple[str, str] = ("", "")
-) -> Sequence[Row[Any]]:
+def _pending(connection: "Connection", after: tuple[str, str] = ("", "")) -> Sequence[Row[Any]]:
     """Ends with loose calls, without a rollout, and not set aside; those that follow the time and
     id of another end."""
     ends, calls = SessionEnd.table().c, Call.table().c

@@ -129,8 +129,7 @@ def too_large(app: App, name: str) -> list[Entry]:
     """Its head is beyond a record: names of tools are no content."""
     talk = Talk(app, name)
     tools = tuple(
-        {"type": "function", "function": {"name": noise(60_000, number)}}
-        for number in range(20)
+        {"type": "function", "function": {"name": noise(60_000, number)}} for number in range(20)
     )
     data = CallStarted(
         call=f"{name}/a", session=name, alias="agent", base="base", policy="base",
