@@ -629,6 +629,10 @@ def _entry(
         traceparent=traceparent,
     )
     encoded = encode(envelope, data, now_ms(), owner=key)
+    if encoded.blob is not None and isinstance(data, RolloutEnded) and data.labels is None:
+        # No fold opens a blob.
+        data = data.model_copy(update={"labels": labelled(data).labels})
+        encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
         app.blobs.put(encoded.blob)
     return encoded.entry

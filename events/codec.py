@@ -248,7 +248,7 @@ def _frame(
         return _sealed_frame(data, content_model, packed, sealing)
     head = _zstd.compress(data.model_dump_json().encode())
     content = (
-        _zstd.compress(content_model.model_dump_json(exclude_defaults=True).encode())
+        _zstd.compress(_bounded(data, content_model.model_dump_json(exclude_defaults=True)))
         if content_model is not None
         else b""
     )
@@ -258,6 +258,17 @@ def _frame(
     body = _LENGTH.pack(len(content)) + content + packed
     frame = _FRAME.pack(_MAGIC, _LAYOUT, _BLOB, len(head), 0, 0)
     return frame + head + _BLOB_REFERENCE.pack(sha256(body).digest(), len(body)), body
+
+
+def _bounded(data: EventData, content: str) -> bytes:
+    """The bytes of a content that can be read again."""
+    raw = content.encode()
+    if len(raw) > MAX_DECODED_BYTES:
+        raise TooLarge(
+            f"what was said in {data.TYPE} {data.key()} takes {len(raw):,} bytes, and more than "
+            f"{MAX_DECODED_BYTES:,} are never read again; say less in one session"
+        )
+    return raw
 
 
 def _sealing(owner: Key | None, context: str) -> Callable[[bytes], bytes] | None:
@@ -275,7 +286,7 @@ def _sealed_frame(
     head = _zstd.compress(data.model_dump_json(exclude=private).encode())
     kept = data.model_dump_json(include=private, exclude_defaults=True)
     said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
-    content = _zstd.compress(f'{{"head":{kept},"content":{said}}}'.encode())
+    content = _zstd.compress(_bounded(data, f'{{"head":{kept},"content":{said}}}'))
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)

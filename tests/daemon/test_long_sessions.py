@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from consumers.tables import Rollout
 from daemon import sessions
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import Settings
+from events import codec
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
+from events.errors import TooLarge
 from events.log import Entry, now_ms
 from events.messages import Message
 from events.rollouts import (
@@ -27,6 +31,7 @@ from events.rollouts import (
     SessionEnded,
 )
 from events.streams import MAX_VALUE_BYTES
+from ops.faults.session_poison import LARGE, good, noise
 from tests.daemon.conftest import Kintsugi
 
 START = utc_now() - timedelta(days=1)
@@ -126,3 +131,27 @@ def test_the_memory_that_a_session_takes_grows_with_what_was_said_in_it(app: App
         tracemalloc.stop()
     # Eight times the calls: so much more where it is linear, and 64 times where it is quadratic.
     assert many < 20 * few
+
+
+def test_a_rollout_whose_words_lie_in_a_blob_has_its_labels(app: App, kintsugi: Kintsugi) -> None:
+    """No fold opens a blob, so who closes the session says what the rules say."""
+    words = noise(LARGE, "large")
+    app.append(good(app, "large", content=said("user", words)))
+    assert close_sessions(app, utc_now()).rollouts == 1
+    (row,) = kintsugi("rollouts", "ls", "--json").json
+    with app.reading() as connection:
+        (kept,) = connection.execute(select(Rollout.table())).all()
+    assert (kept.rollout, kept.messages) == (row["rollout"], 2)
+    shown = kintsugi("rollouts", "show", row["rollout"], "--json").json
+    assert shown["messages"][0]["content"] == words
+    assert kintsugi("rebuild", "--json").json["equal"] is True
+
+
+def test_what_could_never_be_read_again_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_DECODED_BYTES", 1000)
+    data = CallStarted(
+        call="c", session="talk", alias="agent", base="base", policy="base",
+        content=said("user", "a" * 2000),
+    )  # fmt: skip
+    with pytest.raises(TooLarge, match="talk takes 2,0"):
+        entry(data, 0)
