@@ -73,9 +73,9 @@ def _first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def labelled_event(event: Event, data: RolloutEnded) -> Labelled:
-    """As a fold may: of a sealed rollout, what its head says. Raises BadRecord where that says
-    nothing."""
-    if not event.sealed:
+    """As a fold may: of a rollout that is sealed, or whose words lie in a blob, what its head says.
+    Raises BadRecord where that of a sealed one says nothing."""
+    if not event.sealed and (event.blob is None or data.labels is None):
         return labelled(data)
     if data.labels is None:
         raise BadRecord(

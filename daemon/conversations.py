@@ -50,9 +50,10 @@ class History:
     """Conversations of calls of one moment of the tables."""
 
     def __init__(
-        self, app: "App", connection: "Connection", bodies: Bodies | None = None
+        self, app: "App", connection: "Connection | None", bodies: Bodies | None = None
     ) -> None:
-        """`bodies`: who reads what was said; that of the application where none is named."""
+        """`connection`: of whom rows are asked that it was not told; None where it was told all.
+        `bodies`: who reads what was said; that of the application where none is named."""
         self._log = app.log
         self._bodies = app.bodies if bodies is None else bodies
         self._connection = connection
@@ -176,7 +177,7 @@ class History:
 
     def _row(self, call: str, child: str) -> Row[Any]:
         found = self._rows.get(call)
-        if found is None:
+        if found is None and self._connection is not None:
             calls = Call.table().c
             query = select(Call.table()).where(calls.call == call)
             found = self._connection.execute(query).first()

@@ -48,9 +48,9 @@ class Breaks:
     def attempt(self, kind: str, part: Callable[[], None], name: str = "") -> None:
         """Do a part of a round; whatever breaks in it is kept here. `name` says which part of its
         kind it is. Raises what HALTS names."""
+        why: str | None = None
         try:
             part()
-            return
         except KeysUnavailable as error:
             why = str(error)  # stops those that need a key, and nobody else
         except HALTS:
@@ -60,5 +60,7 @@ class Breaks:
         except Exception as error:  # the boundary of a part: told and counted, the others go on
             log.exception("%s broke off", name or kind)
             why = f"{type(error).__name__}: {error}"
+        if why is None:
+            return
         self.failed.append(kind)
         self.troubles.append(f"{name or kind} broke off: {why}; the next round tries again")

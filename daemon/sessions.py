@@ -170,8 +170,8 @@ def retry(app: "App", failed: ClosingFailed) -> None:
                 f"session {failed.session} has no end {failed.end} in the tables; its event is a "
                 "dead letter itself, see kintsugi dlq list"
             )
-        made = _Making(app, _Keys(app), connection).rollout(end)
-    app.append(made)
+        session = _Session.read(connection, end)
+    app.append(_Making(app, _Keys(app)).rollout(session))
     app.settle()
 
 
@@ -227,27 +227,34 @@ class _Closing:
         while True:
             with self._app.reading() as connection:
                 ends = _pending(connection, after)
-                made = self._made(connection, ends)
+                # A later end of a session has what the earlier one leaves.
+                first = {end.session: end for end in reversed(ends)}
+                sessions = [
+                    _Session.read(connection, end)
+                    for end in first.values()
+                    if end.session not in self._held
+                ]
             if not ends:
                 return closed
             after = (ends[-1].time, ends[-1].session_end)
+            # What takes long is done without a transaction, which a server would end.
+            made = self._made(sessions)
             if made:
                 self._append(made)
                 closed = True
 
     def _made(
-        self, connection: "Connection", ends: Sequence[Row[Any]]
+        self, sessions: "Sequence[_Session]"
     ) -> dict[str, tuple[Row[Any], list[Entry], Failure | None]]:
-        """Per session what its first end becomes; a later end has what the earlier one leaves."""
+        """What each becomes."""
         made: dict[str, tuple[Row[Any], list[Entry], Failure | None]] = {}
-        for end in ends:
-            if end.session in made or end.session in self._held:
-                continue
+        for session in sessions:
+            end = session.end
             if end.rollout in self._lost:
                 self._hold(end, f"rollout {end.rollout} was appended, and is not in the tables")
                 continue
             try:
-                entries = _Making(self._app, self._keys, connection).rollout(end)
+                entries = _Making(self._app, self._keys).rollout(session)
             except WAITS as error:
                 self._hold(end, str(error) or type(error).__name__)
             except STOPS:
@@ -259,9 +266,7 @@ class _Closing:
                 made[end.session] = end, entries, None
         return made
 
-    def _append(
-        self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]
-    ) -> None:
+    def _append(self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]) -> None:
         self._app.append([entry for _, entries, _ in made.values() for entry in entries])
         self._app.settle()
         wanted = {end.rollout for end, _, _ in made.values()}
@@ -335,9 +340,7 @@ def _ends() -> Any:
     return select(SessionEnd.table(), since.label("since"))
 
 
-def _pending(
-    connection: "Connection", after: tuple[str, str] = ("", "")
-) -> Sequence[Row[Any]]:
+def _pending(connection: "Connection", after: tuple[str, str] = ("", "")) -> Sequence[Row[Any]]:
     """Ends with loose calls, without a rollout, and not set aside; those that follow the time and
     id of another end."""
     ends, calls = SessionEnd.table().c, Call.table().c
@@ -386,17 +389,22 @@ def _set_aside(connection: "Connection", rollouts: set[str]) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
+def _columns() -> tuple[ColumnElement[Any], ...]:
+    """What a rollout is made from, of a call."""
+    calls = Call.table().c
+    return (
+        calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
+        calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
+    )  # fmt: skip
+
+
 def _calls_of(connection: "Connection", end: Row[Any]) -> Sequence[Row[Any]]:
     """The calls of an end, in order: loose ones, and those that events before its rollout have
     named already."""
     calls = Call.table().c
-    columns = (
-        calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
-        calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
-    )  # fmt: skip
     its: ColumnElement[bool] = or_(Call.loose(), calls.rollout == end.rollout)
     query = (
-        select(*columns)
+        select(*_columns())
         .where(calls.session == end.session, its, calls.started <= end.time)
         .where(~_stays_behind(end.time, end.session_end))
     )
@@ -432,24 +440,46 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One end of a session, as the tables have it."""
+
+    end: Row[Any]
+    rows: Sequence[Row[Any]]
+    """Its calls."""
+    others: Sequence[Row[Any]]
+    """Calls of the session that these may go on from."""
+
+    @staticmethod
+    def read(connection: "Connection", end: Row[Any]) -> "_Session":
+        """All that the tables know of it."""
+        rows = _calls_of(connection, end)
+        own = {row.call for row in rows}
+        others: Sequence[Row[Any]] = ()
+        if any(row.parent is not None and row.parent not in own for row in rows):
+            columns = Call.table().c
+            query = select(*_columns()).where(columns.session == end.session)
+            others = connection.execute(query.where(columns.started.is_not(None))).all()
+        return _Session(end, rows, others)
+
+
 class _Making:
     """Makes one end of a session into a rollout."""
 
-    def __init__(self, app: "App", keys: _Keys, connection: "Connection") -> None:
+    def __init__(self, app: "App", keys: _Keys) -> None:
         self._app = app
         self._keys = keys
-        self._connection = connection
 
-    def rollout(self, end: Row[Any]) -> list[Entry]:
+    def rollout(self, session: _Session) -> list[Entry]:
         """Its event, after those that name calls for which it has no room."""
-        rows = _calls_of(self._connection, end)
+        end, rows = session.end, session.rows
         if not rows:
             raise SessionIncomplete(
                 f"no call that its end {end.session_end} closes is in the tables and in no other "
                 "rollout; there is nothing to make a rollout of"
             )
-        history = History(self._app, self._connection, Bodies(self._app.blobs, self._keys.find))
-        history.learn(rows)
+        history = History(self._app, None, Bodies(self._app.blobs, self._keys.find))
+        history.learn([*session.others, *rows])
         line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
         leaf = next(row for row in rows if row.call == line[-1])
         owner = history.owner(leaf)
@@ -599,6 +629,10 @@ def _entry(
         traceparent=traceparent,
     )
     encoded = encode(envelope, data, now_ms(), owner=key)
+    if encoded.blob is not None and isinstance(data, RolloutEnded) and data.labels is None:
+        # No fold opens a blob.
+        data = data.model_copy(update={"labels": labelled(data).labels})
+        encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
         app.blobs.put(encoded.blob)
     return encoded.entry

@@ -80,8 +80,8 @@ def find(connection: "Connection", given: str) -> "RolloutRow":
 
 
 def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
-    """The rollout's event from the log. No table holds the evidence of a sealed one, so it is
-    found again."""
+    """The rollout's event from the log. No table holds the evidence of one that no fold could read,
+    so it is found again."""
     place = f"{ROLLOUTS.name}/{row.partition}@{row.offset}"
     records = log.read(ROLLOUTS.name, row.partition, row.offset, limit=1)
     if not records or records[0].offset != row.offset:
@@ -93,7 +93,7 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
             f"{place} holds {event.envelope.type} {event.envelope.id}, rollout {row.line.rollout} "
             "should be there; this is another log than the one that was folded"
         )
-    if whole.key is not None:
+    if whole.key is not None or event.blob is not None:
         found = labelled(event.data).evidence
         evidence = None if found is None else json.loads(exact_json(found))
         row = replace(row, evidence=evidence)

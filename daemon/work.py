@@ -163,4 +163,3 @@ class Worker:
         engine = self._app.engine
         with explained(engine), database.writing(engine) as connection:
             gateways.forget(connection, seconds)
-

@@ -128,9 +128,7 @@ def open_recorded(
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
 
-def require_allowed(
-    place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()
-) -> None:
+def require_allowed(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
     """Refuse the path of a file that the settings do not name; nothing is run. Raises
     UnknownEnvironment."""
     if not _is_path(place):

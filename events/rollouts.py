@@ -70,7 +70,7 @@ class Task(Frozen):
 
 
 class Labels(Frozen):
-    """What the rules say of a rollout whose words are sealed, by who could still read them."""
+    """What the rules say of a rollout that no fold can read, by who could read it."""
 
     messages: Count
     tool_calls: Count
@@ -82,7 +82,8 @@ class Labels(Frozen):
     categories: tuple[Name, ...] = ()
     pivot: str
     trace_key: str
-    """Keyed digest of the task and the tool-call trace: equal for the same calls of one person."""
+    """Digest of the task and the tool-call trace; of a sealed rollout a keyed one, equal for the
+    same calls of one person."""
 
 
 class RolloutContent(Frozen):
@@ -137,7 +138,8 @@ class RolloutEnded(EventData):
     """Calls and forks that `CallsGathered` events before this one name, because they are too many
     for one head; then `calls` and `forks` are empty."""
     labels: Labels | None = None
-    """Of a sealed rollout, which no fold can read; None for any other."""
+    """Of a rollout that no fold can read: a sealed one, and a live one whose words lie in a blob;
+    None for any other."""
 
     content: RolloutContent | None = Field(default=None, exclude=True)
 

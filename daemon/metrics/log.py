@@ -47,7 +47,11 @@ LOG: Final = (
         ("projection", "reason"),
     ),
     Family("kintsugi_projection_gaps", "Sources that lack an event.", ("projection",)),
-    Family("kintsugi_dead_letters", "Events that could not be folded.", ("projection", "stream")),
+    Family(
+        "kintsugi_dead_letters",
+        "Events that could not be folded, and sessions that could not become rollouts.",
+        ("projection", "stream"),
+    ),
     Family(
         "kintsugi_spools", "Homes' own logs that are shipped; silent: nobody tells of it any more.",
         ("state",),

@@ -53,6 +53,7 @@ PLAN: Final = {
     "serving_full_disk": (100, 10),
     "serving_kill": (200, 20),
     "serving_twins": (150, 15),
+    "session_poison": (120, 24),
     "shipper_kill": (100, 20),
 }
 """Driver -> (full count, count of one piece). broker_down, database_down, fold_twins and

@@ -289,3 +289,41 @@ def test_a_cycle_that_a_former_leader_begins_is_tried_once_and_not_again(app: Ap
     assert cycles(app) == []
     events = [decode(record) for record in app.spool.read("learning", 0, 0)]
     assert [event.data.TYPE for event in events].count(CycleStarted.TYPE) == 1
+
+
+class Breaking(Fixed):
+    """Meets code of somebody's environment that breaks, for one agent."""
+
+    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+        """By an error that nobody foresaw."""
+        if cycle.alias == "agent":
+            raise ZeroDivisionError("in the environment's own code")
+        return super().direct(cycle)
+
+    def propose(self, cycle: CycleRow) -> Proposal:
+        """Nothing: what the others write is not the matter."""
+        return Proposal({}, "nothing is left to learn")
+
+
+def test_what_breaks_for_one_agent_stops_no_other(tmp_path: Path, clean: Path) -> None:
+    names = ("agent", "another", "zebra")
+    settings = Settings(
+        home=tmp_path / "home", log=Log(durability="process"), scheduler=SCHEDULER,
+        agents=tuple(Agent(alias=name, environment="shop") for name in names),
+    )  # fmt: skip
+    with App(settings) as app:
+        app.append(
+            [
+                ended(f"{name} {number}", at(number), alias=name)
+                for name in names
+                for number in (1, 2)
+            ]
+        )
+        leads = leader(app, Breaking())
+        led = leads.tick()
+        assert led.failed == ["agents"]
+        (trouble,) = led.troubles
+        assert trouble.startswith("agent agent broke off: ZeroDivisionError")
+        found = {cycle.alias: cycle.directive is not None for cycle in cycles(app)}
+        assert found == {"agent": False, "another": True, "zebra": True}
+        assert leads.tick().failed == ["agents"], "tried again"

@@ -1,12 +1,10 @@
 """Sessions that cannot become rollouts stop no other one, and nothing else."""
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from datetime import datetime, timedelta
-from pathlib import Path
-from random import Random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,132 +18,30 @@ from daemon.serving.fleet import open_fleet
 from daemon.sessions import Closed, close_sessions, failure
 from daemon.settings import Privacy, Settings, load
 from daemon.work import Worker
-from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
 from events.errors import LogUnavailable
 from events.keys import KeysUnavailable
-from events.log import Entry, now_ms
-from events.messages import Message
-from events.rollouts import (
-    CallEnded,
-    CallEndedContent,
-    CallStarted,
-    CallStartedContent,
-    EventData,
-    SessionEnded,
+from events.log import Entry
+from ops.faults.session_poison import (
+    KINDS,
+    LARGE,
+    START,
+    Talk,
+    broken_environment,
+    good,
+    incomplete,
+    noise,
+    restore,
 )
-from events.sealing import Key
 from tests.daemon.conftest import Kintsugi
 from tests.envs.test_registry import write_environment
 
-START = utc_now() - timedelta(days=2)
 LATER = START + timedelta(hours=1)
-LARGE = 1_000_000
-
-
-def at(second: int) -> datetime:
-    return START + timedelta(seconds=second)
-
-
-class Talk:
-    """The events of one session."""
-
-    def __init__(self, app: App, session: str, person: str | None = None) -> None:
-        self.app, self.session, self.person = app, session, person
-        self.blobs: list[str] = []
-
-    def entry(self, data: EventData, second: int) -> Entry:
-        envelope = Envelope(
-            minted_id(), data.TYPE, data.VERSION, data.key(), at(second), person=self.person
-        )
-        key = None if self.person is None else self.app.keys.of(self.person)
-        encoded = encode(envelope, data, now_ms(), owner=key)
-        if encoded.blob is not None:
-            self.blobs.append(self.app.blobs.put(encoded.blob))
-        return encoded.entry
-
-    def call(self, name: str, second: int, words: str = "hello", **options: Any) -> list[Entry]:
-        said = CallStartedContent(messages=(Message(role="user", content=words),))
-        answer = CallEndedContent(messages=(Message(role="assistant", content="yes"),))
-        started = CallStarted(
-            call=f"{self.session}/{name}", session=self.session, alias="agent", base="base",
-            policy="base", content=said, **options,
-        )  # fmt: skip
-        ended = CallEnded(
-            call=f"{self.session}/{name}", session=self.session, outcome="completed",
-            finish_reason="stop", content=answer,
-        )  # fmt: skip
-        return [self.entry(started, second), self.entry(ended, second + 1)]
-
-    def over(self, second: int) -> list[Entry]:
-        return [self.entry(SessionEnded(session=self.session, because="asked"), second)]
 
 
 @pytest.fixture
 def app(home: Path) -> Iterator[App]:
     with App(Settings(home=home)) as opened:
         yield opened
-
-
-def good(app: App, name: str, second: int = 0) -> list[Entry]:
-    talk = Talk(app, name)
-    return [*talk.call("a", second), *talk.over(second + 5)]
-
-
-def incomplete(app: App, name: str) -> list[Entry]:
-    talk = Talk(app, name)
-    return [*talk.call("a", 0, parent="nowhere", parent_messages=2), *talk.over(5)]
-
-
-def circular(app: App, name: str) -> list[Entry]:
-    talk = Talk(app, name)
-    return [*talk.call("a", 0, parent=f"{name}/a", parent_messages=1), *talk.over(5)]
-
-
-def noise(length: int, seed: int = 1) -> str:
-    """Text that hardly compresses."""
-    return "".join(Random(seed).choices([chr(code) for code in range(33, 55_000)], k=length))
-
-
-def missing_blob(app: App, name: str) -> list[Entry]:
-    talk = Talk(app, name)
-    entries = [*talk.call("a", 0, noise(LARGE)), *talk.over(5)]
-    assert talk.blobs
-    for digest in talk.blobs:
-        (app.home / "blobs" / digest[:2] / digest).unlink()
-    return entries
-
-
-def missing_key(app: App, name: str) -> list[Entry]:
-    talk = Talk(app, name, person=f"person of {name}")
-    entries = [*talk.call("a", 0), *talk.over(5)]
-    key = app.keys.named(f"person of {name}")
-    assert key is not None
-    app.keys.destroy(key.id)
-    return entries
-
-
-def too_large(app: App, name: str) -> list[Entry]:
-    """Its head is beyond a record: names of tools are no content."""
-    talk = Talk(app, name)
-    tools = tuple(
-        {"type": "function", "function": {"name": noise(60_000, number)}}
-        for number in range(20)
-    )
-    data = CallStarted(
-        call=f"{name}/a", session=name, alias="agent", base="base", policy="base",
-        content=CallStartedContent(tools=tools),
-    )  # fmt: skip
-    return [talk.entry(data, 0), *talk.over(5)]
-
-
-KINDS = {
-    "incomplete": (incomplete, "SessionIncomplete"),
-    "circular": (circular, "SessionIncomplete"),
-    "missing blob": (missing_blob, "BlobError"),
-    "missing key": (missing_key, "KeyMissing"),
-    "too large": (too_large, "TooLarge"),
-}
 
 
 def letters(kintsugi: Kintsugi) -> list[dict[str, Any]]:
@@ -158,15 +54,16 @@ def events(kintsugi: Kintsugi, kind: str) -> list[dict[str, Any]]:
     return [one for one in map(json.loads, lines) if one["type"] == kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [one for one in KINDS if one is not broken_environment], ids=lambda one: one.__name__
+)
 def test_a_session_that_cannot_be_closed_is_a_dead_letter_and_stops_no_other(
-    app: App, kintsugi: Kintsugi, kind: str
+    app: App, kintsugi: Kintsugi, kind: Callable[[App, str], list[Entry]]
 ) -> None:
-    poison, error = KINDS[kind]
-    app.append([*good(app, "before"), *poison(app, "bad"), *good(app, "after", 1)])
+    app.append([*good(app, "before"), *kind(app, "bad"), *good(app, "after", 1)])
     closed = close_sessions(app, LATER)
     assert closed.rollouts == 2
-    assert [(one.session, one.error) for one in closed.failures] == [("bad", error)]
+    assert [(one.session, one.error) for one in closed.failures] == [("bad", KINDS[kind])]
     app.append(good(app, "later", 10))
     again = close_sessions(app, LATER)
     assert (again.rollouts, again.failures, again.troubles) == (1, (), ())
@@ -187,7 +84,7 @@ def test_a_session_is_closed_once_its_cause_was_mended(app: App, kintsugi: Kints
     assert len(close_sessions(app, LATER).failures) == 2
     assert kintsugi("dlq", "retry", "--json").code == 1, "nothing was mended"
     assert len(letters(kintsugi)) == 2
-    restored(app, held)
+    restore(app, held)
     retried = kintsugi("dlq", "retry", "--json")
     assert retried.code == 3, retried.err
     assert [(one["foldable"], one["recorded"]) for one in retried.json] in (
@@ -201,14 +98,6 @@ def test_a_session_is_closed_once_its_cause_was_mended(app: App, kintsugi: Kints
     assert len(events(kintsugi, "RolloutEnded")) == 1
     assert kintsugi("status", "--json").json["dead_letters"] == 1
     assert kintsugi("rebuild", "--json").json["equal"] is True
-
-
-def restored(app: App, key: Key) -> None:
-    """The key store as its backup has it."""
-    row = {"keyid": key.id, "person": key.person, "secret": key.secret}
-    with sqlite3.connect(app.home / "keys.db") as connection:
-        connection.execute("INSERT INTO person_keys VALUES (:keyid, :person, :secret)", row)
-    connection.close()
 
 
 def test_what_is_said_after_a_session_was_set_aside_is_a_rollout_of_its_own(
@@ -245,7 +134,7 @@ def test_where_the_folder_of_all_blobs_is_away_its_sessions_wait(
     app: App, kintsugi: Kintsugi
 ) -> None:
     talk = Talk(app, "large")
-    app.append([*talk.call("a", 0, noise(LARGE)), *talk.over(5), *good(app, "small", 1)])
+    app.append([*talk.call("a", 0, noise(LARGE, "large")), *talk.over(5), *good(app, "small", 1)])
     blobs = app.home / "blobs"
     blobs.rename(app.home / "elsewhere")
     closed = close_sessions(app, LATER)
@@ -327,10 +216,9 @@ def test_a_broken_environment_makes_dead_letters_of_those_who_name_its_tasks(
 
 def test_errors_of_other_code_are_not_quoted(app: App, kintsugi: Kintsugi) -> None:
     """Their text may hold what a person said."""
-    try:
-        raise ValueError("no order #W0001 of Ada")
-    except ValueError as error:
-        failed = failure("s", error)
+    with pytest.raises(ValueError, match="Ada") as raised:
+        int("the order #W0001 of Ada")
+    failed = failure("s", raised.value)
     assert failed.error == "ValueError"
     assert "Ada" not in failed.reason
     assert "line" in failed.reason

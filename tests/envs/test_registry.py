@@ -277,12 +277,12 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 def marked(folder: Path, name: str) -> tuple[Path, Path]:
     """A file that leaves a mark when it is run, and the mark."""
     mark = folder / f"{name} ran"
-    return write_environment(folder / f"{name}.py", name, f"open({str(mark)!r}, 'w')\n"), mark
+    return write_environment(
+        folder / f"{name}.py", name, f"open({str(mark)!r}, 'w').close()\n"
+    ), mark
 
 
-def test_what_is_no_name_is_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_name_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, mark = marked(tmp_path, "mine")
     monkeypatch.chdir(tmp_path)
     for said in (
@@ -296,7 +296,10 @@ def test_what_is_no_name_is_not_looked_at(
 
 
 def test_an_event_opens_files_of_the_settings_and_no_other(tmp_path: Path) -> None:
-    (file, _), (other, mark) = marked(tmp_path / "ours", "mine"), marked(tmp_path / "theirs", "evil")
+    (file, _), (other, mark) = (
+        marked(tmp_path / "ours", "mine"),
+        marked(tmp_path / "theirs", "evil"),
+    )
     link = tmp_path / "ours" / "link.py"
     link.symlink_to(other)
     own: dict[str, Any] = {"paths": [file.parent / "mine.py"]}

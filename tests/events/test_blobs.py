@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from events.blobs import BlobStore
-from events.errors import BlobError, LogError
+from events.errors import BlobError, BlobUnavailable, LogError
 
 
 def files(store: BlobStore) -> list[Path]:
@@ -50,8 +50,21 @@ def test_what_a_killed_writer_left_behind_is_never_taken_for_a_blob(tmp_path: Pa
 
 
 def test_a_missing_blob_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BlobError, match=f"blob {'0' * 64} is not in .*blobs: No such file"):
-        BlobStore(tmp_path / "blobs").get("0" * 64)
+    store = BlobStore(tmp_path / "blobs")
+    store.put(b"another")
+    with pytest.raises(BlobError, match=f"blob {'0' * 64} is not in .*blobs: No such file") as lost:
+        store.get("0" * 64)
+    assert not isinstance(lost.value, BlobUnavailable)
+
+
+def test_a_folder_that_is_away_is_told_from_a_blob_that_is_lost(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    digest = store.put(b"body")
+    (tmp_path / "blobs").rename(tmp_path / "away")
+    with pytest.raises(BlobUnavailable, match="check that the folder is there"):
+        store.get(digest)
+    (tmp_path / "away").rename(tmp_path / "blobs")
+    assert store.get(digest) == b"body"
 
 
 def test_a_damaged_blob_is_never_handed_out(tmp_path: Path) -> None:

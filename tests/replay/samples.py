@@ -30,8 +30,10 @@ from events.messages import Action, Message, ToolCall
 from events.rollouts import (
     CallEnded,
     CallEndedContent,
+    CallsGathered,
     CallStarted,
     CallStartedContent,
+    ClosingFailed,
     EventData,
     FeedbackContent,
     FeedbackReceived,
@@ -141,7 +143,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         reward=0.25, reward_parts={"database": 0.0, "outputs": None}, grader="shop/1",
         termination="user_stop", reason="the user hung up", simulator="simulator-1",
         write_tools=("cancel_order",), known_tools=("cancel_order", "find_order"),
-        calls=("call-1", "call-2"), forks=("call-2",),
+        calls=("call-1", "call-2"), forks=("call-2",), gathered=3,
         labels=Labels(
             messages=3, tool_calls=2, tool_errors=1, malformed_calls=1, loops=0,
             category="missing_write_action", categories=("missing_write_action", "tool_loop"),
@@ -245,6 +247,13 @@ SAMPLES: Final[tuple[EventData, ...]] = (
     ),
     CycleEnded(cycle="cycle-1", outcome="promoted", reason="the live guard closed"),
     PersonErased(keyid="0b7f2c1e-4d55-4e0a-9a53-6f1d2c3b4a59", events=17, rollouts=2),
+    CallsGathered(
+        rollout="rollout-1", session="session-1", number=1, calls=("call-1",), forks=("call-2",),
+    ),
+    ClosingFailed(
+        session="session-1", end="01936f00-0000-7000-8000-00000000000e", rollout="rollout-1",
+        error="BlobError", reason="blob 0f3c is not in /var/lib/kintsugi/blobs; restore it",
+    ),
 )  # fmt: skip
 
 ARRAYS: Final[dict[str, dict[str, "array.array[Any]"]]] = {

@@ -25,6 +25,8 @@ FACTS: Final = (
     "CallEnded.v1",
     "FeedbackReceived.v1",
     "SessionEnded.v1",
+    "CallsGathered.v1",
+    "ClosingFailed.v1",
 )
 EPOCHS: Final = (1, 2, 3)
 """Led before: the golden LeaderClaimed, and every golden decision, is of the one after them."""

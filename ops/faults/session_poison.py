@@ -1,0 +1,233 @@
+"""Sessions that cannot become rollouts, of every kind, among three times as many that can.
+
+Passes when every good one is a rollout, each bad one is one dead letter with the error that was
+foreseen, a file that a client named was not run, more rounds append nothing, the rest of the round
+had its turn, and the tables equal a rebuild. Then the persons' keys come back, and `kintsugi dlq
+retry` makes rollouts of those that lacked them, and of no other.
+"""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from consumers import reads
+from daemon.app import App
+from daemon.dead_letters import attempt
+from daemon.serving.fleet import open_fleet
+from daemon.settings import Environments, Log, Settings
+from daemon.work import Worker
+from events.codec import encode
+from events.envelope import Envelope, minted_id, utc_now
+from events.log import Entry, now_ms
+from events.messages import Message
+from events.rollouts import (
+    CallEnded,
+    CallEndedContent,
+    CallStarted,
+    CallStartedContent,
+    EventData,
+    SessionEnded,
+)
+from events.sealing import Key
+from ops.faults.scene import report
+
+START: Final = utc_now() - timedelta(days=2)
+LARGE: Final = 1_000_000
+"""Characters that need a blob."""
+BROKEN: Final = "broken"
+"""An environment whose file fails to import."""
+ROUNDS: Final = 3
+
+
+def at(second: int) -> datetime:
+    """A moment two days ago."""
+    return START + timedelta(seconds=second)
+
+
+class Talk:
+    """The events of one session."""
+
+    def __init__(self, app: App, session: str, person: str | None = None) -> None:
+        self._app, self._session, self._person = app, session, person
+        self.blobs: list[str] = []
+        """Of bodies too large for a record."""
+
+    def entry(self, data: EventData, second: int) -> Entry:
+        """An event of a second, sealed where the session is a person's."""
+        envelope = Envelope(
+            minted_id(), data.TYPE, data.VERSION, data.key(), at(second), person=self._person
+        )
+        key = None if self._person is None else self._app.keys.of(self._person)
+        encoded = encode(envelope, data, now_ms(), owner=key)
+        if encoded.blob is not None:
+            self.blobs.append(self._app.blobs.put(encoded.blob))
+        return encoded.entry
+
+    def call(self, name: str, second: int, words: str = "hello", **options: Any) -> list[Entry]:
+        """A call that was answered."""
+        content = CallStartedContent(messages=(Message(role="user", content=words),))
+        answer = CallEndedContent(messages=(Message(role="assistant", content="yes"),))
+        started = CallStarted(
+            call=f"{self._session}/{name}", session=self._session, alias="agent", base="base",
+            policy="base", **{"content": content, **options},
+        )  # fmt: skip
+        ended = CallEnded(
+            call=f"{self._session}/{name}", session=self._session, outcome="completed",
+            finish_reason="stop", content=answer,
+        )  # fmt: skip
+        return [self.entry(started, second), self.entry(ended, second + 1)]
+
+    def over(self, second: int) -> list[Entry]:
+        """Its end."""
+        return [self.entry(SessionEnded(session=self._session, because="asked"), second)]
+
+
+def good(app: App, name: str, second: int = 0, **options: Any) -> list[Entry]:
+    """A session of one call."""
+    talk = Talk(app, name)
+    return [*talk.call("a", second, **options), *talk.over(second + 5)]
+
+
+def incomplete(app: App, name: str) -> list[Entry]:
+    """One that goes on from a call that nobody recorded."""
+    return good(app, name, parent="nowhere", parent_messages=2)
+
+
+def circular(app: App, name: str) -> list[Entry]:
+    """One that goes on from itself."""
+    return good(app, name, parent=f"{name}/a", parent_messages=1)
+
+
+def missing_blob(app: App, name: str) -> list[Entry]:
+    """One whose words lay in a blob that is gone."""
+    talk = Talk(app, name)
+    entries = [*talk.call("a", 0, noise(LARGE, name)), *talk.over(5)]
+    for digest in talk.blobs:
+        (app.home / "blobs" / digest[:2] / digest).unlink()
+    return entries
+
+
+def missing_key(app: App, name: str) -> list[Entry]:
+    """One of a person whose key is gone, and who was not erased."""
+    talk = Talk(app, name, person=name)
+    entries = [*talk.call("a", 0), *talk.over(5)]
+    key = app.keys.named(name)
+    assert key is not None, "the session was sealed with it"
+    app.keys.destroy(key.id)
+    return entries
+
+
+def too_large(app: App, name: str) -> list[Entry]:
+    """One that offered tools whose names alone are beyond a record: names are no content."""
+    tools = tuple(
+        {"type": "function", "function": {"name": noise(60_000, f"{name} {number}")}}
+        for number in range(20)
+    )
+    return good(app, name, content=CallStartedContent(tools=tools))
+
+
+def broken_environment(app: App, name: str) -> list[Entry]:
+    """One that names a task of an environment whose file fails to import."""
+    return good(app, name, task=f"{BROKEN}/read/1")
+
+
+KINDS: Final[dict[Callable[[App, str], list[Entry]], str]] = {
+    incomplete: "SessionIncomplete",
+    circular: "SessionIncomplete",
+    missing_blob: "BlobError",
+    missing_key: "KeyMissing",
+    too_large: "TooLarge",
+    broken_environment: "EnvironmentBroken",
+}
+"""How a session is poisoned -> class of the error that its dead letter names."""
+
+
+def noise(length: int, seed: str) -> str:
+    """Text that hardly compresses."""
+    return "".join(Random(seed).choices(_ALPHABET, k=length))
+
+
+_ALPHABET: Final = [chr(code) for code in range(0x4E00, 0x9FFF)]
+
+
+def restore(app: App, key: Key) -> None:
+    """Put a key back, as a backup of the key store does."""
+    with closing(sqlite3.connect(app.home / "keys.db")) as connection, connection:
+        connection.execute(
+            "INSERT INTO person_keys (keyid, person, secret) VALUES (?, ?, ?)",
+            (key.id, key.person, key.secret),
+        )
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """`count` poisoned sessions."""
+    file, mark = folder / "broken.py", folder / "ran"
+    file.write_text("raise RuntimeError('half of it is written')\n")
+    theirs = folder / "theirs.py"
+    theirs.write_text(f"open({str(mark)!r}, 'w').close()\n")
+    settings = Settings(
+        home=folder / "home",
+        log=Log(durability="process"),
+        environments=Environments(paths=(file,)),
+    )
+    with App(settings) as app, open_fleet(app.settings) as fleet:
+        poisoned, keys = _poison(app, count)
+        app.append(
+            [entry for place in range(3 * count) for entry in good(app, f"good {place}", place)]
+        )
+        # A good session with a task that is a path: it runs nothing, and has no verdict.
+        app.append(good(app, "visitor", task=str(theirs)))
+        worker = Worker(app, fleet)
+        rounds = [worker.work() for _ in range(ROUNDS)]
+        worker.close()
+        with app.reading() as connection:
+            letters = reads.dead_letters(connection)
+            rollouts = reads.waiting(connection).rollouts
+        ends = app.log.end("rollouts")
+        for key in keys:
+            restore(app, key)
+        mended = [attempt(letter, app) for letter in letters]
+        app.settle()
+        with app.reading() as connection:
+            left = reads.dead_letters(connection)
+    errors = sorted(error for done in rounds for error in done.set_aside)
+    passed = (
+        rollouts == 3 * count + 1 == rounds[0].rollouts
+        and errors == sorted(KINDS[kind] for kind in poisoned)
+        and len(letters) == count
+        and not any(done.failed or done.rollouts or done.set_aside for done in rounds[1:])
+        and sum(ends) == _events(count, poisoned)
+        and sum(one.recorded for one in mended) == len(keys) == count - len(left)
+        and not mark.exists()
+    )
+    return {
+        "passed": passed, "rollouts": rollouts, "dead_letters": len(letters),
+        "mended": sum(one.recorded for one in mended), "foreign_code": mark.exists(),
+        "failed_parts": [part for done in rounds for part in done.failed],
+    }  # fmt: skip
+
+
+def _poison(app: App, count: int) -> tuple[list[Callable[[App, str], list[Entry]]], list[Key]]:
+    """Append them; of which kinds they are, and the keys that some of them lack."""
+    kinds, keys = list(KINDS), list[Key]()
+    poisoned = [kinds[place % len(kinds)] for place in range(count)]
+    for place, kind in enumerate(poisoned):
+        name = f"bad {place}"
+        if kind is missing_key:
+            keys.append(app.keys.of(name))
+        app.append(kind(app, name))
+    return poisoned, keys
+
+
+def _events(count: int, poisoned: list[Any]) -> int:
+    """That are in the log: those of the sessions, and one that closes each."""
+    return 4 * (len(poisoned) + 3 * count + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(report("session_poison", run, 120))
