@@ -18,7 +18,7 @@ from consumers.batch import Row, Staging
 from consumers.folding import Folding
 from consumers.folds import FACTS, READS_CONTENT
 from consumers.storage import as_stored
-from consumers.tables import DeadLetter, Projected
+from consumers.tables import Projected
 from events.codec import decode_value, decoded_bytes
 from events.envelope import Envelope, from_headers
 from events.errors import BadRecord, KintsugiError, SchemaAhead
@@ -67,9 +67,7 @@ def prepare(record: Record, registry: Registry) -> Prepared:
             return Prepared(record, type_name, folding)
         staging = Staging()
         FACTS[type_name](folding, folding.event.data, staging)
-        return Prepared(
-            record, type_name, rows=tuple(staging.rows), characters=staging.characters
-        )
+        return Prepared(record, type_name, rows=tuple(staging.rows), characters=staging.characters)
     except MemoryError:
         raise
     except Exception as error:  # a fold is deterministic: what it raises, every replay raises
@@ -78,7 +76,7 @@ def prepare(record: Record, registry: Registry) -> Prepared:
 
 def _decoded(record: Record, envelope: Envelope, registry: Registry) -> Folding:
     data_type = registry.check(envelope.type, envelope.version)
-    if data_type.STREAM != record.stream:
+    if record.stream != data_type.STREAM:
         raise BadRecord(f"{envelope.type} belongs to {data_type.STREAM}, not to {record.stream}")
     content = envelope.type in READS_CONTENT
     if record.stream == ROLLOUTS.name:

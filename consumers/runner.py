@@ -50,7 +50,7 @@ from events.envelope import from_headers
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, EventLog, Record
-from events.registry import REGISTRY, Registry, UnknownType
+from events.registry import REGISTRY, Registry
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 BATCH_EVENTS: Final = 500
@@ -274,9 +274,7 @@ class Runner:
                 break
         return prepared
 
-    def _written(
-        self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int
-    ) -> "_Done":
+    def _written(self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int) -> "_Done":
         """Fold in one transaction; one event after the other where together they cannot be."""
         try:
             with database.writing(self.engine) as connection:

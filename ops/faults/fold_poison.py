@@ -181,9 +181,7 @@ def _rollout(name: str, **fields: Any) -> RolloutEnded:
     return RolloutEnded.model_validate({**known, **fields})
 
 
-def _entry(
-    data: EventData, name: str, owner: Key | None = None, event: str | None = None
-) -> Entry:
+def _entry(data: EventData, name: str, owner: Key | None = None, event: str | None = None) -> Entry:
     envelope = Envelope(
         id=event or derived_id("poison", name), type=data.TYPE, version=data.VERSION,
         subject=data.key()[:40], time=_AT,
@@ -230,7 +228,11 @@ def _event_id_too_long(chance: random.Random, name: str) -> Poison:
 
 
 def _call_too_long(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, calls=("c", _long(chance))), name), True)
+    return Poison(_entry(_rollout(name, session="s", calls=("c", _long(chance))), name), True)
+
+
+def _calls_of_no_session(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, calls=("c",)), name), True)
 
 
 def _sealed_labels(chance: random.Random, name: str) -> Poison:
@@ -370,7 +372,9 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
     words = chance.choice(("exceed", "a.", "i can not ", "e\u0301\u0316", "please ", "not be xly "))
     said = Message(role="assistant", content=words * 20_000)
     failed = Message(role="tool", content="exceed" * 20_000, error=True)
-    call = _calls(1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000}))
+    call = _calls(
+        1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000})
+    )
     gold = (Action(name="set_x", arguments={}),)
     return Poison(
         _spoken(name, said, call, failed, task=Task(id="t", gold_actions=gold), session="s",
@@ -382,7 +386,8 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
 def _kinds() -> Iterator[tuple[str, Make]]:
     for make in (
         _session_too_long, _session_of_wide_letters, _event_id_too_long, _call_too_long,
-        _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul, _foreign_origin,
+        _calls_of_no_session, _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul,
+        _foreign_origin,
         _number_too_large, _odd_number, _odd_time, _text_too_long, _head_too_large,
         _too_many_calls, _wrong_stream, _odd_sampling, _decision_with_nul, _decision_too_long,
         _many_different_calls, _writes_and_gold, _slow_words,
