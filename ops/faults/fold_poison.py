@@ -65,6 +65,8 @@ class Poison:
     source: str | None = None
     """Another origin than the log's, of one record alone; so is the next."""
     sequence: int = 0
+    headers: bool = True
+    """Whether its headers can be read: a dead letter of one that cannot names no type."""
 
 
 Make = Callable[[random.Random, str], Poison]
@@ -121,15 +123,15 @@ def _difference(one: Engine, other: Engine) -> str | None:
     return None if difference is None else difference.between(*DATABASES)
 
 
-def poisoned(count: int, seed: int) -> tuple[Topic, dict[str, int], int]:
+def poisoned(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
     """A log, how many dead letters of each type it must make, and how many good rollouts."""
-    chance, topic, letters = random.Random(seed), Topic(), Counter[str]()
+    chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):
         poison = KINDS[names[(seed + number) % len(names)]](chance, f"{seed}-{number}")
         topic.take(poison.entry, poison.source, poison.sequence)
         if poison.letter:
-            letters[_type(poison.entry)] += 1
+            letters[_type(poison.entry) if poison.headers else None] += 1
         topic.take(_entry(_rollout(f"good-{number}", session=f"s{number}"), f"good {number}"))
     return topic, dict(letters), count
 
@@ -302,7 +304,8 @@ def _odd_time(chance: random.Random, name: str) -> Poison:
             (b"\xff", True),
         )
     )
-    return Poison(_with_header(_entry(_rollout(name, session="s"), name), "ce_time", text), letter)
+    entry = _with_header(_entry(_rollout(name, session="s"), name), "ce_time", text)
+    return Poison(entry, letter, headers=not letter)
 
 
 def _text_too_long(chance: random.Random, name: str) -> Poison:
@@ -351,15 +354,15 @@ def _decision_too_long(chance: random.Random, name: str) -> Poison:
 
 
 def _many_different_calls(chance: random.Random, name: str) -> Poison:
-    message = _calls(5_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
+    message = _calls(2_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
     return Poison(_spoken(name, message, session="s"), False)
 
 
 def _writes_and_gold(chance: random.Random, name: str) -> Poison:
-    gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(1_000))
+    gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(400))
     made = [
         message
-        for n in range(1_000)
+        for n in range(400)
         for message in (
             _calls(1, lambda _, n=n: ToolCall(name="set_x", arguments={"id": f"-{n}"})),  # type: ignore[misc]
             Message(role="tool", content="ok", error=bool(n % 2)),
