@@ -72,8 +72,7 @@ class Batch(Staging):
         self._kept.clear()
 
     def discard(self) -> None:
-        """Forget everything that was kept and not flushed: what was flushed of it was taken back.
-        """
+        """Forget everything that was kept, because what was flushed of it was taken back."""
         self.drop()
         self._kept.clear()
 

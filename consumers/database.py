@@ -46,7 +46,7 @@ _TRANSIENT_STATES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, transaction state, rollback, resources, locks, operator, system."""
 
 _LASTING_STATES: Final = frozenset({"21", "22", "23", "54"})
-"""SQLSTATE classes of what the same rows will meet again: a row twice in one statement, a value that
+"""SQLSTATE classes of what the same rows meet again: a row twice in one statement, a value that
 cannot be, a constraint, a limit of the program (an index row that is too large)."""
 
 

@@ -99,9 +99,9 @@ class Matching:
 
 
 def value_key(value: Any) -> bytes:
-    """Equal for two JSON values exactly where they have the same canonical JSON, but that a number is
-    its value however it is written; found in time linear in the value's size, so that many values
-    are grouped without holding each against each."""
+    """Equal for two JSON values exactly where they have the same canonical JSON, but that a number
+    is its value however it is written; found in time linear in the value's size, so that many
+    values are grouped without holding each against each."""
     text = exact_json(_keyed(value))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

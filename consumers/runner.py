@@ -274,9 +274,7 @@ class Runner:
                 break
         return prepared
 
-    def _written(
-        self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int
-    ) -> "_Done":
+    def _written(self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int) -> "_Done":
         """Fold in one transaction; one event after the other where together they cannot be."""
         try:
             with database.writing(self.engine) as connection:

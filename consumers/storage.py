@@ -6,7 +6,8 @@ before the transaction, and a key is compared as it will be stored.
 
     text       without NUL, which PostgreSQL has not: U+FFFD stands in its place
     keys       the texts of one index row together within PostgreSQL's 2,704 bytes
-    numbers    integers of 64 bits; floats that are numbers, and no negative zero, which SQLite has not
+    nothing    only where a column may be empty
+    numbers    integers of 64 bits; floats that are numbers, and no negative zero: SQLite has none
 
 Guarantee: pure, and the same for the same row, so a replay refuses what the fold refused. Not
 covered: what a database refuses for reasons of its own; the runner finds the event and passes it
@@ -64,6 +65,8 @@ def storable(model: type[Projected], row: Mapping[str, Any]) -> tuple[Row, int]:
             if not isfinite(value):
                 raise BadRecord(f"{_place(model, name)} is {value}, which is no number")
             value += 0.0  # -0.0 becomes 0.0
+        elif value is None and name in _required(model):
+            raise BadRecord(f"{_place(model, name)} is not said, and no row is without it")
         stored[name] = value
     if characters > _SHORT:
         _check_keys(model, stored)
@@ -116,6 +119,12 @@ def _indexed(model: type[Projected]) -> tuple[tuple[str, ...], ...]:
             if names and not any(set(names) < set(others) for others in found)
         )
     )
+
+
+@cache
+def _required(model: type[Projected]) -> frozenset[str]:
+    """The columns of which no row may lack the value."""
+    return frozenset(column.name for column in model.table().columns if not column.nullable)
 
 
 def _place(model: type[Projected], name: str) -> str:

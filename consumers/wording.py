@@ -81,8 +81,8 @@ _OVERFLOW: Final = re.compile(
 _EXCEED: Final = re.compile("exceed", re.IGNORECASE)
 _REST_OF_WORD: Final = re.compile(r"\w*")
 _TOKENS: Final = re.compile(r" .{0,40}\btokens\b", re.IGNORECASE)
-"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it reads a word that says "exceed" over
-and over once from each of them, which takes the square of its length."""
+"""`exceed\\w* .{0,40}\\btokens\\b` in three parts: as one pattern it reads a word that says
+"exceed" over and over once from each of them, which takes the square of its length."""
 
 
 def refuses(text: str) -> bool:

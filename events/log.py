@@ -116,9 +116,7 @@ class EventLog(Protocol):
 
 def is_origin(source: str, sequence: int) -> bool:
     """Whether a log of ours can have recorded something so: a short name, a number of 63 bits."""
-    return (
-        0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
-    )
+    return 0 < len(source) <= SOURCE_CHARACTERS and "\x00" not in source and 0 <= sequence < 2**63
 
 
 def now_ms() -> int:

@@ -9,7 +9,7 @@ is `success`; without it, a reward within 1e-6 of 1; without both nobody judged.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -86,7 +86,7 @@ class WireRollout(Wire):
     base: str | None = None
     model: str | None = None
     policy: str | None = None
-    session: str | None = None
+    session: Annotated[str, Field(max_length=256)] | None = None
     trial: int | None = None
     seed: int | None = None
     time: str | float | None = None

@@ -28,6 +28,10 @@ MAX_DEPTH: Final = 100
 """Deepest nesting of arguments and content parts: pydantic reads back at most 200 levels of JSON,
 and the message around them takes a few."""
 
+TEXT_CHARACTERS: Final = 4_000_000
+"""Of one text that stands beside the conversation, such as the instruction of a task: no table
+holds a longer one."""
+
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -136,7 +140,13 @@ class Source:
         time: datetime | None,
         warnings: tuple[str, ...],
     ) -> ImportedRollout:
-        """The finished event; raises Unusable where it could not be read back."""
+        """The finished event; raises Unusable where it could not be read back, or not folded."""
+        longest = max(map(len, _texts(data)), default=0)
+        if longest > TEXT_CHARACTERS:
+            raise Unusable(
+                f"a text beside the conversation has {longest:,} characters; a record holds at "
+                f"most {TEXT_CHARACTERS:,}"
+            )
         for message in data.content.messages if data.content else ():
             _check_storable(message)
         for action in (data.task.gold_actions or ()) if data.task else ():
@@ -156,6 +166,15 @@ class Identity:
     id: str
     alias: str
     base: str
+
+
+def _texts(data: RolloutEnded) -> Iterator[str]:
+    """The texts that foreign records give freely and that become columns of a table."""
+    task = data.task
+    of_task = (task.environment, task.capability, task.instruction) if task else ()
+    for text in (data.termination, data.grader, data.simulator, *of_task):
+        if text is not None:
+            yield text
 
 
 def readable(value: Any) -> Any:

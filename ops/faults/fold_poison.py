@@ -65,6 +65,8 @@ class Poison:
     source: str | None = None
     """Another origin than the log's, of one record alone; so is the next."""
     sequence: int = 0
+    headers: bool = True
+    """Whether its headers can be read: a dead letter of one that cannot names no type."""
 
 
 Make = Callable[[random.Random, str], Poison]
@@ -121,15 +123,15 @@ def _difference(one: Engine, other: Engine) -> str | None:
     return None if difference is None else difference.between(*DATABASES)
 
 
-def poisoned(count: int, seed: int) -> tuple[Topic, dict[str, int], int]:
+def poisoned(count: int, seed: int) -> tuple[Topic, dict[str | None, int], int]:
     """A log, how many dead letters of each type it must make, and how many good rollouts."""
-    chance, topic, letters = random.Random(seed), Topic(), Counter[str]()
+    chance, topic, letters = random.Random(seed), Topic(), Counter[str | None]()
     names = sorted(KINDS)
     for number in range(count):
         poison = KINDS[names[(seed + number) % len(names)]](chance, f"{seed}-{number}")
         topic.take(poison.entry, poison.source, poison.sequence)
         if poison.letter:
-            letters[_type(poison.entry)] += 1
+            letters[_type(poison.entry) if poison.headers else None] += 1
         topic.take(_entry(_rollout(f"good-{number}", session=f"s{number}"), f"good {number}"))
     return topic, dict(letters), count
 
@@ -181,9 +183,7 @@ def _rollout(name: str, **fields: Any) -> RolloutEnded:
     return RolloutEnded.model_validate({**known, **fields})
 
 
-def _entry(
-    data: EventData, name: str, owner: Key | None = None, event: str | None = None
-) -> Entry:
+def _entry(data: EventData, name: str, owner: Key | None = None, event: str | None = None) -> Entry:
     envelope = Envelope(
         id=event or derived_id("poison", name), type=data.TYPE, version=data.VERSION,
         subject=data.key()[:40], time=_AT,
@@ -230,7 +230,11 @@ def _event_id_too_long(chance: random.Random, name: str) -> Poison:
 
 
 def _call_too_long(chance: random.Random, name: str) -> Poison:
-    return Poison(_entry(_rollout(name, calls=("c", _long(chance))), name), True)
+    return Poison(_entry(_rollout(name, session="s", calls=("c", _long(chance))), name), True)
+
+
+def _calls_of_no_session(chance: random.Random, name: str) -> Poison:
+    return Poison(_entry(_rollout(name, calls=("c",)), name), True)
 
 
 def _sealed_labels(chance: random.Random, name: str) -> Poison:
@@ -300,7 +304,8 @@ def _odd_time(chance: random.Random, name: str) -> Poison:
             (b"\xff", True),
         )
     )
-    return Poison(_with_header(_entry(_rollout(name, session="s"), name), "ce_time", text), letter)
+    entry = _with_header(_entry(_rollout(name, session="s"), name), "ce_time", text)
+    return Poison(entry, letter, headers=not letter)
 
 
 def _text_too_long(chance: random.Random, name: str) -> Poison:
@@ -349,15 +354,15 @@ def _decision_too_long(chance: random.Random, name: str) -> Poison:
 
 
 def _many_different_calls(chance: random.Random, name: str) -> Poison:
-    message = _calls(5_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
+    message = _calls(2_000, lambda n: ToolCall(name="get", arguments={"n": n * (2**61 - 1)}))
     return Poison(_spoken(name, message, session="s"), False)
 
 
 def _writes_and_gold(chance: random.Random, name: str) -> Poison:
-    gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(1_000))
+    gold = tuple(Action(name="set_x", arguments={"id": str(n)}) for n in range(400))
     made = [
         message
-        for n in range(1_000)
+        for n in range(400)
         for message in (
             _calls(1, lambda _, n=n: ToolCall(name="set_x", arguments={"id": f"-{n}"})),  # type: ignore[misc]
             Message(role="tool", content="ok", error=bool(n % 2)),
@@ -370,7 +375,9 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
     words = chance.choice(("exceed", "a.", "i can not ", "e\u0301\u0316", "please ", "not be xly "))
     said = Message(role="assistant", content=words * 20_000)
     failed = Message(role="tool", content="exceed" * 20_000, error=True)
-    call = _calls(1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000}))
+    call = _calls(
+        1, lambda _: ToolCall(name="x" * 50_000, arguments={"a": "\u0301\u0316" * 20_000})
+    )
     gold = (Action(name="set_x", arguments={}),)
     return Poison(
         _spoken(name, said, call, failed, task=Task(id="t", gold_actions=gold), session="s",
@@ -382,7 +389,8 @@ def _slow_words(chance: random.Random, name: str) -> Poison:
 def _kinds() -> Iterator[tuple[str, Make]]:
     for make in (
         _session_too_long, _session_of_wide_letters, _event_id_too_long, _call_too_long,
-        _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul, _foreign_origin,
+        _calls_of_no_session, _sealed_labels, _one_id_with_and_without_nul, _event_id_with_nul,
+        _foreign_origin,
         _number_too_large, _odd_number, _odd_time, _text_too_long, _head_too_large,
         _too_many_calls, _wrong_stream, _odd_sampling, _decision_with_nul, _decision_too_long,
         _many_different_calls, _writes_and_gold, _slow_words,

@@ -73,7 +73,8 @@ LABELS = Labels(
     [
         (lambda: ended("long", session=NOISE), "rollouts.session"),
         (lambda: ended("wide", session="\U0002a6d6" * 700), "rollouts.session"),
-        (lambda: ended("named", calls=("c", NOISE)), "calls.call"),
+        (lambda: ended("named", session="s", calls=("c", NOISE)), "calls.call"),
+        (lambda: ended("loose", calls=("c",)), "calls.session is not said"),
         (lambda: named(entry(FeedbackReceived(session="s"), "f"), NOISE), "feedback.feedback"),
         (lambda: sealed(LABELS.model_copy(update={"pivot": NOISE})), "pivot"),
         (lambda: sealed(LABELS.model_copy(update={"trace_key": NOISE})), "trace_key"),
@@ -82,8 +83,8 @@ LABELS = Labels(
         (lambda: named(entry(OperatorActed(actor="a", action="pause", reason=""), "o"), NOISE),
          "operator_actions.event"),
     ],
-    ids=["session", "wide letters", "a rollout's call", "event id", "sealed pivot",
-         "sealed trace", "text", "calls", "decision"],
+    ids=["session", "wide letters", "a rollout's call", "calls of no session", "event id",
+         "sealed pivot", "sealed trace", "text", "calls", "decision"],
 )  # fmt: skip
 def test_what_no_table_holds_is_one_dead_letter(
     engine: Engine, hostile: Callable[[], Entry], place: str
@@ -97,9 +98,9 @@ def test_what_no_table_holds_is_one_dead_letter(
 
 def test_what_just_fits_is_folded(engine: Engine) -> None:
     widest = "\U0002a6d6" * (KEY_BYTES // 4)
-    data = {"alias": "\U0002a6d6" * 128, "base": "\U0002a6d6" * 128, "policy": "\U0002a6d6" * 128}
-    longest = Task(id="\U0002a6d6" * 256)
-    log = log_of([ended("session", session=widest), ended("names", task=longest, **data)])
+    name, longest = "\U0002a6d6" * 128, Task(id="\U0002a6d6" * 256)
+    names = ended("names", task=longest, alias=name, base=name, policy=name)
+    log = log_of([ended("session", session=widest), names])
     close_round(log, engine)
     assert letters(engine) == []
     assert rollouts(engine) == ["names", "session"]
@@ -250,7 +251,7 @@ def test_labels_are_made_while_no_transaction_is_open(
         held.append(engine.pool.checkedout())  # type: ignore[attr-defined]
         usual(*arguments)
 
-    monkeypatch.setitem(folds.FACTS, "RolloutEnded", watched)  # type: ignore[arg-type]
+    monkeypatch.setitem(folds.FACTS, "RolloutEnded", watched)
     fold(log_of([ended(f"r{n}", session="s") for n in range(3)]), engine)
     assert held == [0, 0, 0]
     assert rollouts(engine) == ["r0", "r1", "r2"]
@@ -271,7 +272,7 @@ def test_a_repetition_is_not_labelled_again(
         labelled.append(data.rollout)
         usual(folding, data, batch)
 
-    monkeypatch.setitem(folds.FACTS, "RolloutEnded", counted)  # type: ignore[arg-type]
+    monkeypatch.setitem(folds.FACTS, "RolloutEnded", counted)
     runner = fold(broker, engine)
     assert labelled == [f"r{n}" for n in range(5)]
     assert runner.counters.duplicates == 3

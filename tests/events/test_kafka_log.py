@@ -16,6 +16,7 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import (
     AheadOfLog,
     LogCorrupt,
@@ -346,6 +347,27 @@ def test_a_record_of_another_program_is_handed_over_once_as_a_source_of_its_own(
         ("foreign:2", 0),
     ]
     assert [record.value for record in foreign] == [b"", b""]
+
+
+def test_an_origin_that_no_log_of_ours_has_is_a_source_of_its_own(
+    broker: Broker, kafka_log: KafkaLog, kafka_topics: dict[str, str]
+) -> None:
+    """Too long a name, or a sequence that is no number of 63 bits, once stopped the partition."""
+    origins = [
+        (b"far", str(2**63).encode()), (b"far", b"9" * 5_000), (b"x" * 3_000, b"0"),
+        (b"a\x00b", b"0"), (b"far", b"-1"), (b"near", str(2**63 - 1).encode()),
+    ]  # fmt: skip
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    for source, sequence in origins:
+        headers = [(HEADER_SOURCE, source), (HEADER_SEQUENCE, sequence)]
+        topic = kafka_topics["rollouts"]
+        producer.send(topic, value=b"v", key=b"k", partition=0, headers=headers).get(30)
+    producer.close()
+    *foreign, last = kafka_log.read("rollouts", 0, 0)
+    assert [(record.source, record.sequence) for record in foreign] == [
+        (f"foreign:{offset}", 0) for offset in range(len(origins) - 1)
+    ]
+    assert (last.source, last.sequence) == ("near", 2**63 - 1)
 
 
 def test_one_consumer_serves_all_partitions_and_keeps_what_comes_for_others(

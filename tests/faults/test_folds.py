@@ -36,6 +36,6 @@ def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:
 def test_hostile_records_cost_one_event_each_and_the_same_on_both_databases(
     tmp_path: Path,
 ) -> None:
-    result = fold_poison.run(2 * len(fold_poison.KINDS), tmp_path, seed=7)
+    result = fold_poison.run(len(fold_poison.KINDS), tmp_path, seed=7)
     assert result["passed"], json.dumps(result, indent=1)
-    assert result["dead_letters"] > 10
+    assert result["dead_letters"] >= 8

@@ -207,3 +207,22 @@ def test_the_documentation_names_every_field_and_its_example_is_read(tmp_path: P
     path = tmp_path / "a.jsonl"
     path.write_text(section.split("```json\n")[1].split("```")[0])
     assert only(path).data.success is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"session": "s" * 257}, "at most 256 characters"),
+        ({"termination": "x" * 4_000_001}, "4,000,001 characters"),
+        ({"task_id": 1, "task": {"instruction": "x" * 4_000_001}}, "4,000,001 characters"),
+    ],
+    ids=["session", "termination", "instruction"],
+)
+def test_what_no_table_holds_is_rejected_and_not_appended(
+    tmp_path: Path, changes: Json, reason: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", openai_record(), openai_record(**changes))
+    rollouts, (rejected,) = read(path)
+    assert rejected.position == "line 2"
+    assert reason in rejected.reason
+    assert len(rollouts) == 1
