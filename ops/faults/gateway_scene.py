@@ -88,8 +88,15 @@ class Program:
 
     def resident_bytes(self) -> int:
         """Its memory now."""
+        return self._memory("VmRSS")
+
+    def peak_bytes(self) -> int:
+        """The most memory that it ever had."""
+        return self._memory("VmHWM")
+
+    def _memory(self, row: str) -> int:
         status = Path(f"/proc/{self._running.pid}/status").read_text()
-        (found,) = [row for row in status.splitlines() if row.startswith("VmRSS")]
+        (found,) = [line for line in status.splitlines() if line.startswith(row)]
         return int(found.split()[1]) * 1024
 
 

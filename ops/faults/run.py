@@ -31,6 +31,7 @@ PLAN: Final = {
     "corrupt_batch": (10, 5),
     "database_down": (300, 300),
     "demo_kill": (4, 1),
+    "engine_liar": (1_000, 100),
     "fold_kill": (100, 20),
     "fold_poison": (2_000, 200),
     "fold_twins": (60, 60),

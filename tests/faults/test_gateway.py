@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops.faults import (
+    engine_liar,
     gateway_broker_down,
     gateway_clients,
     gateway_full_disk,
@@ -62,3 +63,9 @@ def test_an_engine_that_dies_is_said_recorded_and_replaced(tmp_path: Path) -> No
 def test_agents_notice_nothing_while_the_broker_is_away(tmp_path: Path) -> None:
     found = gateway_broker_down.run(15, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
+
+
+def test_an_engine_that_lies_or_never_ends_teaches_nothing_untrue(tmp_path: Path) -> None:
+    found = engine_liar.run(len(engine_liar.LIES), tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+    assert found["honest"] > 0

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from producers.gateway import sse
@@ -275,6 +275,7 @@ def test_a_prompt_of_several_that_is_missing_moves_no_other_into_its_place() -> 
     assert list(capture.captured().arrays["prompt_token_ids.1"]) == [1]
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

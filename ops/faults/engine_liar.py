@@ -1,0 +1,319 @@
+"""Engines that say what no engine says, and engines that never stop.
+
+    python -m ops.faults.engine_liar --count 100
+
+A gateway over an engine that answers each call with the next lie: an index that was not asked for,
+a log-probability of 1e300, arrays of two lengths, bodies and heads without end, gzip. Between them
+it tells the truth. Passes when a client got what the engine said, or an error of the gateway where
+that has no end; when every call ended in the log, and only those of the truth may be trained on;
+when no stored number is infinite; and when the gateway's memory stays within BOUND_BYTES above its
+start.
+"""
+
+import asyncio
+import json
+import math
+import random
+from array import array
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from consumers.database import sqlite_url
+from events.blobs import BlobStore
+from events.bodies import Bodies
+from events.keys import KeyStore
+from events.rollouts import CallEnded
+from events.sqlite import SqliteLog
+from events.streams import ROLLOUTS
+from ops.faults.command import command
+from ops.faults.gateway_engine import Engine, Json
+from ops.faults.gateway_scene import Gateway
+
+BOUND_BYTES: Final = 512 << 20
+"""Of the gateway's memory above its start: a call holds 128 MiB of a stream, and reads 64 MiB of a
+body before it gives it up."""
+
+_MIB: Final = 1 << 20
+_ENDLESS_MIB: Final = 400
+"""What has no end is given up by the engine after so much: then the gateway did not."""
+
+_HUGE: Final = 10**400
+_TRUTH: Final = "the truth"
+
+
+def _choice(**changes: Any) -> Json:
+    message = {"role": "assistant", "content": "ab"}
+    scores = {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]}
+    honest = {"index": 0, "message": message, "token_ids": [5, 6], "logprobs": scores,
+              "finish_reason": "stop"}  # fmt: skip
+    return honest | changes
+
+
+def _scored(*logprobs: Any) -> Json:
+    return {"content": [{"token": "a", "logprob": one} for one in logprobs]}
+
+
+def _calling(**call: Any) -> Json:
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+_DEEP: Final = '{"a":' * 900 + "1" + "}" * 900
+
+LIES: Final[Mapping[str, list[Any]]] = {
+    _TRUTH: [_choice()],
+    "index -1": [_choice(index=-1)],
+    "index 7": [_choice(index=7)],
+    "index 10**400": [_choice(index=_HUGE)],
+    "index true": [_choice(index=True)],
+    "index text": [_choice(index="0")],
+    "index list": [_choice(index=[])],
+    "index missing": [_choice(index=None)],
+    "index twice": [_choice(), _choice(token_ids=[7, 8])],
+    "choice text": [_choice(), "x"],
+    "logprob 1e300": [_choice(logprobs=_scored(1e300, -0.5))],
+    "logprob -1e300": [_choice(logprobs=_scored(-1e300, -0.5))],
+    "logprob 0.7": [_choice(logprobs=_scored(0.7, -0.5))],
+    "logprob 10**400": [_choice(logprobs=_scored(_HUGE, -0.5))],
+    "logprob infinite": [_choice(logprobs=_scored(float("-inf"), -0.5))],
+    "logprob nan": [_choice(logprobs=_scored(float("nan"), -0.5))],
+    "logprob true": [_choice(logprobs=_scored(True, -0.5))],
+    "logprob text": [_choice(logprobs=_scored("-0.5", -0.5))],
+    "logprobs short": [_choice(logprobs=_scored(-0.5))],
+    "logprobs long": [_choice(logprobs=_scored(-0.5, -0.5, -0.5))],
+    "logprobs list": [_choice(logprobs=[-0.5, -0.5])],
+    "id -1": [_choice(token_ids=[5, -1])],
+    "id 2**31": [_choice(token_ids=[5, 2**31])],
+    "id 10**400": [_choice(token_ids=[5, _HUGE])],
+    "id fraction": [_choice(token_ids=[5, 6.0])],
+    "id true": [_choice(token_ids=[5, True])],
+    "ids text": [_choice(token_ids="56")],
+    "call index -1": [_choice(message=_calling(index=-1, function={"name": "a"}))],
+    "call text": [_choice(message={"role": "assistant", "tool_calls": ["x"]})],
+    "call name list": [_choice(message=_calling(index=0, function={"name": []}))],
+    "arguments deep": [
+        _choice(message=_calling(index="x", function={"name": "a", "arguments": _DEEP}))
+    ],
+    "content list": [_choice(message={"role": "assistant", "content": [1]})],
+    "message text": [_choice(message="ab")],
+    "finish number": [_choice(finish_reason=1)],
+    "no choices": [],
+}
+"""Name -> the choices of an answer, as of a stream."""
+
+ENDLESS: Final = ("body", "head", "line", "events", "trailer", "gzip")
+"""What goes on without end."""
+
+
+class Liar(Engine):
+    """A scripted engine that answers a call with the lie that its request names."""
+
+    async def _answer(
+        self, path: str, body: Json, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        if path != "/v1/chat/completions":
+            return await super()._answer(path, body, reader, writer)
+        lie, streamed = body["script"]["lie"], bool(body.get("stream"))
+        with suppress(ConnectionError):
+            if lie in ENDLESS:
+                async for piece in _endless(lie):
+                    writer.write(piece)
+                    await writer.drain()
+            else:
+                writer.write(answer(lie, streamed))
+                await writer.drain()
+        return False
+
+
+def document(lie: str, streamed: bool) -> Json:
+    """What the engine says."""
+    choices = [_streamed(one) if streamed else one for one in LIES[lie]]
+    return {"id": "liar", "choices": choices, "prompt_token_ids": [1, 2, 3]}
+
+
+def _streamed(choice: Any) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    return {("delta" if name == "message" else name): value for name, value in choice.items()}
+
+
+def restored(said: Json) -> Json:
+    """The same as a client gets it who asked for no tokens."""
+    choices = [
+        {name: None if name == "logprobs" else value
+         for name, value in one.items() if name != "token_ids"}
+        if isinstance(one, dict) else one
+        for one in said["choices"]
+    ]  # fmt: skip
+    return {"id": said["id"], "choices": choices}
+
+
+def answer(lie: str, streamed: bool) -> bytes:
+    """The bytes of it."""
+    said = json.dumps(document(lie, streamed)).encode()
+    if streamed:
+        said = b"data: " + said + b"\n\ndata: [DONE]\n\n"
+    kind = "text/event-stream" if streamed else "application/json"
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(said)}\r\n"
+    return head.encode() + b"connection: close\r\n\r\n" + said
+
+
+async def _endless(lie: str) -> AsyncIterator[bytes]:
+    head = "HTTP/1.1 200 OK\r\n"
+    kind = "text/event-stream" if lie in ("line", "events") else "application/json"
+    rest = f"content-type: {kind}\r\ntransfer-encoding: chunked\r\n"
+    if lie == "head":
+        yield head.encode()
+        for _ in range(_ENDLESS_MIB):
+            yield b"a: b\r\n" * (_MIB // 6)
+        return
+    yield f"{head}{rest}{'content-encoding: gzip' if lie == 'gzip' else 'a: b'}\r\n\r\n".encode()
+    if lie == "trailer":
+        yield b"2\r\n{}\r\n0\r\n"
+        for _ in range(_ENDLESS_MIB):
+            yield b"a: b\r\n" * (_MIB // 6)
+        return
+    piece = b"x" * _MIB
+    if lie == "events":
+        chunk = {"index": 0, "delta": {"content": "word "}, "token_ids": [70_000] * 20,
+                 "logprobs": _scored(*[-0.123456] * 20), "finish_reason": None}  # fmt: skip
+        event = b"data: " + json.dumps({"choices": [chunk]}).encode() + b"\n\n"
+        piece = event * (_MIB // len(event))
+    for _ in range(_ENDLESS_MIB):
+        yield b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Tell `count` lies, each of them once before one comes again; then what has no end, once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chance = random.Random(seed)
+    wrong: list[str] = []
+    honest: set[str] = set()
+    with ExitStack() as stack:
+        engine = stack.enter_context(Liar())
+        settings = {"KINTSUGI_GATEWAY__TIMEOUT_SECONDS": "60"}
+        gateway = Gateway(folder, [engine.url], settings)
+        stack.callback(gateway.kill)
+        gateway.start()
+        began = gateway.resident_bytes()
+        client = stack.enter_context(httpx2.Client(timeout=120))
+        ask = Asker(client, gateway.url)
+        for lie in _drawn(count, chance):
+            for streamed in (False, True):
+                call, why = ask.lied_to(lie, streamed)
+                wrong += [f"{lie}, streamed {streamed}: {why}"] if why else []
+                if lie == _TRUTH:
+                    honest.add(call)
+        for lie in ENDLESS:
+            why = ask.kept_waiting(lie)
+            wrong += [f"{lie}: {why}"] if why else []
+            call, why = ask.lied_to(_TRUTH, False)
+            honest.add(call)
+            wrong += [f"after {lie}: {why}"] if why else []
+        grown = gateway.peak_bytes() - began
+        status = gateway.stop()
+    ended, trained, found = _logged(gateway.home)
+    wrong += found
+    passed = (
+        not wrong and status == 0 and trained == honest and ended == ask.asked
+        and grown < BOUND_BYTES
+    )  # fmt: skip
+    return {
+        "fault": "engine that lies", "lies": count, "endless": len(ENDLESS), "calls": ended,
+        "trainable": len(trained), "honest": len(honest), "wrong": wrong[:20],
+        "grown_mib": grown // _MIB, "seeds": [seed], "passed": passed,
+    }  # fmt: skip
+
+
+def _drawn(count: int, chance: random.Random) -> list[str]:
+    drawn: list[str] = []
+    while len(drawn) < count:
+        drawn += chance.sample(sorted(LIES), len(LIES))
+    return drawn[:count]
+
+
+class Asker:
+    """A client that looks closely at what it is told."""
+
+    def __init__(self, client: httpx2.Client, url: str) -> None:
+        self._client = client
+        self._url = f"{url}/chat/completions"
+        self.asked = 0
+
+    def _body(self, lie: str, streamed: bool) -> Json:
+        self.asked += 1
+        messages = [{"role": "user", "content": f"{self.asked}"}]
+        return {"messages": messages, "stream": streamed, "script": {"lie": lie}}
+
+    def lied_to(self, lie: str, streamed: bool) -> tuple[str, str]:
+        """The call, and what is wrong with its answer."""
+        reply = self._client.post(self._url, json=self._body(lie, streamed))
+        call = reply.headers.get("x-kintsugi-call", "")
+        if reply.status_code != 200 or reply.headers.get("x-kintsugi-recorded") != "yes":
+            return call, f"{reply.status_code} {reply.text[:200]}"
+        text = reply.text
+        if streamed:
+            events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+            if events[-1] != "[DONE]" or len(events) > 2:
+                return call, f"events {events[1:]!r}"[:200]
+            text = events[0] if len(events) == 2 else ""
+        # Equal as JSON text, since no number that is none equals itself.
+        expected = json.dumps(restored(document(lie, streamed)))
+        got = json.dumps(json.loads(text)) if text else ""
+        return call, "" if got == expected else f"the client got {got[:200]}"
+
+    def kept_waiting(self, lie: str) -> str:
+        """What is wrong with how an answer without end is ended."""
+        streamed = lie in ("line", "events")
+        with self._client.stream("POST", self._url, json=self._body(lie, streamed)) as reply:
+            read = bytearray()
+            size = 0
+            for piece in reply.iter_raw():
+                size += len(piece)
+                read = (read + piece)[-2000:]
+        # Every stream ends in the middle: the client is told, and never that it is whole.
+        if reply.status_code == 200 and (not streamed or b"[DONE]" in read):
+            return f"200 and {bytes(read[-200:])!r} after {size:,} bytes"
+        if reply.status_code == 200 and b'"error"' not in read:
+            return f"no error after {size:,} bytes"
+        return "" if reply.status_code in (200, 502, 503) else f"status {reply.status_code}"
+
+
+def _logged(home: Path) -> tuple[int, set[str], list[str]]:
+    """Calls that ended, which of them may be trained on, and what is wrong with their numbers."""
+    log = SqliteLog(home / "log.db", read_only=True)
+    keys = KeyStore(sqlite_url(home / "keys.db"))
+    bodies = Bodies(BlobStore(home / "blobs"), keys.find)
+    ended, trained, wrong = 0, set(), []
+    try:
+        for partition in range(ROLLOUTS.partitions):
+            at, end = log.start(ROLLOUTS.name)[partition], log.end(ROLLOUTS.name)[partition]
+            while at < end:
+                for record in log.read(ROLLOUTS.name, partition, at):
+                    at = record.offset + 1
+                    whole = bodies.whole(record)
+                    event, arrays = whole.event, whole.arrays
+                    if not isinstance(event.data, CallEnded):
+                        continue
+                    ended += 1
+                    if event.data.trainable:
+                        trained.add(event.data.call)
+                    elif arrays:
+                        wrong.append(f"{event.data.call} is untrainable and has arrays")
+                    if not all(map(_is_finite, arrays.values())):
+                        wrong.append(f"{event.data.call} holds what is no number")
+    finally:
+        log.close()
+        keys.close()
+    return ended, trained, wrong
+
+
+def _is_finite(values: "array[Any]") -> bool:
+    return all(map(math.isfinite, values))
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
