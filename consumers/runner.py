@@ -6,7 +6,9 @@ instant, leave the same tables as one. Of each source only the next sequence is 
 repeated changes nothing, what comes too early is left for the shipper to bring again.
 
 Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
-wiped halts it with LogTruncated or AheadOfLog. Malformed bytes and broken invariants become dead
+wiped halts it with LogTruncated or AheadOfLog, one restored from before with LogDiverged: before
+the fold reads on from a place that it did not just come from, the log has to hold the record that
+was folded last. An event under the source and sequence of another is a dead letter. Malformed bytes and broken invariants become dead
 letters, and the partition goes on. A database that is down is waited for, never a dead letter.
 
 Not covered: effects. A fold changes tables, nothing else.
@@ -27,16 +29,22 @@ from consumers.batch import Batch, upsert
 from consumers.folding import Folding
 from consumers.folds import READS_CONTENT, fold_event
 from consumers.position import (
+    Standing,
     Unread,
     advance,
+    check_log,
     covered,
+    learn,
+    learnt,
     next_offset,
     reached_sources,
+    standing,
     store_reached,
 )
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
 from events.codec import decode_value
 from events.envelope import from_headers
+from events.clock import elapsed
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, EventLog, Record
@@ -49,6 +57,10 @@ BATCH_EVENTS: Final = 500
 REASON_CHARACTERS: Final = 500
 
 IDLE_SECONDS: Final = 0.5
+
+SURE_SECONDS: Final = 30.0
+"""So long after a reading nobody can have put another log in its place unnoticed: a process that
+slept or was paused for longer looks whether it is the same."""
 
 APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """What the seconds of a transaction are sorted by."""
@@ -70,6 +82,10 @@ class Fenced(KintsugiError):
 
 class FoldVersionChanged(KintsugiError):
     """The tables were folded by another version of the folds."""
+
+
+class AnotherEvent(BadRecord):
+    """An event under the source and the sequence of one that was folded before."""
 
 
 class PositionMissing(KintsugiError):
@@ -122,15 +138,19 @@ class Runner:
         self._patience_seconds = patience_seconds
         self._on_progress = on_progress
         self._stopped = threading.Event()
-        self._offsets: dict[tuple[str, int], int] = {}
+        self._standings: dict[tuple[str, int], Standing] = {}
+        self._sure: dict[tuple[str, int], float] = {}
+        """When a partition was last read from where it had been folded, in seconds of `elapsed`."""
 
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's end as it is now (or up to the offsets of `until`).
 
-        Raises AheadOfLog when the log is shorter than the position, PositionMissing when a round
-        waits for rollouts that the log does not hold.
+        Raises AheadOfLog when the log is shorter than the position, LogDiverged when it is another
+        one, PositionMissing when a round waits for rollouts that the log does not hold.
         """
         self._check_version()
+        self._sure.clear()
+        self._see_same_log()
         goal = dict(until) if until is not None else self.ends()
         for stream, partition in ORDER:
             if until is None and self._offset(stream, partition) > goal[stream, partition]:
@@ -145,10 +165,12 @@ class Runner:
         while not stop.is_set():
             self.counters.looked = time.time()
             try:
+                self._see_same_log()
                 folded = sum(self.step(stream, partition) for stream, partition in ORDER)
                 if not folded:
                     self.log.wait(self._cursor(), IDLE_SECONDS)
             except LogUnavailable:
+                self._sure.clear()  # it may be another one when it is back
                 self._pause(IDLE_SECONDS)
 
     def ends(self) -> dict[tuple[str, int], int]:
@@ -184,27 +206,62 @@ class Runner:
                     )
                 return  # a broker's end counts records that it does not hand out
 
+    def _see_same_log(self) -> None:
+        """That it is the log that was folded, in every partition: before any is folded on."""
+        for at in ORDER:
+            self._see_same(*at)
+
+    def _see_same(self, stream: str, partition: int) -> None:
+        """Raises LogDiverged, and as EventLog.read."""
+        at = (stream, partition)
+        if at in self._sure and elapsed() - self._sure[at] < SURE_SECONDS:
+            return
+        stands = self._standing(*at)
+        check_log(self.log, *at, stands)
+        found = learnt(self.log, *at, stands)
+        if found is not None:
+            self._learn(at, found)
+        self._sure[at] = elapsed()
+
+    def _learn(self, at: tuple[str, int], found: Standing) -> None:
+        def write() -> None:
+            with database.writing(self.engine) as connection:
+                learn(connection, *at, found)
+
+        database.retrying(write, self.engine, self._patience_seconds, self._pause)
+        self._standings[at] = found
+
     def _cursor(self) -> dict[tuple[str, int], int]:
         return {at: self._offset(*at) for at in ORDER}
 
     def _offset(self, stream: str, partition: int) -> int:
+        return self._standing(stream, partition).next_offset
+
+    def _standing(self, stream: str, partition: int) -> Standing:
         at = (stream, partition)
-        if at not in self._offsets:
-            self._offsets[at] = database.retrying(
-                lambda: self._stored_offset(stream, partition),
+        if at not in self._standings:
+            self._standings[at] = database.retrying(
+                lambda: self._stored(stream, partition),
                 self.engine,
                 self._patience_seconds,
                 self._pause,
             )
-        return self._offsets[at]
+        return self._standings[at]
 
-    def _stored_offset(self, stream: str, partition: int) -> int:
+    def _stored(self, stream: str, partition: int) -> Standing:
         with database.reading(self.engine) as connection:
-            return next_offset(connection, stream, partition)
+            return standing(connection, stream, partition)
+
+    def _forget(self, stream: str, partition: int) -> None:
+        """Where a partition stands, the database knows, and this object does not."""
+        self._standings.pop((stream, partition), None)
+        self._sure.pop((stream, partition), None)
 
     def _step(self, stream: str, partition: int, limit: int) -> int:
-        offset = self._offset(stream, partition)
-        records = self.log.read(stream, partition, offset, limit)
+        self._see_same(stream, partition)
+        stands = self._standing(stream, partition)
+        records = self.log.read(stream, partition, stands.next_offset, limit)
+        self._sure[stream, partition] = elapsed()
         if not records:
             return 0
         if stream == LEARNING.name:
@@ -214,16 +271,16 @@ class Runner:
         began = time.monotonic()
         try:
             with database.writing(self.engine) as connection:
-                reached = self._fold(connection, records, offset)
+                reached = self._fold(connection, records, stands)
         except Fenced:
             self.counters.fenced += 1
-            self._offsets.pop((stream, partition), None)
+            self._forget(stream, partition)
             return len(records)
         except SQLAlchemyError:
             # Committed or not: the database knows, this object does not.
-            self._offsets.pop((stream, partition), None)
+            self._forget(stream, partition)
             raise
-        self._offsets[stream, partition] = reached.next_offset
+        self._standings[stream, partition] = reached.standing
         self._committed(records[: reached.passed], time.monotonic() - began)
         if self._on_progress is not None:
             self._on_progress(reached.passed)
@@ -266,8 +323,10 @@ class Runner:
             if not any(moved):
                 return False
 
-    def _fold(self, connection: Connection, records: Sequence[Record], offset: int) -> "_Reached":
-        stream, partition = records[0].stream, records[0].partition
+    def _fold(
+        self, connection: Connection, records: Sequence[Record], stands: Standing
+    ) -> "_Reached":
+        stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
@@ -283,7 +342,9 @@ class Runner:
                 halted = error
                 break
             passed += 1
-        following = records[passed - 1].offset + 1 if passed else offset
+        for record in unread.others:
+            self._refuse_other(batch, record)
+        following = stands.after(records[passed - 1]) if passed else stands
         if not advance(connection, stream, partition, offset, following):
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch.flush()
@@ -318,6 +379,16 @@ class Runner:
             batch.stage(DeadLetter, _dead_letter(record, type_name, error))
             batch.keep()
 
+    def _refuse_other(self, batch: Batch, record: Record) -> None:
+        """A spool that was restored from before numbers once more from there."""
+        error = AnotherEvent(
+            f"source {record.source} has recorded another event under sequence {record.sequence} "
+            "before: its spool was restored from before; see kintsugi spool renew"
+        )
+        _add(self.counters.dead_letters, type(error).__name__)
+        batch.stage(DeadLetter, _dead_letter(record, None, error))
+        batch.keep()
+
     def _count(self, unread: Unread, passed: int) -> None:
         self.counters.duplicates += unread.duplicates
         self.counters.gaps += unread.gaps
@@ -338,7 +409,7 @@ def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    next_offset: int
+    standing: Standing
     passed: int
     halted: SchemaAhead | None
 

@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0009"
+REVISION: Final = "0011"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -680,6 +680,10 @@ class Offset(Projected, table=True):
     stream: str = _key()
     partition: int = _number_key()
     next_offset: int = _integer()
+    last_offset: int | None = _integer()
+    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
+    version has folded since; null where it folded all."""
+    last_sha256: str | None = _string()
 
 
 class Source(Projected, table=True):
@@ -694,6 +698,10 @@ class Source(Projected, table=True):
     sequence: int = _integer()
     beyond: int | None = _integer()
     """The highest sequence that came too early; None where nothing is missing."""
+    last_sequence: int | None = _integer()
+    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
+    version has folded since; null where it folded all."""
+    last_sha256: str | None = _string()
 
 
 class Projection(Projected, table=True):
