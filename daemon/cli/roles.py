@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -30,8 +31,6 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _WORK_SECONDS = 2.0
-_STOP_SECONDS = 0.2
-"""Between two looks whether to stop."""
 
 log = logging.getLogger(__name__)
 
@@ -164,22 +163,17 @@ def _lead(
 
 
 def _tick(leader: "Leader", rounds: "Leading", seconds: float, stop: threading.Event) -> None:
-    """Look again and again: APScheduler wakes, and nothing else."""
-    from apscheduler.schedulers.background import BackgroundScheduler
-
-    wake = threading.Event()
-    # What was missed while a look took longer is one look.
-    scheduler = BackgroundScheduler(job_defaults={"coalesce": True}, timezone="UTC")
-    scheduler.add_job(wake.set, "interval", seconds=seconds, misfire_grace_time=None)
-    scheduler.start()
-    try:
-        wake.set()
-        while not stop.is_set():
-            if wake.wait(_STOP_SECONDS):
-                wake.clear()
-                _look(leader, rounds)
-    finally:
-        scheduler.shutdown()
+    """Look again and again, by a clock that nobody sets: one that is set back would have the leader
+    wait until it has gone on to where it was. What was missed while a look took longer is one look.
+    """
+    due = time.monotonic()
+    while not stop.is_set():
+        now = time.monotonic()
+        if now < due:
+            stop.wait(min(due - now, seconds))
+            continue
+        _look(leader, rounds)
+        due = max(due + seconds, time.monotonic())
 
 
 def _look(leader: "Leader", rounds: "Leading") -> None:
