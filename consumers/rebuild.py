@@ -9,8 +9,8 @@
 The same fold version must give equal tables: if it does not, nothing is swapped and the first
 difference is named. A new fold version reports what changed, and swaps when that was confirmed.
 Equal tables need no swap, unless the log is not the one that they were folded from (LogDiverged,
-AheadOfLog): what was confirmed then is that the fold goes on with this one. The fresh tables stand in a file of their own (SQLite) or in a schema of
-their own (PostgreSQL).
+AheadOfLog): what is confirmed then is that the fold goes on with this one. The fresh tables stand
+in a file of their own (SQLite) or in a schema of their own (PostgreSQL).
 """
 
 import fcntl

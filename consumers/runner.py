@@ -8,8 +8,9 @@ repeated changes nothing, what comes too early is left for the shipper to bring 
 Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
 wiped halts it with LogTruncated or AheadOfLog, one restored from before with LogDiverged: before
 the fold reads on from a place that it did not just come from, the log has to hold the record that
-was folded last. An event under the source and sequence of another is a dead letter. Malformed bytes and broken invariants become dead
-letters, and the partition goes on. A database that is down is waited for, never a dead letter.
+was folded last. An event under the source and sequence of another is a dead letter. Malformed bytes
+and broken invariants become dead letters, and the partition goes on. A database that is down is
+waited for, never a dead letter.
 
 Not covered: effects. A fold changes tables, nothing else.
 """
@@ -42,9 +43,9 @@ from consumers.position import (
     store_reached,
 )
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
+from events.clock import elapsed
 from events.codec import decode_value
 from events.envelope import from_headers
-from events.clock import elapsed
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, EventLog, Record

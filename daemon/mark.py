@@ -88,4 +88,3 @@ def _listening(port: int) -> list[str]:
                 if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
                     found.append(inode)
     return found
-

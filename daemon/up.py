@@ -13,9 +13,10 @@ others wait. A process that ends is started again, after a pause that doubles ea
 forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
 and says so. So it does where somebody else listens on the port of the gateway or the engine: what
 answers there is believed only where it shows this start's mark (mark.py), and a process that an
-earlier start of this home left behind is waited for. One home is run by one of these at a time. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the
-engine, each within its own grace; a `kill -9` of this process stops them as well (attached.py).
-Training jobs go on in any case, and the next `work` adopts them.
+earlier start of this home left behind is waited for. One home is run by one of these at a time. On
+SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
+within its own grace; a `kill -9` of this process stops them as well (attached.py). Training jobs go
+on in any case, and the next `work` adopts them.
 """
 
 import fcntl

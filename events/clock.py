@@ -2,18 +2,16 @@
 
     elapsed()    seconds that have passed, of which only differences mean anything
 
-No step of the wall clock moves it, and it counts on while the machine sleeps, where the system has
-such a clock. It is the same in every process of a machine until that is started again. What
+No step of the wall clock moves it, and on Linux it counts on while the machine sleeps. It is the same in every process of a machine until that is started again. What
 happened when, for people and in events, is told by the wall clock.
 """
 
+import sys
 import time
-from collections.abc import Callable
-from typing import Final
 
-_BOOT: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
-elapsed: Final[Callable[[], float]] = (
-    time.monotonic if _BOOT is None else lambda: time.clock_gettime(_BOOT)
-)
-"""Seconds since some moment of the past."""
+def elapsed() -> float:
+    """Seconds since some moment of the past."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -70,28 +70,38 @@ def consume(cli: Cli) -> None:
 
 
 def ship(cli: Cli) -> None:
-    """Copy this home's own log to Kafka until stopped."""
+    """Copy this home's own log to Kafka until stopped; exit 4 where it was restored from before."""
     from daemon.settings import ConfigurationError
 
     if not cli.settings.kafka_bootstrap_servers:
         raise ConfigurationError(
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
+    from consumers.database import DatabaseUnavailable
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
-    from daemon.spooled import telling
+    from daemon.spooled import SpoolRestored, check_spool, telling
     from producers.gateway.gauges import Spooled
     from producers.shipper import Shipper
+
+    troubles: list[SpoolRestored] = []
+
+    def restored(error: SpoolRestored) -> None:
+        troubles.append(error)
+        stop.set()
 
     with (
         until_stopped(cli) as stop,
         cli.app() as app,
         exposed(app.settings, "ship") as registry,
-        telling(app),
+        telling(app, restored),
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
             return
+        # The database may be away; then it is asked as soon as it is back.
+        with suppress(DatabaseUnavailable):
+            check_spool(app, app.spool)
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
@@ -99,6 +109,8 @@ def ship(cli: Cli) -> None:
         notifying.ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
+    if troubles:
+        raise troubles[0]
 
 
 def schedule(

@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
 
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
-    from daemon.preparing import prepare
     from daemon.mark import mint
+    from daemon.preparing import prepare
     from daemon.up import Supervisor, alone, gateway_of, programs
 
     roles = programs(cli.settings, cli.home)

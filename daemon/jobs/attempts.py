@@ -68,9 +68,7 @@ class Seen(Frozen):
         """After another look."""
         passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
         silent = self.silent + passed if size == self.size else 0.0
-        return Seen(
-            looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size
-        )
+        return Seen(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
 
 
 class _Beat(Frozen):

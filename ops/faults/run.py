@@ -42,6 +42,7 @@ PLAN: Final = {
     "gateway_retry": (300, 30),
     "gateway_upstream_kill": (100, 10),
     "kill_appender": (100, 20),
+    "log_restored": (200, 20),
     "log_trimmed": (20, 10),
     "loop_kill": (20, 2),
     "power_cut": (1_000, 100),
