@@ -171,20 +171,18 @@ def _lead(
         registry.register(of_log)
         rounds = Leading(registry, leadership)
         notifying.ready()
-        _tick(leader, rounds, settings.scheduler.tick_seconds, stop)
+        repeat(lambda: _look(leader, rounds), settings.scheduler.tick_seconds, stop)
 
 
-def _tick(leader: "Leader", rounds: "Leading", seconds: float, stop: threading.Event) -> None:
-    """Look again and again, by a clock that nobody sets: one that is set back would have the leader
-    wait until it has gone on to where it was. What was missed while a look took longer is one look.
-    """
+def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
+    """Look at once and then every so often, until stopped. By a clock that nobody sets: one that is
+    set back would have the next look wait until it has come to where it was. What was missed while
+    a look took longer is one look."""
     due = time.monotonic()
     while not stop.is_set():
-        now = time.monotonic()
-        if now < due:
-            stop.wait(min(due - now, seconds))
-            continue
-        _look(leader, rounds)
+        if stop.wait(max(0.0, due - time.monotonic())):
+            return
+        look()
         due = max(due + seconds, time.monotonic())
 
 

@@ -1,5 +1,7 @@
 """The leader over a real home: it begins once, goes on from every step, and two count once."""
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -12,6 +14,7 @@ from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
 from consumers.standing import CYCLE_CANCEL
 from daemon.app import App
+from daemon.cli.roles import repeat
 from daemon.leader import Leader, NotNow, Proposal
 from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
@@ -211,3 +214,18 @@ def test_a_cycle_that_a_former_leader_begins_is_tried_once_and_not_again(app: Ap
     assert cycles(app) == []
     events = [decode(record) for record in app.spool.read("learning", 0, 0)]
     assert [event.data.TYPE for event in events].count(CycleStarted.TYPE) == 1
+
+
+def test_rounds_go_on_where_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, looks = threading.Event(), list[float]()
+
+    def look() -> None:
+        looks.append(time.monotonic())
+        # An hour back, and a look that takes longer than a round.
+        monkeypatch.setattr("time.time", lambda: 1.7e9 - 3600 * len(looks))
+        time.sleep(0.05)
+        if len(looks) == 5:
+            stop.set()
+
+    repeat(look, 0.02, stop)
+    assert len(looks) == 5
