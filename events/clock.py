@@ -2,9 +2,9 @@
 
     elapsed()    seconds that have passed, of which only differences mean anything
 
-No step of the wall clock moves it, and on Linux it counts on while the machine sleeps. It is the same
-in every process of a machine until that is started again. What happened when, for people and in
-events, is told by the wall clock.
+No step of the wall clock moves it, and on Linux it counts on while the machine sleeps. It is the
+same in every process of a machine until that is started again. What happened when, for people and
+in events, is told by the wall clock.
 """
 
 import sys
