@@ -48,8 +48,6 @@ _LONGEST_PAUSE: Final = 30.0
 _STEADY_SECONDS: Final = 60.0
 _READY_SECONDS: Final = 120.0
 _WRONG_USAGE: Final = 2
-_LEFT_SECONDS: Final = 60.0
-"""So long a process that an earlier start left behind may take to stop."""
 _LATE_SECONDS: Final = 5.0
 """Beyond its own grace; then a role is killed."""
 
@@ -164,6 +162,7 @@ class Supervisor:
             for program in self._programs:
                 if stop.is_set():
                     return
+                self._await_leaving(program, stop)
                 running = _Running(program, self._started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
@@ -175,17 +174,27 @@ class Supervisor:
         finally:
             self._stop()
 
+    def _await_leaving(self, program: Program, stop: threading.Event) -> None:
+        """What an earlier start left behind has its grace to stop. Raises PortTaken."""
+        until = time.monotonic() + program.grace + _LATE_SECONDS
+        while program.ready is not None and not stop.is_set():
+            found = whose(program.ready, self._mark)
+            if found == "another" or (found == "home" and time.monotonic() >= until):
+                raise _taken(program)
+            if found != "home":
+                return
+            stop.wait(_LOOK_SECONDS)
+
     def _await_ready(self, running: _Running, stop: threading.Event) -> None:
         url = running.program.ready
-        began = time.monotonic()
+        until = time.monotonic() + _READY_SECONDS
         while url is not None and not stop.is_set():
             found = whose(url, self._mark)
             if found == "ready":
                 return
-            waited = time.monotonic() - began
-            if found == "another" or (found == "home" and waited >= _LEFT_SECONDS):
+            if found in ("another", "home"):
                 raise _taken(running.program)
-            if waited >= _READY_SECONDS:
+            if time.monotonic() >= until:
                 raise NotReady(
                     f"{running.program.name} was not ready within {_READY_SECONDS:g} s at {url}; "
                     "see what it said above"

@@ -77,7 +77,6 @@ def ship(cli: Cli) -> None:
         raise ConfigurationError(
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
-    from consumers.database import DatabaseUnavailable
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
     from daemon.spooled import SpoolRestored, check_spool, telling
@@ -100,7 +99,7 @@ def ship(cli: Cli) -> None:
         if kafka is None:
             return
         # The database may be away; then it is asked as soon as it is back.
-        with suppress(DatabaseUnavailable):
+        with suppress(DatabaseError):
             check_spool(app, app.spool)
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)

@@ -157,7 +157,7 @@ def supervised(tmp_path: Path, server: ThreadingHTTPServer, **given: str) -> Non
     timer = threading.Timer(3.0, stop.set)
     timer.start()
     try:
-        Supervisor([Program("engine", arguments, url)], **given).run(stop)
+        Supervisor([Program("engine", arguments, url, grace=0.0)], **given).run(stop)
     finally:
         timer.cancel()
 
@@ -178,8 +178,8 @@ def test_who_answers_on_the_port_of_a_role_and_is_of_another_home_is_not_believe
 def test_nor_is_what_an_earlier_start_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is waited for, since it may be stopping; here it does not."""
-    monkeypatch.setattr("daemon.up._LEFT_SECONDS", 0.5)
+    """It has its grace, since it may be stopping; here it does not."""
+    monkeypatch.setattr("daemon.up._LATE_SECONDS", 0.5)
     left, mine, other = mint(tmp_path), mint(tmp_path), mint(tmp_path / "other")
     with answering({HEADER: left}) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}/health"

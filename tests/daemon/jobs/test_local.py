@@ -95,7 +95,7 @@ def test_what_a_job_did_while_the_machine_slept_or_nobody_looked_is_not_counted(
         now[0] += 10
         other = LocalRunner(tmp_path / "jobs", command=COMMAND, clock=lambda: now[0])
         later = other.state("j")
-        assert isinstance(later, Running)
+    assert isinstance(later, Running)
     assert later.silent == state.silent + 50
     assert later.seconds == state.seconds + 50
     here.cancel("j", "over")
