@@ -35,9 +35,9 @@ pytestmark = pytest.mark.processes
 PATIENCE = 30.0
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait for something that happens soon."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
@@ -226,7 +226,7 @@ def test_the_roles_of_a_start_show_its_mark(tmp_path: Path) -> None:
     thread = threading.Thread(target=supervisor.run, args=(stop,))
     thread.start()
     try:
-        until(lambda: whose(url, mark) == "ready")
+        until(lambda: whose(url, mark) == "ready", 4 * PATIENCE)
         assert whose(url, mint(tmp_path)) == "home"
         with pytest.raises(PortTaken, match=r"gateway.port"):
             Supervisor([Program("gateway", arguments, url)], mint(tmp_path / "b")).run(stop)
