@@ -77,6 +77,7 @@ def ship(cli: Cli) -> None:
         raise ConfigurationError(
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
+    from consumers.database import DatabaseError
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
     from daemon.spooled import SpoolRestored, check_spool, telling
