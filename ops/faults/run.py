@@ -28,6 +28,7 @@ PLAN: Final = {
     "broker_flap": (20, 10),
     "broker_kill": (20, 10),
     "broker_wiped": (10, 5),
+    "clock_steps": (100, 20),
     "corrupt_batch": (10, 5),
     "database_down": (300, 300),
     "demo_kill": (4, 1),
