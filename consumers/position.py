@@ -3,10 +3,16 @@
 The offset of a partition belongs to the log that is read (the broker's, or the embedded log's). The
 last sequence of each source belongs to the log that recorded first, and is the same wherever the
 event was copied to: it makes the position that events carry (events/position.py).
+
+With each stands which record was folded last. `check_log` asks a log whether it still holds that
+one: a log restored from before, grown again beyond the offset, looks like the one that was folded,
+and what was appended in between would be in no table. What retention has trimmed since cannot be
+asked for; then the offset alone tells. Tables of an earlier version learn the record from the log
+that they meet first.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy import Connection, select, update
@@ -15,7 +21,8 @@ from sqlalchemy.sql import ColumnElement
 
 from consumers.batch import upsert
 from consumers.tables import Offset, Source
-from events.log import Record
+from events.errors import LogDiverged, LogTruncated
+from events.log import EventLog, Record, record_sha256
 from events.position import Position, entries
 from events.streams import STREAMS
 
@@ -31,6 +38,22 @@ class Reached:
     """The last sequence folded."""
     beyond: int | None = None
     """The highest sequence that came too early; None where nothing is missing."""
+    sha256: str | None = None
+    """Of the record folded last; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a partition was folded."""
+
+    next_offset: int = 0
+    last_offset: int | None = None
+    """Of the last record, and what that was; None where it is not known."""
+    last_sha256: str | None = None
+
+    def after(self, record: Record) -> "Standing":
+        """Once this one was folded too."""
+        return Standing(record.offset + 1, record.offset, record_sha256(record))
 
 
 class Unread:
@@ -38,42 +61,138 @@ class Unread:
 
     def __init__(self, reached: Mapping[str, Reached]) -> None:
         self._reached = dict(reached)
+        self._last: dict[str, Record] = {}
+        """The record accepted last of a source: digests are worked out of few of them."""
+        self._before: tuple[Reached, Record | None] = Reached(), None
+        """Of the source of the record accepted last, without it."""
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0
+        self.others: list[Record] = []
+        """Those under the sequence of the one accepted last that are another event."""
 
     @property
     def reached(self) -> dict[str, Reached]:
         """Where every source stands now."""
-        return self._reached
+        return {**self._reached, **self.changed}
 
     @property
     def changed(self) -> dict[str, Reached]:
         """Where the sources stand now that moved, or came too early."""
-        return {source: self._reached[source] for source in self._touched}
+        return {
+            source: replace(self._reached[source], sha256=self._sha256(source))
+            for source in self._touched
+        }
 
     def accepts(self, record: Record) -> bool:
         """Whether to fold it; what was folded before, or comes too early, is counted and passed."""
         reached = self._reached.get(record.source, Reached())
         if record.sequence <= reached.sequence:
             self.duplicates += 1
+            if record.sequence == reached.sequence and self._is_another(record):
+                self.others.append(record)
             return False
         if record.sequence == reached.sequence + 1:
             caught_up = reached.beyond is None or record.sequence >= reached.beyond
-            self._move(record.source, record.sequence, None if caught_up else reached.beyond)
+            self._move(record, replace(reached, beyond=None) if caught_up else reached)
             return True
         self.gaps += 1
         beyond = max(record.sequence, reached.beyond or 0)
-        self._move(record.source, reached.sequence, beyond)
+        self._reached[record.source] = replace(reached, beyond=beyond)
+        self._touched.add(record.source)
         return False
 
     def refuse(self, record: Record) -> None:
-        """Take back an acceptance: the record could not be folded and will come again."""
-        self._move(record.source, record.sequence - 1, self._reached[record.source].beyond)
+        """Take back the last acceptance: the record could not be folded and will come again."""
+        self._reached[record.source], last = self._before
+        if last is None:
+            del self._last[record.source]
+        else:
+            self._last[record.source] = last
 
-    def _move(self, source: str, sequence: int, beyond: int | None) -> None:
-        self._reached[source] = Reached(sequence, beyond)
-        self._touched.add(source)
+    def _move(self, record: Record, reached: Reached) -> None:
+        source = record.source
+        self._before = self._reached.get(source, Reached()), self._last.get(source)
+        self._reached[record.source] = replace(reached, sequence=record.sequence)
+        self._last[record.source] = record
+        self._touched.add(record.source)
+
+    def _is_another(self, record: Record) -> bool:
+        known = self._sha256(record.source)
+        return known is not None and record_sha256(record) != known
+
+    def _sha256(self, source: str) -> str | None:
+        last = self._last.get(source)
+        return self._reached[source].sha256 if last is None else record_sha256(last)
+
+
+def standing(connection: Connection, stream: str, partition: int) -> Standing:
+    """How far a partition was folded."""
+    return standings(connection).get((stream, partition), Standing())
+
+
+def standings(connection: Connection) -> dict[tuple[str, int], Standing]:
+    """How far every partition was folded of which anything was."""
+    return {
+        (row.stream, row.partition): Standing(row.next_offset, row.last_offset, row.last_sha256)
+        for row in connection.execute(select(OFFSETS))
+    }
+
+
+def check_log(log: EventLog, stream: str, partition: int, stands: Standing) -> None:
+    """See that a log still holds the record that was folded last. Reads one record.
+
+    Raises LogDiverged where another one stands there, AheadOfLog where the log ends before it, and
+    as EventLog.read.
+    """
+    last, known = stands.last_offset, stands.last_sha256
+    if last is None or known is None:
+        return
+    records = _read_last(log, stream, partition, last)
+    if records is None or (records and _is(records[0], last, known)):
+        return
+    if not records:
+        log.read(stream, partition, stands.next_offset, limit=1)  # AheadOfLog
+    raise LogDiverged(
+        f"{stream}/{partition} holds another event at offset {last} than the one that was folded "
+        "there; this is another log, or it was restored from before and has grown since: connect "
+        "to the right one, or accept this one with kintsugi rebuild --yes"
+    )
+
+
+def _read_last(log: EventLog, stream: str, partition: int, last: int) -> list[Record] | None:
+    """The record at an offset, or what follows it; None where it was trimmed."""
+    try:
+        return log.read(stream, partition, last, limit=1)
+    except LogTruncated:
+        return None  # reading on tells whether anything that was not folded went with it
+
+
+def _is(record: Record, offset: int, sha256: str) -> bool:
+    return record.offset == offset and record_sha256(record) == sha256
+
+
+def learnt(log: EventLog, stream: str, partition: int, stands: Standing) -> Standing | None:
+    """What an earlier version did not write down of the last record, read from the log; None where
+    it is known, or nobody can tell. Raises as EventLog.read."""
+    if stands.next_offset == 0 or stands.last_sha256 is not None:
+        return None
+    last = stands.next_offset - 1
+    records = _read_last(log, stream, partition, last)
+    return stands.after(records[0]) if records and records[0].offset == last else None
+
+
+def learn(connection: Connection, stream: str, partition: int, stands: Standing) -> None:
+    """Write down what `learnt` found, unless the partition was moved meanwhile."""
+    connection.execute(
+        update(OFFSETS)
+        .where(
+            *_at(stream, partition),
+            OFFSETS.c.next_offset == stands.next_offset,
+            OFFSETS.c.last_sha256.is_(None),
+        )
+        .values(last_offset=stands.last_offset, last_sha256=stands.last_sha256)
+    )
 
 
 def next_offset(connection: Connection, stream: str, partition: int, lock: bool = False) -> int:
@@ -87,13 +206,18 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
     return 0 if stored is None else int(stored)
 
 
-def advance(connection: Connection, stream: str, partition: int, old: int, new: int) -> bool:
-    """Move the offset from `old` to `new`; False when somebody else has moved it."""
+def advance(connection: Connection, stream: str, partition: int, old: int, new: Standing) -> bool:
+    """Move the offset from `old` to where `new` says; False when somebody else has moved it."""
+    values = {
+        "next_offset": new.next_offset,
+        "last_offset": new.last_offset,
+        "last_sha256": new.last_sha256,
+    }
     # RETURNING rather than the driver's row count, which not every statement reports.
     moved = connection.execute(
         update(OFFSETS)
         .where(*_at(stream, partition), OFFSETS.c.next_offset == old)
-        .values(next_offset=new)
+        .values(**values)
         .returning(OFFSETS.c.next_offset)
     ).first()
     if moved is None and old == 0:
@@ -101,7 +225,7 @@ def advance(connection: Connection, stream: str, partition: int, old: int, new: 
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         moved = connection.execute(
             dialect.insert(OFFSETS)
-            .values(stream=stream, partition=partition, next_offset=new)
+            .values(stream=stream, partition=partition, **values)
             .on_conflict_do_nothing()
             .returning(OFFSETS.c.next_offset)
         ).first()
@@ -117,7 +241,14 @@ def reached_sources(connection: Connection, stream: str, partition: int) -> dict
     rows = connection.execute(
         select(SOURCES).where(SOURCES.c.stream == stream, SOURCES.c.partition == partition)
     )
-    return {row.source: Reached(row.sequence, row.beyond) for row in rows}
+    return {
+        row.source: Reached(
+            row.sequence,
+            row.beyond,
+            row.last_sha256 if row.last_sequence == row.sequence else None,
+        )
+        for row in rows
+    }
 
 
 def store_reached(
@@ -131,6 +262,8 @@ def store_reached(
             "source": source,
             "sequence": reached.sequence,
             "beyond": reached.beyond,
+            "last_sequence": None if reached.sha256 is None else reached.sequence,
+            "last_sha256": reached.sha256,
         }
         for source, reached in sorted(changed.items())
     ]
@@ -182,6 +315,4 @@ def covered(connection: Connection, wanted: Position, stream: str) -> bool:
 
 def offsets(connection: Connection) -> dict[tuple[str, int], int]:
     """The next offset of every partition that was folded."""
-    return {
-        (row.stream, row.partition): row.next_offset for row in connection.execute(select(OFFSETS))
-    }
+    return {at: stands.next_offset for at, stands in standings(connection).items()}

@@ -8,8 +8,9 @@
 
 The same fold version must give equal tables: if it does not, nothing is swapped and the first
 difference is named. A new fold version reports what changed, and swaps when that was confirmed.
-Equal tables need no swap. The fresh tables stand in a file of their own (SQLite) or in a schema of
-their own (PostgreSQL).
+Equal tables need no swap, unless the log is not the one that they were folded from (LogDiverged,
+AheadOfLog): what is confirmed then is that the fold goes on with this one. The fresh tables stand
+in a file of their own (SQLite) or in a schema of their own (PostgreSQL).
 """
 
 import fcntl
@@ -26,7 +27,7 @@ from consumers import database
 from consumers.batch import upsert
 from consumers.database import sqlite_url
 from consumers.digest import Difference, changed_rows, digest, first_difference
-from consumers.position import OFFSETS, offsets
+from consumers.position import OFFSETS, offsets, standings
 from consumers.runner import Runner
 from consumers.tables import (
     BOOKKEEPING,
@@ -38,7 +39,8 @@ from consumers.tables import (
     Projection,
 )
 from events.errors import KintsugiError
-from events.log import EventLog
+from events.log import Cursor, EventLog
+from events.streams import STREAMS
 
 SCHEMA: Final = "kintsugi_rebuild"
 """PostgreSQL schema of the fresh tables while they are filled."""
@@ -77,17 +79,29 @@ def rebuild(
     """Fold again, compare and swap; with `confirmed` a difference is swapped in as well. What lies
     before a `snapshot` is not folded again but taken from it."""
     started = time.monotonic()
+    ends = {(name, p): end for name in STREAMS for p, end in enumerate(log.end(name))}
     with _fresh_tables(engine) as fresh:
         if snapshot is not None:
             _begin_at(snapshot, engine, fresh)
         runner = Runner(log, fresh, on_progress=on_progress)
         with database.reading(engine) as connection:
             target = offsets(connection)
-        runner.catch_up(until=target)
+        runner.catch_up(until=_within(target, ends))
         with _locked(engine) as live:
-            runner.catch_up(until=offsets(live))
+            reached = offsets(live)
+            runner.catch_up(until=_within(reached, ends) if _beyond(target, ends) else reached)
             with database.reading(fresh) as rebuilt:
                 return _finish(live, rebuilt, runner, started, confirmed)
+
+
+def _beyond(goal: Cursor, ends: Cursor) -> bool:
+    """Whether a log ends before what was folded of another one."""
+    return any(offset > ends[at] for at, offset in goal.items())
+
+
+def _within(goal: Cursor, ends: Cursor) -> Cursor:
+    """As far as a log reaches."""
+    return {at: min(offset, ends[at]) for at, offset in goal.items()}
 
 
 def _finish(
@@ -96,7 +110,8 @@ def _finish(
     difference = first_difference(live, rebuilt)
     same_version = _fold_version(live) in (None, FOLD_VERSION)
     changed = changed_rows(live, rebuilt) if difference else {}
-    swap = confirmed and (difference is not None or not same_version)
+    elsewhere = _stands_elsewhere(live, rebuilt)
+    swap = confirmed and (difference is not None or not same_version or elsewhere)
     if swap:
         for model in (*PROJECTED, *BOOKKEEPING):
             _replace(live, rebuilt, model)
@@ -108,6 +123,15 @@ def _finish(
         swapped=swap,
         difference=difference,
         changed=changed,
+    )
+
+
+def _stands_elsewhere(live: Connection, rebuilt: Connection) -> bool:
+    """Whether the live tables were folded from another log, as far as they know."""
+    there = standings(rebuilt)
+    return any(
+        stands.last_sha256 is not None and stands != there.get(at)
+        for at, stands in standings(live).items()
     )
 
 

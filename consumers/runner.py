@@ -12,9 +12,11 @@ instant, leave the same tables as one. Of each source only the next sequence is 
 repeated changes nothing, what comes too early is left for the shipper to bring again.
 
 Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
-wiped halts it with LogTruncated or AheadOfLog. Malformed bytes, broken invariants and what no table
-can hold become dead letters, and the partition goes on. A database that is down, full, locked or
-in a deadlock is waited for, never a dead letter.
+wiped halts it with LogTruncated or AheadOfLog, one restored from before with LogDiverged: before
+the fold reads on from a place that it did not just come from, the log has to hold the record that
+was folded last. An event under the source and sequence of another is a dead letter; so are malformed
+bytes, broken invariants and what no table can hold, and the partition goes on. A database that is
+down, full, locked or in a deadlock is waited for, never a dead letter.
 
 Not covered: effects. A fold changes tables, nothing else.
 """
@@ -35,16 +37,22 @@ from consumers.batch import Batch, upsert
 from consumers.folds import fold_decision
 from consumers.position import (
     Reached,
+    Standing,
     Unread,
     advance,
+    check_log,
     covered,
+    learn,
+    learnt,
     next_offset,
     reached_sources,
+    standing,
     store_reached,
 )
 from consumers.prepared import Prepared, dead_letter, halts, passed_over, prepare
 from consumers.storage import as_stored
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
+from events.clock import elapsed
 from events.codec import decode_value
 from events.envelope import from_headers
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead
@@ -60,6 +68,10 @@ BATCH_CHARACTERS: Final = 16 << 20
 """Of the texts that one transaction writes, up to the event that goes beyond it."""
 
 IDLE_SECONDS: Final = 0.5
+
+SURE_SECONDS: Final = 30.0
+"""So long after a reading nobody can have put another log in its place unnoticed: a process that
+slept or was paused for longer looks whether it is the same."""
 
 APPLY_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """What the seconds of a transaction are sorted by."""
@@ -86,6 +98,10 @@ class Fenced(KintsugiError):
 
 class FoldVersionChanged(KintsugiError):
     """The tables were folded by another version of the folds."""
+
+
+class AnotherEvent(BadRecord):
+    """An event under the source and the sequence of one that was folded before."""
 
 
 class PositionMissing(KintsugiError):
@@ -138,16 +154,20 @@ class Runner:
         self._patience_seconds = patience_seconds
         self._on_progress = on_progress
         self._stopped = threading.Event()
-        self._offsets: dict[tuple[str, int], int] = {}
+        self._standings: dict[tuple[str, int], Standing] = {}
         self._sources: dict[tuple[str, int], dict[str, Reached]] = {}
+        self._sure: dict[tuple[str, int], float] = {}
+        """When a partition was last read from where it had been folded, in seconds of `elapsed`."""
 
     def catch_up(self, until: Cursor | None = None) -> None:
         """Fold up to the log's end as it is now (or up to the offsets of `until`).
 
-        Raises AheadOfLog when the log is shorter than the position, PositionMissing when a round
-        waits for rollouts that the log does not hold.
+        Raises AheadOfLog when the log is shorter than the position, LogDiverged when it is another
+        one, PositionMissing when a round waits for rollouts that the log does not hold.
         """
         self._check_version()
+        self._sure.clear()
+        self._see_same_log()
         goal = dict(until) if until is not None else self.ends()
         for stream, partition in ORDER:
             if until is None and self._offset(stream, partition) > goal[stream, partition]:
@@ -162,10 +182,12 @@ class Runner:
         while not stop.is_set():
             self.counters.looked = time.time()
             try:
+                self._see_same_log()
                 folded = sum(self.step(stream, partition) for stream, partition in ORDER)
                 if not folded:
                     self.log.wait(self._cursor(), IDLE_SECONDS)
             except LogUnavailable:
+                self._sure.clear()  # it may be another one when it is back
                 self._pause(IDLE_SECONDS)
 
     def ends(self) -> dict[tuple[str, int], int]:
@@ -201,28 +223,58 @@ class Runner:
                     )
                 return  # a broker's end counts records that it does not hand out
 
+    def _see_same_log(self) -> None:
+        """That it is the log that was folded, in every partition: before any is folded on."""
+        for at in ORDER:
+            self._see_same(*at)
+
+    def _see_same(self, stream: str, partition: int) -> None:
+        """Raises LogDiverged, and as EventLog.read."""
+        at = (stream, partition)
+        if at in self._sure and elapsed() - self._sure[at] < SURE_SECONDS:
+            return
+        stands = self._standing(*at)
+        check_log(self.log, *at, stands)
+        found = learnt(self.log, *at, stands)
+        if found is not None:
+            self._learn(at, found)
+        self._sure[at] = elapsed()
+
+    def _learn(self, at: tuple[str, int], found: Standing) -> None:
+        def write() -> None:
+            with database.writing(self.engine) as connection:
+                learn(connection, *at, found)
+
+        database.retrying(write, self.engine, self._patience_seconds, self._pause)
+        self._standings[at] = found
+
     def _cursor(self) -> dict[tuple[str, int], int]:
         return {at: self._offset(*at) for at in ORDER}
 
     def _offset(self, stream: str, partition: int) -> int:
+        return self._standing(stream, partition).next_offset
+
+    def _standing(self, stream: str, partition: int) -> Standing:
         at = (stream, partition)
-        if at not in self._offsets:
-            self._offsets[at] = database.retrying(
-                lambda: self._stored_offset(stream, partition),
+        if at not in self._standings:
+            self._standings[at] = database.retrying(
+                lambda: self._stored(stream, partition),
                 self.engine,
                 self._patience_seconds,
                 self._pause,
             )
-        return self._offsets[at]
+        return self._standings[at]
 
-    def _stored_offset(self, stream: str, partition: int) -> int:
+    def _stored(self, stream: str, partition: int) -> Standing:
         with database.reading(self.engine) as connection:
-            return next_offset(connection, stream, partition)
+            return standing(connection, stream, partition)
 
     def _step(self, stream: str, partition: int, limit: int) -> int:
         at = (stream, partition)
-        offset = self._offset(stream, partition)
-        records = self.log.read(stream, partition, offset, limit)
+        self._see_same(stream, partition)
+        stands = self._standing(stream, partition)
+        records = self.log.read(stream, partition, stands.next_offset, limit)
+        self._sure[at] = elapsed()
         if not records:
             return 0
         if stream == LEARNING.name:
@@ -232,16 +284,15 @@ class Runner:
         try:
             prepared = self._prepare(records, at)
             began = time.monotonic()
-            done = self._written(prepared, at, offset)
+            done = self._write(records, prepared, stands)
         except Fenced:
             self.counters.fenced += 1
             self._forget(at)
             return len(records)
         except SQLAlchemyError:
-            # Committed or not: the database knows, this object does not.
             self._forget(at)
             raise
-        self._offsets[at] = done.next_offset
+        self._standings[at] = done.standing
         self._sources[at] = done.unread.reached
         self._committed(records[: done.passed], done, time.monotonic() - began)
         if self._on_progress is not None:
@@ -251,8 +302,10 @@ class Runner:
         return done.passed
 
     def _forget(self, at: tuple[str, int]) -> None:
-        self._offsets.pop(at, None)
+        """Where a partition stands, committed or not: the database knows, this object does not."""
+        self._standings.pop(at, None)
         self._sources.pop(at, None)
+        self._sure.pop(at, None)
 
     def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Prepared]:
         """What can be known of records before the transaction; fewer of them where they are much.
@@ -274,20 +327,22 @@ class Runner:
                 break
         return prepared
 
-    def _written(self, prepared: Sequence[Prepared], at: tuple[str, int], offset: int) -> "_Done":
+    def _write(
+        self, records: Sequence[Record], prepared: Sequence[Prepared], stands: Standing
+    ) -> "_Done":
         """Fold in one transaction; one event after the other where together they cannot be."""
         try:
             with database.writing(self.engine) as connection:
-                return self._fold(connection, prepared, at, offset)
+                return self._fold(connection, records, prepared, stands)
         except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
             if not database.is_lasting(error):
                 raise
             _logger.warning(
                 "%s/%s@%s: the database refuses a batch (%s); it is folded event by event",
-                *at, offset, _first_line(error),
+                records[0].stream, records[0].partition, stands.next_offset, _first_line(error),
             )  # fmt: skip
         with database.writing(self.engine) as connection:
-            return self._fold(connection, prepared, at, offset, alone=True)
+            return self._fold(connection, records, prepared, stands, alone=True)
 
     def _committed(self, records: Sequence[Record], done: "_Done", seconds: float) -> None:
         counters = self.counters
@@ -336,16 +391,17 @@ class Runner:
     def _fold(
         self,
         connection: Connection,
+        records: Sequence[Record],
         prepared: Sequence[Prepared],
-        at: tuple[str, int],
-        offset: int,
+        stands: Standing,
         alone: bool = False,
     ) -> "_Done":
-        stream, partition = at
+        """Fold what was prepared of `records`, which are as the log holds them."""
+        stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
-        done = _Done(Unread(reached_sources(connection, stream, partition)), offset)
+        done = _Done(Unread(reached_sources(connection, stream, partition)), stands)
         for item in prepared:
             if done.unread.accepts(item.record):
                 if halts(item):
@@ -357,8 +413,11 @@ class Runner:
                 if alone:
                     _flush_alone(batch, item, done)
             done.passed += 1
-            done.next_offset = item.record.offset + 1
-        if not advance(connection, stream, partition, offset, done.next_offset):
+        for record in done.unread.others:
+            _pass_over(batch, Prepared(record), _another_event(record), done)
+        if done.passed:
+            done.standing = stands.after(records[done.passed - 1])
+        if not advance(connection, stream, partition, offset, done.standing):
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch.flush()
         store_reached(connection, stream, partition, done.unread.changed)
@@ -414,7 +473,7 @@ class _Done:
     """What a transaction came to; counted once it is committed."""
 
     unread: Unread
-    next_offset: int
+    standing: Standing
     passed: int = 0
     skipped: int = 0
     outdated: int = 0
@@ -453,6 +512,14 @@ def _pass_over(batch: Batch, item: Prepared, error: Exception, done: _Done) -> N
     batch.stage(DeadLetter, dead_letter(item, error))
     batch.keep()
     done.dead_letters.append(type(error).__name__)
+
+
+def _another_event(record: Record) -> AnotherEvent:
+    """A spool that was restored from before numbers once more from there."""
+    return AnotherEvent(
+        f"source {record.source} has recorded another event under sequence {record.sequence} "
+        "before: its spool was restored from before; see kintsugi spool renew"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from consumers.database import clock
-from consumers.position import position
+from consumers.position import SOURCES, position
 from consumers.tables import METADATA
 from events.canonical import exact_json
 from events.position import Position
@@ -80,6 +80,29 @@ def known(connection: Connection) -> list[Seen]:
         said = Report(row.source, row.host, row.path, json.loads(row.ends))
         found.append(Seen(said, row.seen, now - row.seen, unfolded(said, folded)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last event of a spool that was folded, in one partition."""
+
+    stream: str
+    partition: int
+    sequence: int
+    sha256: str | None
+    """None where it is not known."""
+
+
+def lasts(connection: Connection, source: str) -> list[Last]:
+    """How far a spool was folded."""
+    found = select(SOURCES).where(SOURCES.c.source == source, SOURCES.c.sequence >= 0)
+    return [
+        Last(
+            row.stream, row.partition, row.sequence,
+            row.last_sha256 if row.last_sequence == row.sequence else None,
+        )
+        for row in connection.execute(found)
+    ]  # fmt: skip
 
 
 def unfolded(said: Report, folded: Position) -> int:

@@ -693,6 +693,10 @@ class Offset(Projected, table=True):
     stream: str = _key()
     partition: int = _number_key()
     next_offset: int = _integer()
+    last_offset: int | None = _integer()
+    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
+    version has folded since; null where it folded all."""
+    last_sha256: str | None = _string()
 
 
 class Source(Projected, table=True):
@@ -707,6 +711,10 @@ class Source(Projected, table=True):
     sequence: int = _integer()
     beyond: int | None = _integer()
     """The highest sequence that came too early; None where nothing is missing."""
+    last_sequence: int | None = _integer()
+    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
+    version has folded since; null where it folded all."""
+    last_sha256: str | None = _string()
 
 
 class Projection(Projected, table=True):

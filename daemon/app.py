@@ -229,10 +229,13 @@ class App:
             yield
 
     def ship(self) -> None:
-        """See everything that was appended so far reach Kafka, where it is configured."""
+        """See everything that was appended so far reach Kafka, where it is configured. Raises
+        SpoolRestored."""
         if self.on_kafka:
             from daemon.broker import ship
+            from daemon.spooled import check_spool
 
+            check_spool(self, self.spool)
             ship(self.spool, self.kafka)
 
     def runner(

@@ -26,6 +26,7 @@ import uvicorn
 import uvloop
 
 from daemon import notifying
+from daemon.mark import headers
 from daemon.page import status_page
 from daemon.patience import PatientConnection
 from daemon.routes import following
@@ -69,6 +70,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         max_body_bytes=settings.gateway.max_body_bytes,
         feedback_per_minute=settings.gateway.feedback_per_minute,
         ships=app.on_kafka,
+        shows=headers(),
     )
     recorder = Recorder(app.spool, app.blobs, app.keys if settings.privacy.seal else None)
     engines = Upstreams(upstreams(settings, urls))

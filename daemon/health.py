@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
 
-from consumers.position import gaps, offsets
+from consumers.position import Standing, check_log, gaps, standings
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
 from events.codec import decode
 from events.errors import (
     AheadOfLog,
     BadRecord,
     KintsugiError,
+    LogDiverged,
     LogError,
     LogTruncated,
     LogUnavailable,
@@ -59,10 +60,15 @@ class Folded:
 
     version: int | None
     """None before the first event."""
-    offsets: dict[tuple[str, int], int]
-    """The next offset of every partition that was folded."""
+    standings: dict[tuple[str, int], Standing]
+    """Where every partition stands that was folded."""
     gaps: list[str]
     """What the log lacks before the fold can go on with a source, as sentences."""
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """The next offset of every partition that was folded."""
+        return {at: stands.next_offset for at, stands in self.standings.items()}
 
 
 def folded(connection: "Connection") -> Folded:
@@ -71,7 +77,7 @@ def folded(connection: "Connection") -> Folded:
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return Folded(version, offsets(connection), gaps(connection))
+    return Folded(version, standings(connection), gaps(connection))
 
 
 def lag(log: EventLog, reached: Folded) -> dict[str, int]:
@@ -101,12 +107,13 @@ def oldest_unfolded_ms(log: EventLog, reached: Folded) -> dict[str, int]:
     return found
 
 
-HaltReason = Literal["fold_version", "schema_ahead", "truncated", "ahead_of_log", "log"]
+HaltReason = Literal["fold_version", "schema_ahead", "truncated", "ahead_of_log", "diverged", "log"]
 
 _REASONS: Final[Mapping[type[KintsugiError], HaltReason]] = {
     SchemaAhead: "schema_ahead",
     LogTruncated: "truncated",
     AheadOfLog: "ahead_of_log",
+    LogDiverged: "diverged",
 }
 """Class of an error that halts a fold -> why it does; of the others the log is at fault."""
 
@@ -137,16 +144,19 @@ def halting(log: EventLog, reached: Folded) -> list[Halt]:
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
-            offset = reached.offsets.get((stream, partition), 0)
+            stands = reached.standings.get((stream, partition), Standing())
             # Reading where nothing was folded and nothing is there would tell nothing.
-            if offset != ends[partition] or start > offset:
-                found += _halt_at(log, stream, partition, offset)
+            reads = stands.next_offset != ends[partition] or start > stands.next_offset
+            found += _halt_at(log, stream, partition, stands, reads)
     return found
 
 
-def _halt_at(log: EventLog, stream: str, partition: int, offset: int) -> list[Halt]:
+def _halt_at(
+    log: EventLog, stream: str, partition: int, stands: Standing, reads: bool
+) -> list[Halt]:
     try:
-        for record in log.read(stream, partition, offset, limit=1):
+        check_log(log, stream, partition, stands)
+        for record in log.read(stream, partition, stands.next_offset, limit=1) if reads else ():
             decode(record, content=False)
     except BadRecord:
         return []  # becomes a dead letter, and the fold goes on

@@ -3,6 +3,9 @@
     with telling(app):
         ...                     # the roles gateway and ship, while they run
 
+Before, it asks how far the tables hold that log: where they hold an event that the log does not,
+it was restored from before and numbers once more from there, and who ships it has to stop.
+
 So whoever looks at the database sees that events are missing whose owner never came back
 (consumers/spools.py). Guarantee: neither recording nor shipping waits for the database; while it
 is away nothing is told, and the next report says all. Not covered: what another role of the home
@@ -12,15 +15,16 @@ appends after its shipper's last word; the next shipper of that home brings it.
 import logging
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from events.errors import KintsugiError
+from events.errors import KintsugiError, LogError, LogTruncated
+from events.log import record_sha256
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from consumers.spools import Report
+    from consumers.spools import Last, Report
     from daemon.app import App
     from events.sqlite import SqliteLog
 
@@ -35,9 +39,44 @@ _LAST_SECONDS: Final = 2.0
 log = logging.getLogger(__name__)
 
 
+class SpoolRestored(LogError):
+    """The tables hold events of this home's own log that it does not hold itself."""
+
+
+def check_spool(app: "App", spool: "SqliteLog") -> None:
+    """See that a spool holds what was folded of it. Raises SpoolRestored, LogError,
+    DatabaseUnavailable."""
+    from consumers import spools
+
+    with app.reading() as connection:
+        lasts = spools.lasts(connection, spool.source)
+    for last in lasts:
+        if not _holds(spool, last):
+            raise SpoolRestored(
+                f"{spool.path} does not hold event {last.sequence} of {last.stream}/"
+                f"{last.partition}, which it has shipped: it was restored from before, and what "
+                "it records now would be taken for what it had recorded; stop every process of "
+                "the home and run kintsugi spool renew there"
+            )
+
+
+def _holds(spool: "SqliteLog", last: "Last") -> bool:
+    offset = spool.copied(last.stream, last.partition) + last.sequence
+    if offset >= spool.end(last.stream)[last.partition]:
+        return False
+    try:
+        (record,) = spool.read(last.stream, last.partition, offset, limit=1)
+    except LogTruncated:
+        return True
+    return last.sha256 is None or record_sha256(record) == last.sha256
+
+
 @contextmanager
-def telling(app: "App") -> Iterator[None]:
-    """Tell until the end of the block, and once more then; nothing where nothing is shipped."""
+def telling(
+    app: "App", restored: "Callable[[SpoolRestored], None] | None" = None
+) -> Iterator[None]:
+    """Tell until the end of the block, and once more then; nothing where nothing is shipped.
+    `restored` is called, from another thread, where the log was restored from before."""
     if not app.on_kafka:
         yield
         return
@@ -47,7 +86,14 @@ def telling(app: "App") -> Iterator[None]:
     def repeat() -> None:
         well = True
         while not over.is_set():
-            well = _told(app, was_well=well)
+            try:
+                well = _told(app, was_well=well)
+            except SpoolRestored as error:
+                if well:
+                    log.warning("%s", error)
+                if restored is not None:
+                    restored(error)
+                well = False
             over.wait(TELL_SECONDS)
 
     thread = threading.Thread(target=repeat, name="spool", daemon=True)
@@ -57,7 +103,8 @@ def telling(app: "App") -> Iterator[None]:
     finally:
         over.set()
         thread.join(_LAST_SECONDS)
-        _told(app, was_well=True, ends=True)
+        with suppress(SpoolRestored):  # it was said
+            _told(app, was_well=True, ends=True)
 
 
 def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
@@ -90,11 +137,14 @@ def report_of(spool: "SqliteLog") -> "Report":
 
 
 def _told(app: "App", was_well: bool, ends: bool = False) -> bool:
-    """Whether it could be told; said when that changes."""
+    """Whether it could be told; said when that changes. Raises SpoolRestored."""
     from sqlalchemy.exc import DBAPIError
 
     try:
+        check_spool(app, app.spool)
         tell(app, app.spool, ends=ends)
+    except SpoolRestored:
+        raise
     except (KintsugiError, DBAPIError) as error:
         if was_well:
             log.warning("the database is not told of this home's own log: %s", error)

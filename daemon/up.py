@@ -11,26 +11,33 @@
 Neither broker nor database has to be there (preparing.py): the gateway serves without them, and the
 others wait. A process that ends is started again, after a pause that doubles each time and is
 forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
-and says so. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the
-engine, each within its own grace; a `kill -9` of this process stops them as well (attached.py).
-Training jobs go on in any case, and the next `work` adopts them.
+and says so. So it does where somebody else listens on the port of the gateway or the engine: what
+answers there is believed only where it shows this start's mark (mark.py), and a process that an
+earlier start of this home left behind is waited for. One home is run by one of these at a time. On
+SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
+within its own grace; a `kill -9` of this process stops them as well (attached.py). Training jobs go
+on in any case, and the next `work` adopts them.
 """
 
+import fcntl
 import logging
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import httpx2
+from urllib.parse import urlsplit
 
 from daemon import notifying
+from daemon.mark import VARIABLE, holder, whose
 from daemon.settings import ConfigurationError
-from events.errors import KintsugiError
+from events.envelope import minted_id
+from events.errors import KintsugiError, LogUnavailable
 
 if TYPE_CHECKING:
     from daemon.settings import Settings
@@ -49,6 +56,14 @@ log = logging.getLogger(__name__)
 
 class NotReady(KintsugiError):
     """A role that the others need did not come up."""
+
+
+class PortTaken(LogUnavailable):
+    """Somebody else listens where a role should."""
+
+
+class AlreadyUp(LogUnavailable):
+    """Another process runs this home."""
 
 
 class RoleEnded(ConfigurationError):
@@ -132,20 +147,23 @@ def _engine(settings: "Settings") -> Program:
 class Supervisor:
     """The processes of one home."""
 
-    def __init__(self, programs: Sequence[Program]) -> None:
+    def __init__(self, programs: Sequence[Program], mark: str | None = None) -> None:
+        """`mark`: of this start (mark.py)."""
         self._programs = programs
+        self._mark = minted_id() if mark is None else mark
         self._running: list[_Running] = []
 
     def run(self, stop: threading.Event) -> None:
         """Start everything, keep it running until `stop` is set, then stop it.
 
-        Raises NotReady, and RoleEnded for a role that says it was started wrongly.
+        Raises NotReady, PortTaken, and RoleEnded for a role that says it was started wrongly.
         """
         try:
             for program in self._programs:
                 if stop.is_set():
                     return
-                running = _Running(program, _started(program), time.monotonic())
+                self._await_leaving(program, stop)
+                running = _Running(program, self._started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
             notifying.ready()
@@ -156,10 +174,26 @@ class Supervisor:
         finally:
             self._stop()
 
+    def _await_leaving(self, program: Program, stop: threading.Event) -> None:
+        """What an earlier start left behind has its grace to stop. Raises PortTaken."""
+        until = time.monotonic() + program.grace + _LATE_SECONDS
+        while program.ready is not None and not stop.is_set():
+            found = whose(program.ready, self._mark)
+            if found == "another" or (found == "home" and time.monotonic() >= until):
+                raise _taken(program)
+            if found != "home":
+                return
+            stop.wait(_LOOK_SECONDS)
+
     def _await_ready(self, running: _Running, stop: threading.Event) -> None:
         url = running.program.ready
         until = time.monotonic() + _READY_SECONDS
-        while url is not None and not stop.is_set() and not _answers(url):
+        while url is not None and not stop.is_set():
+            found = whose(url, self._mark)
+            if found == "ready":
+                return
+            if found in ("another", "home"):
+                raise _taken(running.program)
             if time.monotonic() >= until:
                 raise NotReady(
                     f"{running.program.name} was not ready within {_READY_SECONDS:g} s at {url}; "
@@ -168,12 +202,20 @@ class Supervisor:
             self._look_after(running)
             stop.wait(_LOOK_SECONDS)
 
+    def _started(self, program: Program) -> "subprocess.Popen[bytes]":
+        arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
+        # Who started this process is told of all of them at once, and not by each.
+        own = {name: value for name, value in os.environ.items() if name != notifying.SOCKET}
+        own[VARIABLE] = self._mark
+        # A process group of its own: an interrupt at the terminal is this process's to pass on.
+        return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
+
     def _look_after(self, running: _Running) -> None:
         """Start it again where it has ended, and its pause is over."""
         now = time.monotonic()
         if running.again_at is not None:
             if now >= running.again_at:
-                running.process, running.since = _started(running.program), now
+                running.process, running.since = self._started(running.program), now
                 running.again_at = None
             return
         code = running.process.poll()
@@ -181,6 +223,9 @@ class Supervisor:
             return
         _let_go(running.process)
         name = running.program.name
+        if running.program.ready and whose(running.program.ready, self._mark) == "another":
+            # While it was away, somebody else took its place; nobody is to be sent there.
+            raise _taken(running.program)
         if code == _WRONG_USAGE:
             raise RoleEnded(f"{name} ended with wrong usage, see what it said; correct that")
         if now - running.since >= _STEADY_SECONDS:
@@ -219,21 +264,36 @@ def _turn(running: _Running) -> int:
     return _STOPS.get(running.program.name, 1)
 
 
-def _started(program: Program) -> "subprocess.Popen[bytes]":
-    arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
-    # Who started this process is told of all of them at once, and not by each.
-    own = {name: value for name, value in os.environ.items() if name != notifying.SOCKET}
-    # A process group of its own: an interrupt at the terminal is this process's to pass on.
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
-
-
 def _let_go(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdin is not None, "it was given one"
     process.stdin.close()
 
 
-def _answers(url: str) -> bool:
-    try:
-        return httpx2.get(url, timeout=2.0, trust_env=False).status_code == 200
-    except httpx2.HTTPError:
-        return False
+def _taken(program: Program) -> PortTaken:
+    assert program.ready is not None, "it was asked there"
+    port = urlsplit(program.ready).port or 80
+    return PortTaken(
+        f"{program.name} of this home cannot use port {port}: {holder(port)} answers at "
+        f"{program.ready}, which this start did not begin; stop it, or set {program.name}.port to "
+        "one that is free"
+    )
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Be the one that runs a home; the kernel lets it go with the process. Raises AlreadyUp."""
+    path = home / "up.lock"
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            number = lock.read().strip() or "unknown"
+            raise AlreadyUp(
+                f"home {home} is run by process {number} already; stop that one, or name another "
+                "home with --home or KINTSUGI_HOME"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield

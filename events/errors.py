@@ -11,6 +11,7 @@ KintsugiError
 │   ├── LogReadOnly    the log may be read but not appended to
 │   ├── LogTruncated   the log starts after the position asked for
 │   ├── AheadOfLog     the position asked for lies beyond the end: wrong or wiped log
+│   ├── LogDiverged    another record stands where the last folded one stood: a restored log
 │   └── LogCorrupt     stored bytes do not match their checksum
 └── BlobError          a blob is missing or its bytes do not match its name
     └── BlobUnavailable  transient: the folder of all blobs is away, or its disk errs
@@ -59,6 +60,10 @@ class LogTruncated(LogError):
 
 class AheadOfLog(LogError):
     """A stored position beyond the log's end: another log, or one that was wiped."""
+
+
+class LogDiverged(LogError):
+    """The log is not the one that was read so far: another one, or one restored from before."""
 
 
 class LogCorrupt(LogError):

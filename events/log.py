@@ -9,6 +9,7 @@ embedded log, after a power cut); a batch is appended whole or not at all on the
 never skip silently. Not covered: deleting single records, and order across partitions.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,21 @@ def check_size(entry: Entry | Record) -> None:
             f"value of {len(entry.value):,} bytes for {entry.stream}/{entry.partition}, a record "
             f"holds at most {MAX_VALUE_BYTES:,}; put its body into a blob"
         )
+
+
+def record_sha256(record: Record) -> str:
+    """What tells a record from every other, in hex: a digest of source, sequence, key, headers and
+    value. The same in each log that holds the record; where it stands and when it was recorded
+    there is left out."""
+    found = hashlib.sha256()
+    parts = [record.source.encode(), str(record.sequence).encode(), record.key.encode()]
+    for name, content in record.headers:
+        parts += [name.encode(), content]
+    for part in (*parts, record.value):
+        # With its length, or two records could spell the same bytes.
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+    return found.hexdigest()
 
 
 def check_bounds(stream: str, partition: int, offset: int, start: int, end: int) -> None:

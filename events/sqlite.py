@@ -21,7 +21,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from events import sqlite_copied, sqlite_receipts
-from events.errors import AheadOfLog, LogCorrupt, LogError, LogReadOnly
+from events.errors import AheadOfLog, LogCorrupt, LogDiverged, LogError, LogReadOnly
 from events.log import Cursor, Entry, Place, Record, check_bounds, check_size, now_ms
 from events.sqlite_file import (
     Durability,
@@ -69,6 +69,7 @@ class SqliteLog:
             create(path)
         elif not path.exists():
             raise LogError(f"{path} does not exist; name the file of a log")
+        self._file = _file_at(path)
         with self._snapshot() as connection:
             self.source = identity(connection, path)
             """The log's id: minted when the file was made, and never used again."""
@@ -287,6 +288,12 @@ class SqliteLog:
             raise LogError(f"{self.path} was closed; open it again")
         if os.getpid() != self._process:
             raise LogError(f"{self.path} was opened before a fork; open it again in the child")
+        # Whoever has it open goes on in the file that is gone, and what it appends there is lost.
+        if _file_at(self.path) != self._file:
+            raise LogDiverged(
+                f"{self.path} was replaced or removed while this process had it open; stop every "
+                "process of the home before its log is restored, and start this one again"
+            )
 
     def _notify(self) -> None:
         with self._changed:
@@ -318,6 +325,15 @@ class SqliteLog:
         with self._connection() as connection:
             connection.execute("BEGIN")
             yield connection
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file stands there; None for none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def columns_of(entry: Entry | Record) -> Row:

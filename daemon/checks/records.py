@@ -130,11 +130,16 @@ def dead_letters(app: "App") -> Finding:
 
 
 def spool(app: "App") -> Finding:
-    """What this home recorded and Kafka does not have yet."""
+    """What this home recorded and Kafka does not have yet; and that it was not set back."""
+    from daemon.spooled import SpoolRestored, check_spool
     from producers.unshipped import held
 
     if not (app.settings.home / "log.db").exists():
         return True, "nothing was recorded here"
+    try:
+        check_spool(app, app.readable_spool)
+    except SpoolRestored as error:
+        return False, str(error)
     streams = held(app.readable_spool).values()
     waiting = sum(one.unshipped for one in streams)
     moments = [ms for one in streams if (ms := one.oldest_unshipped_ms) is not None]

@@ -54,15 +54,19 @@ def rebuild_tables(
 def _fold_the_rest(cli: Cli, app: "App", log: "EventLog") -> None:
     """Bring the live tables to the end of the log, so that all of it is compared.
 
-    Tables of another fold version stay where they are: replacing them is what a rebuild is for.
+    Tables of another fold version, or of another log, stay where they are: replacing them is what a
+    rebuild is for.
     """
     from consumers.runner import FoldVersionChanged
+    from events.errors import AheadOfLog, LogDiverged
 
     try:
         with cli.out.progress("Folding") as advance:
             app.settle(advance, log)
     except FoldVersionChanged as error:
         cli.out.hint(str(error).partition(";")[0])
+    except (AheadOfLog, LogDiverged) as error:
+        cli.out.warn(str(error))
 
 
 def _print(cli: Cli, rebuilt: "Rebuilt") -> None:

@@ -7,8 +7,9 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -30,8 +31,6 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _WORK_SECONDS = 2.0
-_STOP_SECONDS = 0.2
-"""Between two looks whether to stop."""
 
 log = logging.getLogger(__name__)
 
@@ -71,28 +70,38 @@ def consume(cli: Cli) -> None:
 
 
 def ship(cli: Cli) -> None:
-    """Copy this home's own log to Kafka until stopped."""
+    """Copy this home's own log to Kafka until stopped; exit 4 where it was restored from before."""
     from daemon.settings import ConfigurationError
 
     if not cli.settings.kafka_bootstrap_servers:
         raise ConfigurationError(
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
+    from consumers.database import DatabaseError
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
-    from daemon.spooled import telling
+    from daemon.spooled import SpoolRestored, check_spool, telling
     from producers.gateway.gauges import Spooled
     from producers.shipper import Shipper
+
+    troubles: list[SpoolRestored] = []
+
+    def restored(error: SpoolRestored) -> None:
+        troubles.append(error)
+        stop.set()
 
     with (
         until_stopped(cli) as stop,
         cli.app() as app,
         exposed(app.settings, "ship") as registry,
-        telling(app),
+        telling(app, restored),
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
             return
+        # The database may be away; then it is asked as soon as it is back.
+        with suppress(DatabaseError):
+            check_spool(app, app.spool)
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
@@ -100,6 +109,8 @@ def ship(cli: Cli) -> None:
         notifying.ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
+    if troubles:
+        raise troubles[0]
 
 
 def schedule(
@@ -162,26 +173,19 @@ def _lead(
         registry.register(of_log)
         rounds = Leading(registry, leadership)
         notifying.ready()
-        _tick(leader, rounds, settings.scheduler.tick_seconds, stop)
+        repeat(lambda: _look(leader, rounds), settings.scheduler.tick_seconds, stop)
 
 
-def _tick(leader: "Leader", rounds: "Leading", seconds: float, stop: threading.Event) -> None:
-    """Look again and again: APScheduler wakes, and nothing else."""
-    from apscheduler.schedulers.background import BackgroundScheduler
-
-    wake = threading.Event()
-    # What was missed while a look took longer is one look.
-    scheduler = BackgroundScheduler(job_defaults={"coalesce": True}, timezone="UTC")
-    scheduler.add_job(wake.set, "interval", seconds=seconds, misfire_grace_time=None)
-    scheduler.start()
-    try:
-        wake.set()
-        while not stop.is_set():
-            if wake.wait(_STOP_SECONDS):
-                wake.clear()
-                _look(leader, rounds)
-    finally:
-        scheduler.shutdown()
+def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> None:
+    """Look at once and then every so often, until stopped. By a clock that nobody sets: one that is
+    set back would have the next look wait until it has come to where it was. What was missed while
+    a look took longer is one look."""
+    due = time.monotonic()
+    while not stop.is_set():
+        if stop.wait(max(0.0, due - time.monotonic())):
+            return
+        look()
+        due = max(due + seconds, time.monotonic())
 
 
 def _look(leader: "Leader", rounds: "Leading") -> None:

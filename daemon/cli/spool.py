@@ -1,6 +1,7 @@
 """`kintsugi spool`: what homes recorded, and what of it Kafka does not have yet."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,6 +137,24 @@ def forget(
 
 
 @command(group)
+def renew(cli: Cli) -> None:
+    """Give the spool of a home that was restored from before a new id; no process may run."""
+    from producers.renewing import renew
+
+    found = renew(cli.settings.home)
+    if cli.out.json:
+        cli.out.document(
+            {"was": found.before, "source": found.source, "events": found.events,
+             "kept": str(found.kept)}
+        )  # fmt: skip
+        return
+    cli.out.show(
+        f"the spool is {found.source} now, was {found.before}; {found.events:,} events are to be "
+        f"shipped. {found.kept} holds what it was"
+    )
+
+
+@command(group)
 def drain(
     cli: Cli,
     within: Annotated[
@@ -155,12 +174,25 @@ def drain(
         ships = app.on_kafka
         if other is not None:
             drained = _drain_other(cli, app, other, within, again)
+        elif ships:
+            _check(app)
+            drained = _drain(cli, app, app.spool, within, again)
         else:
-            drained = _drain(cli, app, app.spool, within, again) if ships else 0
+            drained = 0
     if cli.out.json:
         cli.out.document({"ships": ships, "drained": drained, "left": 0})
         return
     cli.out.show(f"{drained:,} events were acknowledged, none is left" if ships else _ALONE)
+
+
+def _check(app: "App") -> None:
+    """That the spool was not restored from before, where the database can be asked. Raises
+    SpoolRestored."""
+    from consumers.database import DatabaseError
+    from daemon.spooled import check_spool
+
+    with suppress(DatabaseError):
+        check_spool(app, app.spool)
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:

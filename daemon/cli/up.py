@@ -17,11 +17,14 @@ def register(app: typer.Typer) -> None:
 
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
+    from daemon.mark import mint
     from daemon.preparing import prepare
-    from daemon.up import Supervisor, gateway_of, programs
+    from daemon.up import Supervisor, alone, gateway_of, programs
 
-    with until_stopped(cli) as stop:
-        roles = programs(cli.settings, cli.home)
+    roles = programs(cli.settings, cli.home)
+    with cli.app() as app:
+        home = app.home
+    with until_stopped(cli) as stop, alone(home):
         # Closed again before they run, for a supervisor that lives for weeks needs neither database
         # nor broker.
         if away := prepare(cli.settings, stop):
@@ -31,4 +34,4 @@ def up(cli: Cli) -> None:
                 "; ".join(away),
             )
         cli.out.hint(f"where it stands, once it is up: {gateway_of(cli.settings)}/status")
-        Supervisor(roles).run(stop)
+        Supervisor(roles, mint(home)).run(stop)

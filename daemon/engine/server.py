@@ -65,6 +65,7 @@ from daemon.engine.wire import (
     not_found,
     parsed,
 )
+from daemon.mark import headers
 from daemon.serving.directory import BadAdapter
 
 MAX_BODY: Final = 32 << 20
@@ -245,7 +246,7 @@ class Server:
         return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' removed successfully.")
 
     async def _health(self, _: HttpRequest) -> Response:
-        return Response(status_code=200 if self.thread.failure is None else 503)
+        return Response(status_code=200 if self.thread.failure is None else 503, headers=headers())
 
 
 class Texts:

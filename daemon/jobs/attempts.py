@@ -6,19 +6,28 @@
     attempts/N.code     its exit code, written by the shell around it
     attempts/N.before   how long the journal was when it began; written first
     attempts/N.stop     that it was told to stop, and why
+    attempts/N.B.seen   what those saw who looked at it since the machine was started as B
 
-Whether an attempt still runs is for its runner to say; everything else is read here. Times are
-those of the files, so they are told by one clock.
+Whether an attempt still runs is for its runner to say; everything else is read here. No time is
+told by the wall clock, which is set forward and back, and stands differently elsewhere: an attempt
+says itself how long it has run, in each heartbeat, and whoever looks counts the time between two
+looks by a clock that only goes on, and not while the machine sleeps. Who did not look for long
+knows nothing of the time between: of a gap, `MOST_UNSEEN` seconds count.
 """
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
+
+from pydantic import ConfigDict, ValidationError
 
 from daemon.jobs.runner import JOURNAL, OUT, SPEC, Ended, Job, Running, result_of
+from events.messages import Frozen
 
 SHELL: Final = (
     'echo $$ > "$1.pid" && { trap : TERM; name=$1; shift; "$@"; echo $? > "$name.code"; }'
@@ -32,12 +41,56 @@ _ROOM: Final = 1 << 20
 """Bytes without which a disk counts as full."""
 _MOST_COMPLAINT: Final = 300
 
+MOST_UNSEEN: Final = 30.0
+"""Seconds of a gap between two looks that count: looks come every two seconds."""
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+Clock = Callable[[], float]
+"""Seconds since some moment; one that only goes on."""
+
+
+class Seen(Frozen):
+    """What was seen of an attempt, by everybody on this machine who looked since it was started."""
+
+    looked: float
+    """When last, by the machine's clock."""
+    ran: float = 0.0
+    """Seconds that it was seen to run."""
+    silent: float = 0.0
+    """Of those, since it last said something."""
+    told: float | None = None
+    """How long it had been seen to run when it was told to stop."""
+    size: int = -1
+    """Bytes that it had said."""
+
+    def again(self, now: float, size: int) -> "Seen":
+        """After another look."""
+        passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
+        silent = self.silent + passed if size == self.size else 0.0
+        return Seen(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
+
+
+class _Beat(Frozen):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seconds: float
+
+
+class _Beats(Frozen):
+    """A line that is a heartbeat."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    heartbeat: _Beat
+
 
 class JobFolder:
     """The folder of a job."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock = time.monotonic) -> None:
         self.path = path
+        self._clock = clock
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -77,9 +130,30 @@ class JobFolder:
         return True
 
     def running(self, attempts: Sequence[Path]) -> Running:
-        """While the last of them runs."""
-        said = max(changed(attempts[-1].with_suffix(end)) for end in (".before", ".out"))
-        return Running(len(attempts), _seconds(attempts, running=True), time.time() - said)
+        """While the last of them runs: this is a look at it."""
+        seen = self._look(attempts[-1])
+        return Running(len(attempts), _seconds(attempts), seen.silent)
+
+    def waiting(self, attempts: Sequence[Path]) -> Running:
+        """While the last of them waits for its place: nothing of that counts."""
+        return Running(len(attempts), _seconds(attempts), 0.0)
+
+    def told_for(self, attempt: Path) -> float:
+        """Seconds that a running attempt was seen to run on after it was told to stop; this is a
+        look at it, and the first one counts from now."""
+        seen = self._look(attempt)
+        if seen.told is None:
+            seen = seen.model_copy(update={"told": seen.ran})
+            _note(attempt, seen)
+        assert seen.told is not None
+        return seen.ran - seen.told
+
+    def _look(self, attempt: Path) -> Seen:
+        now, size = self._clock(), _size(attempt.with_suffix(".out"))
+        before = _noted(attempt)
+        seen = Seen(looked=now, size=size) if before is None else before.again(now, size)
+        _note(attempt, seen)
+        return seen
 
     def ended(
         self, attempts: Sequence[Path], code: int | None = None, complaint: str = ""
@@ -90,7 +164,7 @@ class JobFolder:
         return Ended(
             attempts=len(attempts),
             barren=self._barren(attempts),
-            seconds=_seconds(attempts, running=False),
+            seconds=_seconds(attempts),
             result=result_of(last_lines(last.with_suffix(".out"))),
             code=code if own is None else own,
             stopped=_text(told(last)),
@@ -132,15 +206,53 @@ def number_in(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _seconds(attempts: Sequence[Path], *, running: bool) -> float:
-    """That they ran: from the file that began each to the last that it changed."""
-    total = 0.0
-    for name in attempts:
-        ends = [changed(path) for path in name.parent.glob(f"{name.name}.*")]
-        total += max(ends) - changed(name.with_suffix(".before"))
-    if running:
-        total += time.time() - max(changed(p) for p in name.parent.glob(f"{name.name}.*"))
-    return total
+@cache
+def _boot() -> str:
+    """Which start of this machine this is; where the system does not say, this process alone."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return str(uuid4())
+
+
+def _noted(attempt: Path) -> Seen | None:
+    text = _text(_seen(attempt))
+    try:
+        return None if text is None else Seen.model_validate_json(text)
+    except ValidationError:
+        return None  # A disk that was full took half of it.
+
+
+def _note(attempt: Path, seen: Seen) -> None:
+    path = _seen(attempt)
+    unfinished = path.with_name(f"tmp-{path.name}")
+    # Who may not write here, or has no room, has looked all the same.
+    with suppress(OSError):
+        unfinished.write_text(seen.model_dump_json())
+        unfinished.replace(path)
+
+
+def _seen(attempt: Path) -> Path:
+    return attempt.with_name(f"{attempt.name}.{_boot()}.seen")
+
+
+def _seconds(attempts: Sequence[Path]) -> float:
+    """That they ran: as they said themselves, and as they were seen."""
+    return sum(max(_said(name), _ran(name)) for name in attempts)
+
+
+def _said(attempt: Path) -> float:
+    """How long an attempt had run when it said so last."""
+    for line in reversed(last_lines(attempt.with_suffix(".out"))):
+        if b'"heartbeat"' in line:
+            with suppress(ValidationError):  # One without the time tells nothing of it.
+                return _Beats.model_validate_json(line).heartbeat.seconds
+    return 0.0
+
+
+def _ran(attempt: Path) -> float:
+    seen = _noted(attempt)
+    return 0.0 if seen is None else seen.ran
 
 
 def _size(path: Path) -> int:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from daemon.jobs.attempts import SHELL, JobFolder, changed, number_in, told
+from daemon.jobs.attempts import SHELL, Clock, JobFolder, number_in
 from daemon.jobs.runner import Absent, Job, JobNotStarted, State
 from events import private
 
@@ -37,13 +37,16 @@ class LocalRunner:
         slots: int = 1,
         grace: float = GRACE_SECONDS,
         mode: int = private.FOLDER,
+        clock: Clock = time.monotonic,
     ) -> None:
-        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`."""
+        """`command` is given the spec's path and `--out DIR`; `mode` is of the folder `root`, and
+        `clock` is monotonic."""
         self._root = root
         self._mode = mode
         self._slots = slots
         self._command = tuple(command)
         self._grace = grace
+        self._clock = clock
         self._children: set[int] = set()
         """Processes that this one has to take note of when they end."""
 
@@ -57,7 +60,7 @@ class LocalRunner:
     def start(self, job: Job) -> bool:
         """Begin the next attempt; False while every slot is taken. Raises JobNotStarted."""
         self._reap()
-        folder = JobFolder(self.folder(job.id))
+        folder = self._folder(job.id)
         try:
             private.make_folder(self._root, self._mode)
             with ExitStack() as held:
@@ -79,7 +82,7 @@ class LocalRunner:
     def state(self, job: str) -> State:
         """How a job is doing."""
         self._reap()
-        folder = JobFolder(self.folder(job))
+        folder = self._folder(job)
         attempts = folder.attempts()
         if not attempts:
             return Absent()
@@ -87,16 +90,17 @@ class LocalRunner:
 
     def cancel(self, job: str, reason: str) -> None:
         """SIGTERM; when asked again after the grace, SIGKILL, to the whole group."""
-        folder = JobFolder(self.folder(job))
+        folder = self._folder(job)
         attempts = folder.attempts()
         if not attempts or not _is_alive(folder.path):
             return
         group = number_in(attempts[-1].with_suffix(".pid"))
         if group is None:
             return  # It is being started: the next time it has one.
+        waited = folder.told_for(attempts[-1])
         if folder.stop(attempts[-1], reason):
             number = signal.SIGTERM
-        elif time.time() - changed(told(attempts[-1])) < self._grace:
+        elif waited < self._grace:
             return
         else:
             number = signal.SIGKILL
@@ -110,6 +114,9 @@ class LocalRunner:
     def close(self) -> None:
         """Take note of what has ended; the others go on."""
         self._reap()
+
+    def _folder(self, job: str) -> JobFolder:
+        return JobFolder(self.folder(job), self._clock)
 
     def _slot(self, held: ExitStack) -> int | None:
         """A free one, held; None where there is none."""

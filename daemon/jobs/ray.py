@@ -14,7 +14,6 @@ from when it has. One that the cluster has forgotten, because it was started ane
 left no trace is submitted again. Not covered: the setting is changed while a job is open.
 """
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -128,9 +127,7 @@ class RayRunner:
             last = attempts[-1]
             found = self._cluster.job(self._name(job, len(attempts)))
             if found is not None and found.status == "PENDING" and not told(last).exists():
-                # What waits has not begun, and nothing is counted.
-                os.utime(last.with_suffix(".before"))
-                return folder.running(attempts)
+                return folder.waiting(attempts)
             if found is not None and found.status == "RUNNING":
                 return folder.running(attempts)
             if found is not None or _began(last):

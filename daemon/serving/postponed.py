@@ -32,9 +32,10 @@ class Postponed:
         return len(self._failures)
 
     def waits(self, step: Step, now: datetime) -> bool:
-        """Whether it is too early for another try."""
+        """Whether it is too early for another try. A clock that was set back before the failure
+        makes nobody wait."""
         failure = self._failures.get(step)
-        return failure is not None and now < failure.until
+        return failure is not None and failure.until - failure.pause <= now < failure.until
 
     def failed(self, step: Step, now: datetime) -> None:
         """It failed, perhaps not for the first time."""

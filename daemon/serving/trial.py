@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 CHUNK: Final = 256
 """Rollouts that are played, and are on disk, together."""
 _HEARTBEAT_SECONDS: Final = 2.0
+_BEGAN: Final = time.monotonic()
+"""When this program began."""
 _DONE, _FAILED, _WRONG_USAGE = 0, 1, 2
 
 
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     given = parser.parse_args(arguments)
-    _say(heartbeat={"phase": "starting"})
+    _beat(phase="starting")
     try:
         plan = Plan.model_validate_json(given.plan.read_bytes())
         play(plan, given.out)
@@ -273,7 +275,7 @@ def _all(
         found[rollout.attempt.rollout] = rollout
         if time.monotonic() - said >= _HEARTBEAT_SECONDS:
             said = time.monotonic()
-            _say(heartbeat={"phase": policy.name, "rollouts": len(found)})
+            _beat(phase=policy.name, rollouts=len(found))
     return found
 
 
@@ -291,6 +293,11 @@ def _recorded(plan: Plan, environment: "Environment", rollout: "Rollout", slot: 
         head=event,
         messages=messages,
     )
+
+
+def _beat(**doing: Any) -> None:
+    """Say what goes on, and for how long this has run."""
+    _say(heartbeat={"seconds": round(time.monotonic() - _BEGAN, 1), **doing})
 
 
 def _say(**document: Any) -> None:

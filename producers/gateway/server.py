@@ -16,9 +16,9 @@ asker.py, and what the second column is told is taken by told.py; calls and page
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class Options:
     """That answer at once."""
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
+    shows: Mapping[str, str] = field(default_factory=dict)
+    """Headers of GET /livez: by which whoever started it knows it."""
 
 
 class Gateway:
@@ -138,7 +140,7 @@ class Gateway:
             for path, endpoint, method in routes
             for prefix in ("", "/r/{given:path}")
         ] + [
-            Route("/livez", _livez),
+            Route("/livez", self._livez),
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/openapi.json", _openapi),
@@ -280,6 +282,9 @@ class Gateway:
             return PlainTextResponse("no engine answers\n", 503)
         return PlainTextResponse("ready\n")
 
+    async def _livez(self, _: Request) -> Response:
+        return PlainTextResponse("alive\n", headers=self._options.shows)
+
     async def _metrics(self, request: Request) -> Response:
         accepted = request.headers.get("accept", "")
         body, media_type = await asyncio.to_thread(self.metrics.exposition, accepted)
@@ -288,10 +293,6 @@ class Gateway:
 
 async def _openapi(_: Request) -> Response:
     return as_json(openapi.DOCUMENT)
-
-
-async def _livez(_: Request) -> Response:
-    return PlainTextResponse("alive\n")
 
 
 def _passed(body: bytes, status: int) -> Response:

@@ -1,5 +1,7 @@
 """The leader over a real home: it begins once, goes on from every step, and two count once."""
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -12,6 +14,7 @@ from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
 from consumers.standing import CYCLE_CANCEL
 from daemon.app import App
+from daemon.cli.roles import repeat
 from daemon.cycle import MOST_GATES
 from daemon.leader import Leader, NotNow, Proposal
 from daemon.leadership import Leadership
@@ -327,3 +330,18 @@ def test_what_breaks_for_one_agent_stops_no_other(tmp_path: Path, clean: Path) -
         found = {cycle.alias: cycle.directive is not None for cycle in cycles(app)}
         assert found == {"agent": False, "another": True, "zebra": True}
         assert leads.tick().failed == ["agents"], "tried again"
+
+
+def test_rounds_go_on_where_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, looks = threading.Event(), list[float]()
+
+    def look() -> None:
+        looks.append(time.monotonic())
+        # An hour back, and a look that takes longer than a round.
+        monkeypatch.setattr("time.time", lambda: 1.7e9 - 3600 * len(looks))
+        time.sleep(0.05)
+        if len(looks) == 5:
+            stop.set()
+
+    repeat(look, 0.02, stop)
+    assert len(looks) == 5

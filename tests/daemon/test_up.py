@@ -2,18 +2,32 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from daemon.__main__ import exit_code
+from daemon.mark import HEADER, mint, whose
 from daemon.settings import Agent, ConfigurationError, Engine, Settings, Upstream
-from daemon.up import NotReady, Program, RoleEnded, Supervisor, programs
+from daemon.up import (
+    AlreadyUp,
+    NotReady,
+    PortTaken,
+    Program,
+    RoleEnded,
+    Supervisor,
+    alone,
+    programs,
+)
+from events.errors import KintsugiError
 from ops.processes import is_alive
 
 pytestmark = pytest.mark.processes
@@ -21,9 +35,9 @@ pytestmark = pytest.mark.processes
 PATIENCE = 30.0
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait for something that happens soon."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
@@ -107,6 +121,118 @@ def test_a_role_that_never_gets_ready_is_an_error(
     )  # fmt: skip
     with pytest.raises(NotReady, match="gateway was not ready"):
         Supervisor([role]).run(threading.Event())
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Somebody who is well, and shows what the server of the test has as `shown`."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        for name, value in getattr(self.server, "shown", {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering(shown: dict[str, str] | None = None) -> Iterator[ThreadingHTTPServer]:
+    """A server of somebody else."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.shown = shown or {}  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def supervised(tmp_path: Path, server: ThreadingHTTPServer, **given: str) -> None:
+    """An engine that should answer where the server does, for three seconds at most."""
+    url = f"http://127.0.0.1:{server.server_address[1]}/health"
+    arguments = ("tests.daemon.role_program", str(tmp_path / "notes"), "engine")
+    stop = threading.Event()
+    timer = threading.Timer(3.0, stop.set)
+    timer.start()
+    try:
+        Supervisor([Program("engine", arguments, url, grace=0.0)], **given).run(stop)
+    finally:
+        timer.cancel()
+
+
+def test_who_answers_on_the_port_of_a_role_and_is_of_another_home_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    with answering() as server, pytest.raises(KintsugiError) as caught:
+        supervised(tmp_path, server)
+    said = str(caught.value)
+    assert f"cannot use port {server.server_address[1]}" in said
+    assert f"process {os.getpid()} (" in said, "who holds it"
+    assert "engine.port" in said, "and what to do"
+    assert exit_code(caught.value) == 4
+    assert not any(is_alive(pid) for pid in started(tmp_path / "notes", "engine"))
+
+
+def test_nor_is_what_an_earlier_start_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its grace, since it may be stopping; here it does not."""
+    monkeypatch.setattr("daemon.up._LATE_SECONDS", 0.5)
+    left, mine, other = mint(tmp_path), mint(tmp_path), mint(tmp_path / "other")
+    with answering({HEADER: left}) as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}/health"
+        assert [whose(url, mark) for mark in (left, mine, other)] == ["ready", "home", "another"]
+        began = time.monotonic()
+        with pytest.raises(PortTaken, match="cannot use port"):
+            supervised(tmp_path, server, mark=mine)
+        assert time.monotonic() - began >= 0.5
+
+
+def test_a_home_is_run_once(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        with pytest.raises(AlreadyUp, match=f"process {os.getpid()}") as caught, alone(tmp_path):
+            pass
+        assert exit_code(caught.value) == 4
+        other = tmp_path / "other"
+        other.mkdir()
+        with alone(other):
+            pass
+    with alone(tmp_path):
+        pass
+
+
+def test_a_number_that_was_left_in_the_lock_stops_nobody(tmp_path: Path) -> None:
+    """Of a process that was killed, or of another one that has its number now."""
+    (tmp_path / "up.lock").write_text(f"{os.getppid()}\n")
+    with alone(tmp_path):
+        assert (tmp_path / "up.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_the_roles_of_a_start_show_its_mark(tmp_path: Path) -> None:
+    """A gateway as `kintsugi up` starts it: it is believed, and one that was not started so is
+    not."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = (
+        "daemon", "gateway", "--home", str(tmp_path), "--port", str(port),
+        "--upstream", "http://127.0.0.1:9/v1",
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}/livez"
+    stop = threading.Event()
+    mark = mint(tmp_path)
+    supervisor = Supervisor([Program("gateway", arguments, url)], mark)
+    thread = threading.Thread(target=supervisor.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: whose(url, mark) == "ready", 4 * PATIENCE)
+        assert whose(url, mint(tmp_path)) == "home"
+        with pytest.raises(PortTaken, match=r"gateway.port"):
+            Supervisor([Program("gateway", arguments, url)], mint(tmp_path / "b")).run(stop)
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_without_an_upstream_the_first_agents_checkpoint_is_served(tmp_path: Path) -> None:

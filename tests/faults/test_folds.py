@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from ops.faults import database_down, fold_kill, fold_poison, fold_twins
+from ops.faults import database_down, fold_kill, fold_poison, fold_twins, log_restored
 
-pytestmark = [pytest.mark.faults, pytest.mark.postgres]
+pytestmark = pytest.mark.faults
 
 
+def test_a_log_restored_from_before_never_heals_in_silence(tmp_path: Path) -> None:
+    result = log_restored.run(10, tmp_path)
+    assert result["passed"], json.dumps(result, indent=1)
+    assert result["diverged"] > 0
+
+
+@pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
     tmp_path: Path,
@@ -20,12 +27,14 @@ def test_a_fold_killed_at_any_moment_leaves_the_tables_of_an_uninterrupted_one(
     assert result["postgres"]["killed_at_work"] > 0
 
 
+@pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_two_folds_at_once_one_of_them_paused_count_nothing_twice(tmp_path: Path) -> None:
     result = fold_twins.run(3, tmp_path)
     assert result["passed"], json.dumps(result, indent=1)
 
 
+@pytest.mark.postgres
 @pytest.mark.usefixtures("postgres")
 def test_a_database_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     result = database_down.run(5, tmp_path)

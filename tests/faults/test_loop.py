@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.faults import loop_kill
+from ops.faults import clock_steps, loop_kill
 from ops.faults.loop_processes import role_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1000)]
@@ -25,3 +25,8 @@ def test_a_role_is_known_by_its_command_line() -> None:
     assert role_of(["python", "-m", "daemon.attached", "daemon", "work", "--home", "x"]) == "work"
     assert role_of(["python", "-m", "daemon.attached", "daemon.engine", "--port", "1"]) == "engine"
     assert role_of(["python", "-m", "daemon.solver", "job.json"]) is None
+
+
+def test_a_clock_that_is_set_forward_and_back_ends_no_job(tmp_path: Path) -> None:
+    found = clock_steps.run(5, tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)

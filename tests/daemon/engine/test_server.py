@@ -14,6 +14,7 @@ import pytest
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request
 from daemon.engine.policy import Policy
+from daemon.mark import VARIABLE, whose
 from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]
@@ -394,6 +395,12 @@ def test_errors_are_in_openais_shape(live: Live) -> None:
 def test_it_tells_that_it_lives_and_which_version_it_is(live: Live) -> None:
     assert httpx2.get(f"{live.url}/health").status_code == 200
     assert httpx2.get(f"{live.url}/version").json()["version"]
+
+
+def test_it_shows_the_start_that_it_belongs_to(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert whose(f"{live.url}/health", "home-start") == "another"
+    monkeypatch.setenv(VARIABLE, "home-start")
+    assert whose(f"{live.url}/health", "home-start") == "ready"
 
 
 def test_a_broken_engine_fails_its_calls_and_all_that_come(base: Policy, served_chat: Chat) -> None:

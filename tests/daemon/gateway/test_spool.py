@@ -1,5 +1,6 @@
 """`kintsugi spool`: what a home holds, and bringing it to a real broker."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from events.sqlite import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import unshipped
+from tests.consumers.folding import ended
 from tests.daemon.commands import environment, run_here, spawn, write_examples
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.program import running
@@ -227,3 +229,30 @@ def test_a_gateway_that_is_killed_leaves_word_of_what_it_recorded(
     (line,) = run_here(["spool", "ls", "--json"], variables).json
     assert (line["path"], line["unfolded"]) == (str(home / "log.db"), 2)
     assert line["state"] == "live", "it is not silent yet"
+
+
+@pytest.mark.kafka
+def test_a_spool_that_was_restored_from_before_is_not_shipped_until_it_is_renewed(
+    broker: Broker, home: Path
+) -> None:
+    broker.start()
+    given = on(broker.bootstrap, home)
+    assert run_here(["spool", "drain"], given).code == 0
+    with closing(SqliteLog(home / "log.db")) as log:
+        log.append([ended("before", session="s")])
+    shutil.copy(home / "log.db", home / "copy.db")
+    with closing(SqliteLog(home / "log.db")) as log:
+        log.append([ended(f"lost{number}", session="s") for number in range(3)])
+    assert run_here(["diagnose"], given).code == 0
+    (home / "copy.db").replace(home / "log.db")
+    with closing(SqliteLog(home / "log.db")) as log:
+        log.append([ended(f"since{number}", session="s") for number in range(9)])
+    for command in (["ship"], ["spool", "drain"], ["diagnose"]):
+        refused = run_here(command, given)
+        assert (refused.code, "kintsugi spool renew" in refused.err) == (4, True), command
+    renewed = run_here(["spool", "renew", "--json"], given).json
+    assert renewed["events"] == 10, "one of them was shipped after the copy"
+    assert run_here(["diagnose"], given).code == 0
+    names = {one["rollout"] for one in run_here(["rollouts", "ls", "--json"], given).json}
+    assert {"before", "lost2", "since0", "since8"} <= names
+    assert run_here(["rebuild", "--json"], given).json["equal"] is True

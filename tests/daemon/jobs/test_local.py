@@ -1,5 +1,6 @@
 """Jobs as processes of this machine, beyond what every runner does (tests/contract)."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from daemon.jobs.attempts import MOST_UNSEEN, JobFolder
+from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import Again, Ended, JobNotStarted, Over, Result, Running, verdict
 from tests.daemon.jobs.looks import ended, job, runner, speaking, until
+from tests.daemon.jobs.trainer import COMMAND
 
 STARTS_AND_DIES = """
 import os, signal, sys
@@ -55,6 +59,74 @@ def test_a_group_that_was_killed_as_a_whole_is_seen_to_be_gone(tmp_path: Path) -
     found = verdict(over, 3)
     assert isinstance(found, Again)
     assert "the container or its session was killed" in found.reason
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_ends_no_job(tmp_path: Path, hours: int) -> None:
+    """Set forward or back by an hour: the times of all files are an hour older, or yet to come."""
+    here = runner(tmp_path)
+    here.start(job("waits"))
+    speaking(here, tmp_path)
+    for path in (tmp_path / "jobs" / "j").rglob("*"):
+        times = path.stat()
+        moved = times.st_mtime - 3600 * hours
+        os.utime(path, (moved, moved))
+    state = here.state("j")
+    assert isinstance(state, Running)
+    assert 0 <= state.silent < 60
+    assert 0 <= state.seconds < 60
+    here.cancel("j", "over")
+    assert 0 <= ended(here).seconds < 60
+
+
+def test_what_a_job_did_while_the_machine_slept_or_nobody_looked_is_not_counted(
+    tmp_path: Path,
+) -> None:
+    now = [1000.0]
+    here = LocalRunner(tmp_path / "jobs", command=COMMAND, clock=lambda: now[0])
+    here.start(job("waits"))
+    speaking(here, tmp_path)
+    now[0] += 8 * 3600
+    state = here.state("j")
+    assert isinstance(state, Running)
+    assert state.silent <= MOST_UNSEEN
+    assert state.seconds <= MOST_UNSEEN
+    for _ in range(5):  # Whoever looks, also another process.
+        now[0] += 10
+        other = LocalRunner(tmp_path / "jobs", command=COMMAND, clock=lambda: now[0])
+        later = other.state("j")
+    assert isinstance(later, Running)
+    assert later.silent == state.silent + 50
+    assert later.seconds == state.seconds + 50
+    here.cancel("j", "over")
+    ended(here)
+
+
+def test_the_grace_of_a_job_that_does_not_listen_minds_no_clock_either(tmp_path: Path) -> None:
+    now = [1000.0]
+    here = LocalRunner(tmp_path / "jobs", command=COMMAND, grace=20.0, clock=lambda: now[0])
+    here.start(job("deaf"))
+    speaking(here, tmp_path)
+    here.cancel("j", "over")
+    stop = tmp_path / "jobs" / "j" / "attempts" / "1.stop"
+    os.utime(stop, (0, 0))
+    here.cancel("j", "over")
+    assert isinstance(here.state("j"), Running), "the grace is not over"
+    now[0] += 21
+    here.cancel("j", "over")
+    ended(here)
+
+
+def test_how_long_it_ran_is_what_it_said(tmp_path: Path) -> None:
+    """Its own clock goes on across whoever looks, and across starts of the machine."""
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
+    (attempts / "1.before").write_text("0")
+    lines = [{"heartbeat": {"seconds": 41.5, "phase": "sampling"}}, {"steps": 3}]
+    (attempts / "1.out").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (attempts / "1.code").write_text("137")
+    folder = JobFolder(tmp_path)
+    assert folder.ended(folder.attempts()).seconds == 41.5
 
 
 def test_no_zombie_is_left(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.checks import records
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.sheet import Sheet
 from daemon.settings import Settings
+from daemon.situation import situation
 from events.envelope import utc_now
 from events.learning import Decision
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged
@@ -237,6 +239,26 @@ def test_a_wiped_log_is_told_as_the_reason_of_a_halt(app: App) -> None:
     found = series(sheet.metrics())
     why = labelled("kintsugi_projection_halted_info", projection="history", reason="ahead_of_log")
     assert found[why] == 1
+
+
+def test_a_log_restored_from_before_is_told_as_the_reason_of_a_halt(app: App) -> None:
+    from sqlalchemy import update
+
+    from consumers.tables import Offset
+
+    with app.engine.begin() as connection:
+        connection.execute(update(Offset.table()).values(last_sha256="of another event"))
+    sheet = Sheet(log.LOG)
+    log.read(app, sheet)
+    found = series(sheet.metrics())
+    why = labelled("kintsugi_projection_halted_info", projection="history", reason="diverged")
+    assert found[why] == 1
+    told = situation(app)["projection"]
+    assert told["state"] == "halted"
+    assert "kintsugi rebuild --yes" in told["halted"][0]
+    ok, said = records.fold(app)
+    assert not ok
+    assert "restored from before" in said
 
 
 def test_a_spool_whose_owner_is_silent_is_told_with_what_the_tables_lack(app: App) -> None:

@@ -60,3 +60,10 @@ def test_a_process_that_lives_for_months_remembers_what_is_wanted_now() -> None:
         postponed.failed(step, NOW)
         postponed.keep([step], ())
     assert len(postponed) == 1
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_the_hour() -> None:
+    postponed = Postponed()
+    postponed.failed(LOAD, NOW)
+    assert postponed.waits(LOAD, NOW)
+    assert not postponed.waits(LOAD, NOW - timedelta(hours=1))

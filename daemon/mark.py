@@ -1,0 +1,90 @@
+"""The mark by which `kintsugi up` knows the servers that it started from those of others.
+
+    mark = mint(home)                  once for each start
+    whose(url, mark)                   who answers there: one of this start, of this home, another
+    headers()                          what a server adds to its answer when it is asked how it is
+
+A port that answers tells nothing of who does: another home's engine has other weights, and another
+home's gateway records elsewhere. So each start hands its processes a mark, in a variable, and they
+show it. It is no secret and opens nothing. Not covered: who shows a mark on purpose that is not
+theirs.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import httpx2
+
+from events.canonical import sha256
+from events.envelope import minted_id
+
+VARIABLE: Final = "STARTED_BY_KINTSUGI_UP"
+# Without the prefix of our settings, for it is none.
+
+HEADER: Final = "x-kintsugi-start"
+
+_ASK_SECONDS: Final = 2.0
+_HOME_DIGITS: Final = 12
+_LISTENS: Final = "0A"
+"""State of a socket, as Linux writes it."""
+
+Whose = Literal["nobody", "ready", "coming", "home", "another"]
+"""Nobody answers; one of this start does, and is ready or not yet; one of this home that another
+start left behind; anybody else."""
+
+
+def mint(home: Path) -> str:
+    """The mark of a start, whose beginning is the home's."""
+    return f"{_beginning(home)}{minted_id()}"
+
+
+def _beginning(home: Path) -> str:
+    return f"{sha256(str(home.absolute()))[:_HOME_DIGITS]}-"
+
+
+def headers() -> dict[str, str]:
+    """The mark that this process was handed; nothing for one that was started otherwise."""
+    handed = os.environ.get(VARIABLE)
+    return {HEADER: handed} if handed else {}
+
+
+def whose(url: str, mark: str) -> Whose:
+    """Who answers at a URL."""
+    try:
+        answer = httpx2.get(url, timeout=_ASK_SECONDS, trust_env=False)
+    except httpx2.RemoteProtocolError:
+        return "another"
+    except httpx2.HTTPError:
+        return "nobody"
+    shown = answer.headers.get(HEADER, "")
+    if shown == mark:
+        return "ready" if answer.status_code == httpx2.codes.OK else "coming"
+    same_home = shown.startswith(mark[: _HOME_DIGITS + 1])
+    return "home" if same_home else "another"
+
+
+def holder(port: int) -> str:
+    """Which process listens on a port of this machine, in words; as far as this one may know."""
+    with suppress(OSError):
+        for inode in _listening(port):
+            for link in Path("/proc").glob("[0-9]*/fd/*"):
+                with suppress(OSError):
+                    if os.readlink(link) == f"socket:[{inode}]":
+                        folder = link.parents[1]
+                        return f"process {folder.name} ({(folder / 'comm').read_text().strip()})"
+    return "another process"
+
+
+def _listening(port: int) -> list[str]:
+    """The sockets that listen there, as Linux numbers them."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                local, state, inode = fields[1], fields[3], fields[9]
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    found.append(inode)
+    return found

@@ -1,0 +1,101 @@
+"""The wall clock is set forward and back, by up to a day, while jobs run.
+
+To whoever reads them, a clock that was set forward makes all files older by as much, and one that was
+set back has them yet to come; so the files are moved, and no clock of this machine is touched.
+Passes when no job is taken for silent or late, none is killed before its grace is over, and each
+that is over ran for as long as it did.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner import Ended, Job, Running
+from events.messages import Frozen
+from ops.faults.scene import report
+
+_STEPS: Final = 4
+_DAY: Final = 86_400.0
+_PATIENCE: Final = 60.0
+"""Seconds: a job of the driver runs for less, and a step is mostly more."""
+
+_PROGRAM: Final = """
+trap 'exit 0' TERM
+second=0
+while :; do
+    echo '{"heartbeat": {"seconds": '$second'}}'
+    second=$((second + 1))
+    sleep 1
+done
+"""
+
+
+class _Spec(Frozen):
+    name: str
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """`count` jobs, each under `_STEPS` steps of the clock."""
+    chance = Random(f"clock steps {seed}")
+    wrong: list[str] = []
+    for number in range(count):
+        runner = LocalRunner(folder / f"{seed}-{number}", command=("sh", "-c", _PROGRAM, "sh"))
+        try:
+            wrong += _job(runner, f"job-{number}", chance)
+        finally:
+            _end(runner, f"job-{number}")
+    return {"passed": not wrong, "jobs": count, "steps": count * _STEPS, "wrong": wrong[:3]}
+
+
+def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
+    """What was wrong about one."""
+    runner.start(Job(name, _Spec(name=name)))
+    said = runner.folder(name) / "attempts" / "1.out"
+    _until(lambda: said.exists() and bool(said.read_bytes()))
+    wrong: list[str] = []
+    for _ in range(_STEPS):
+        step = chance.uniform(-_DAY, _DAY)
+        _set(runner.folder(name), step)
+        state = runner.state(name)
+        if not isinstance(state, Running) or not _plausible(state.silent, state.seconds):
+            wrong.append(f"after {step:+.0f} s: {state}")
+    runner.cancel(name, "it was long enough")
+    _until(lambda: isinstance(runner.state(name), Ended))
+    state = runner.state(name)
+    if not isinstance(state, Ended) or not _plausible(state.seconds):
+        wrong.append(f"in the end: {state}")
+    return wrong
+
+
+def _plausible(*seconds: float) -> bool:
+    return all(0 <= one < _PATIENCE for one in seconds)
+
+
+def _set(folder: Path, forward: float) -> None:
+    """As if the clock had been set forward by so many seconds."""
+    for path in folder.rglob("*"):
+        moved = path.stat().st_mtime - forward
+        os.utime(path, (moved, moved))
+
+
+def _end(runner: LocalRunner, name: str) -> None:
+    if isinstance(runner.state(name), Running):
+        runner.cancel(name, "the driver ends")
+        _until(lambda: isinstance(runner.state(name), Ended))
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a job of the driver neither spoke nor ended")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(report("clock_steps", run, 100))

@@ -1,0 +1,156 @@
+"""A log is restored from a copy of before, and grows again: beyond what was folded, or not so far.
+
+Passes when the fold halts with a reason, and changes no row, whenever it had folded an event that
+the copy lacks; when it goes on without a word whenever it had not; and when the tables equal a fold
+from the start once a rebuild was confirmed.
+"""
+
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from consumers import database
+from consumers.digest import digest
+from consumers.position import offsets
+from consumers.rebuild import rebuild
+from consumers.runner import Runner
+from events.errors import AheadOfLog, LogDiverged
+from events.log import Cursor, EventLog
+from events.sqlite import SqliteLog
+from events.streams import STREAMS
+from migrations.upgrade import upgrade
+from ops.bench.mix import mix
+from ops.faults.scene import report
+
+_MOST: Final = 60
+"""Events that are appended at once; few, so that some partitions get none."""
+
+
+class _Home:
+    """A log that is copied and set back, and the tables that are folded from it."""
+
+    def __init__(self, folder: Path, tables: Path, chance: Random) -> None:
+        """`tables`: empty ones, to begin with a copy of."""
+        self.path = folder / "log.db"
+        self._copy = folder / "copy.db"
+        self._chance = chance
+        self._appended = 0
+        shutil.copy(tables, folder / "projection.db")
+        self.engine = database.open_database(f"sqlite:///{folder / 'projection.db'}")
+        self.log = SqliteLog(self.path, durability="process")
+
+    def grow(self, least: int = 0) -> None:
+        """By events that were never there before."""
+        count = self._chance.randrange(least, _MOST)
+        self.log.append(list(mix(count, start=self._appended)))
+        self._appended += count
+
+    def copy(self) -> None:
+        """As it is now."""
+        with (
+            closing(sqlite3.connect(self.path)) as source,
+            closing(sqlite3.connect(self._copy)) as target,
+        ):
+            source.backup(target)
+
+    def set_back(self) -> None:
+        """To the copy, while nobody has it open."""
+        self.log.close()
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        self._copy.replace(self.path)
+        self.log = SqliteLog(self.path, durability="process")
+
+    def fold(self, until: Cursor | None = None) -> None:
+        """Raises AheadOfLog, LogDiverged."""
+        Runner(self.log, self.engine).catch_up(until)
+
+    def folded(self) -> dict[tuple[str, int], int]:
+        with database.reading(self.engine) as connection:
+            return offsets(connection)
+
+    def hash(self) -> str:
+        with database.reading(self.engine) as connection:
+            return digest(connection)
+
+    def close(self) -> None:
+        self.log.close()
+        self.engine.dispose()
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """`count` times restored."""
+    outcomes: Counter[str] = Counter()
+    tables = _empty(folder)
+    for number in range(count):
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            home = _Home(Path(place), tables, Random(f"log restored {seed} {number}"))
+            try:
+                outcomes[_outcome(home, Random(f"outcome {seed} {number}"))] += 1
+            finally:
+                home.close()
+    wrong = {name: times for name, times in outcomes.items() if name not in _RIGHT}
+    return {"passed": not wrong, "restored": count, **{n: outcomes[n] for n in _RIGHT}, **wrong}
+
+
+def _empty(folder: Path) -> Path:
+    """Tables that nothing was folded into."""
+    path = folder / "empty.db"
+    engine = database.open_database(f"sqlite:///{path}")
+    upgrade(engine)
+    engine.dispose()
+    return path
+
+
+_RIGHT: Final = ("diverged", "ahead_of_log", "nothing_lost")
+
+
+def _outcome(home: _Home, chance: Random) -> str:
+    """What became of one restore; a sentence where it was not right."""
+    home.grow(least=20)
+    home.copy()
+    ends = _ends(home.log)
+    home.grow()
+    # The fold may have been behind when the disk was lost.
+    home.fold({at: chance.randrange(end + 1) for at, end in _ends(home.log).items()})
+    before, folded = home.hash(), home.folded()
+    lost = any(offset > ends[at] for at, offset in folded.items())
+    home.set_back()
+    if chance.random() < 0.9:
+        home.grow()
+    try:
+        home.fold()
+    except LogDiverged:
+        found = "diverged"
+    except AheadOfLog:
+        found = "ahead_of_log"
+    else:
+        found = "nothing_lost"
+    if lost != (found != "nothing_lost"):
+        return "it went on in silence" if lost else f"it halted for nothing: {found}"
+    if lost and home.hash() != before:
+        return "it changed a row and halted"
+    return found if _mended(home, lost) else "the tables differ from a fold from the start"
+
+
+def _ends(log: EventLog) -> dict[tuple[str, int], int]:
+    return {(stream, p): end for stream in STREAMS for p, end in enumerate(log.end(stream))}
+
+
+def _mended(home: _Home, lost: bool) -> bool:
+    """Whether the tables are those of the restored log, once that was confirmed."""
+    if lost and not rebuild(home.log, home.engine, confirmed=True).swapped:
+        return False
+    home.grow()
+    home.fold()
+    return bool(rebuild(home.log, home.engine).equal)
+
+
+if __name__ == "__main__":
+    sys.exit(report("log_restored", run, 200))

@@ -1,0 +1,109 @@
+"""A spool that was restored from before gets a new id (renew: an old file -> a new one beside it).
+
+    renew(path)        of a home that nobody appends to and nobody ships
+
+A spool that was restored numbers its next events as it had numbered others, which the broker has
+already: folds take them for repetitions, and they would be in no table. Under a new id they are
+events of their own. What was not shipped, as far as the restored file knows, goes into the new one,
+with its events' ids: one that was shipped after the copy was made is in the log twice then, under
+one id, and folds drop the second. The old file stays beside it, under its source's name.
+
+Guarantees: at every moment a whole log stands at `path`; killed, it can be run again. Not covered:
+receipts, so a call that is retried across this is answered anew.
+"""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from events.errors import LogUnavailable
+from events.log import Entry, Record, read_all
+from events.sqlite import SqliteLog
+from events.sqlite_file import explained, writable
+from events.streams import STREAMS
+from producers.owning import FILE, abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What came of it."""
+
+    before: str
+    """The id that the spool had."""
+    source: str
+    events: int
+    """That were not shipped, and are to be."""
+    kept: Path
+    """The file as it was."""
+
+
+def renew(home: Path) -> Renewed:
+    """Give a home's spool a new id. Raises SpoolOwned while somebody has it open, LogError."""
+    path = home / FILE
+    temporary = path.with_name(f".{FILE}.renewed")
+    _remove(temporary)
+    with abandoned(path) as spool:
+        kept = path.with_name(f"{path.stem}.{spool.source}.db")
+        with closing(SqliteLog(temporary)) as fresh:
+            count = sum(_copy(spool, fresh, stream) for stream in STREAMS)
+            found = Renewed(spool.source, fresh.source, count, kept)
+        _settle(path)
+        if not kept.exists():
+            os.link(path, kept)
+        # The name of its write-ahead log is the new file's from here on.
+        spool.close()
+        _check_settled(path)
+        temporary.replace(path)
+        _sync(path.parent)
+    return found
+
+
+def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:
+    """Append what was not shipped of a stream; how many events that were."""
+    count = 0
+    bounds = zip(spool.start(stream), spool.shipped(stream), spool.end(stream), strict=True)
+    for partition, (start, shipped, end) in enumerate(bounds):
+        for page in read_all(spool, stream, partition, max(start, shipped), end):
+            fresh.append([_entry(record) for record in page])
+            count += len(page)
+    return count
+
+
+def _entry(record: Record) -> Entry:
+    return Entry(
+        record.stream, record.partition, record.key, record.headers, record.value,
+        record.recorded_ms,
+    )  # fmt: skip
+
+
+def _settle(path: Path) -> None:
+    """Have all of it in the one file."""
+    try:
+        with closing(writable(path, "power")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+
+
+def _check_settled(path: Path) -> None:
+    beside = path.with_name(f"{path.name}-wal")
+    if beside.exists() and beside.stat().st_size:
+        raise LogUnavailable(
+            f"{path} is open in another process, which reads it; stop that one and try again"
+        )
+    _remove(path, itself=False)
+
+
+def _remove(path: Path, itself: bool = True) -> None:
+    for suffix in ("", "-wal", "-shm") if itself else ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
