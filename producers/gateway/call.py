@@ -107,6 +107,8 @@ class Call(Response):
         """From then until it had said all; None until it has."""
         self._headers_sent = False
         self._complete = False
+        self._completed = False
+        """Whether a whole answer was recorded as such."""
         self._silent = True
         """Whether the client has nothing to read yet."""
         self._passed: list[tuple[str, str]] = []
@@ -149,6 +151,8 @@ class Call(Response):
         if not await self._record.ended():
             await self._broken_off(bug, stopped)
         self._settled()
+        if not self._completed:
+            self._desk.sessions.settle(self._arrived.attributed.claim, completed=False)
         if bug is not None:
             raise bug
 
@@ -401,6 +405,8 @@ class Call(Response):
         shadow = self._use.choice.shadow
         if self._record.settle() != "completed":
             return
+        self._completed = True
+        self._desk.sessions.settle(self._arrived.attributed.claim, completed=True)
         if self._engine_seconds is not None:
             seconds = self._record.seconds - self._engine_seconds
             self._desk.metrics.overhead(self._asked.endpoint, seconds)

@@ -19,6 +19,7 @@ from events.rollouts import (
     CallStartedContent,
     EventData,
     Outcome,
+    SessionEnded,
 )
 from events.sqlite import SqliteLog
 from producers.conversation import parse_messages
@@ -172,7 +173,7 @@ def test_what_became_known_meanwhile_is_newer() -> None:
 
 
 def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> None:
-    """Conversations that branch, retell and use tools, told to both."""
+    """Conversations that branch, retell and use tools, told to both; many are alike."""
     chance, before = random.Random(6), Sessions()
     told: list[tuple[list[Any], str]] = []
     for number in range(150):
@@ -188,8 +189,42 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
         before.placed(f"c{number}", found.session)
         before.started(found.session, f"c{number}", conversation)
         before.answered(found.session, f"c{number}", SCOPE, conversation, answer)
+        before.settle(found.claim, completed=True)
         told.append(([*messages, answer], found.session))
-    after = remembered(log)
+    after, ways = remembered(log), set[str]()
     for history, _ in told:
-        assert attributed(after, *history, NEXT) == attributed(before, *history, NEXT)
-        assert attributed(after, *history, NEXT).by == "prefix"
+        found = attributed(after, *history, NEXT)
+        assert found == attributed(before, *history, NEXT)
+        ways.add(found.by)
+    assert ways == {"prefix", "none"}
+
+
+def test_alike_conversations_are_as_doubtful_as_before_the_restart(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
+
+
+def test_a_call_that_its_gateway_did_not_outlive_continues_nothing(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    call(log, "a2", [NEXT], None, Parent("a1", 2, same_tools=True), session="a")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+
+
+def test_what_was_cut_off_makes_the_same_answer_doubtful(log: SqliteLog) -> None:
+    call(log, "a1", [USER], ANSWER, session="a")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "a"
+    call(log, "b1", [USER], ANSWER, session="b", outcome="aborted")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+
+
+def test_a_conversation_that_its_client_ended_is_not_meant(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    append(log, SessionEnded(session="a", because="idle"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
+    append(log, SessionEnded(session="a", because="asked"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
