@@ -14,7 +14,8 @@ or after it that has none; where all have one, the session ends once more.
 Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
 work once, and no call is in two rollouts. The rollout of a person's session is sealed as its calls
 are, with its labels in the head; one whose person was erased says that there was a rollout, and
-nothing else. Not covered: a session whose events were trimmed from the log.
+nothing else; what others said in the same session stays readable. Not covered: a session whose
+events were trimmed from the log.
 """
 
 from collections.abc import Sequence
@@ -27,13 +28,14 @@ from sqlalchemy import Exists, Row, func, select
 from consumers.labelling import labelled
 from consumers.tables import Call, Rollout, SessionEnd
 from daemon.tracing.contexts import of_session
+from daemon.transcript import ERASED
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import VERSION, grade
 from envs.registry import UnknownEnvironment, open_environment
 from envs.task import TaskDefinition
 from events.bodies import Whole
-from events.codec import Event, encode
+from events.codec import encode
 from events.envelope import Envelope, derived_id, parse_timestamp, timestamp
 from events.errors import KintsugiError
 from events.log import Entry, now_ms
@@ -166,7 +168,8 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     leaf = next(row for row in rows if row.call == line[-1])
     owner = history.owner(leaf)
     first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
-    messages = () if history.erased else history.whole(leaf)
+    erased = history.erased(leaf)
+    messages = () if erased else history.whole(leaf)
     tools = history.tools(leaf)
     data = RolloutEnded(
         rollout=end.rollout,
@@ -180,10 +183,11 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
         known_tools=tools or None,
         calls=line,
         forks=forks,
+        reason=ERASED if erased else None,
         content=RolloutContent(messages=messages),
     )
     task = next((row.task for row in rows if row.task is not None), None)
-    if task is not None and not history.erased:
+    if task is not None and not erased:
         data = _judged(app, data, task)
     within = of_session(end.session, end.since, first)
     moment = parse_timestamp(end.time)
@@ -229,12 +233,19 @@ class History:
         self._tools: dict[str, tuple[str, ...]] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
         self._headers: dict[str, str | None] = {}
-        self.erased = False
-        """Whether something that was read is of an erased person: the conversation is not whole."""
+        self._erased: set[str] = set()
+        """Calls whose request is not whole, for they or what they go on from are an erased
+        person's."""
+        self._erased_answers: set[str] = set()
+
+    def erased(self, row: Row[Any]) -> bool:
+        """Whether nobody can read any more what was said up to a call, or its answer."""
+        self.whole(row)
+        return row.call in self._erased or row.call in self._erased_answers
 
     def length(self, row: Row[Any]) -> int:
-        """Messages of a call's conversation, its answer included."""
-        return len(self.whole(row))
+        """Messages of a call's conversation, its answer included; 0 where it is erased."""
+        return 0 if self.erased(row) else len(self.whole(row))
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call, and its answer."""
@@ -256,7 +267,7 @@ class History:
     def owner(self, row: Row[Any]) -> Key | str | None:
         """Whose data a call is: by the key that sealed it, or by name where none did."""
         found = self._whole(row, row.started_offset)
-        return None if self.erased else found.key or found.event.envelope.person
+        return None if self.erased(row) else found.key or found.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
@@ -278,7 +289,10 @@ class History:
         return self._asked[row.call]
 
     def _read(self, row: Row[Any]) -> None:
-        event = self._event(row, row.started_offset)
+        whole = self._whole(row, row.started_offset)
+        event = whole.event
+        if whole.erased:
+            self._erased.add(row.call)
         self._headers[row.call] = event.envelope.traceparent
         data = event.data
         assert isinstance(data, CallStarted), "the row says where its start lies"
@@ -292,6 +306,9 @@ class History:
             parent = self._row(data.parent, data.call)
             known = self._asked[data.parent] + self._answer(parent)[:1]
             before = known[: data.parent_messages]
+            answered = data.parent_messages > len(self._asked[data.parent])
+            if data.parent in self._erased or (answered and data.parent in self._erased_answers):
+                self._erased.add(row.call)
             names = self._tools[data.parent] if data.parent_tools else names
         self._asked[row.call] = before + own
         self._tools[row.call] = names
@@ -304,7 +321,10 @@ class History:
     def _answered(self, row: Row[Any]) -> tuple[Message, ...]:
         if row.ended_offset is None:
             return ()
-        data = self._event(row, row.ended_offset).data
+        whole = self._whole(row, row.ended_offset)
+        if whole.erased:
+            self._erased_answers.add(row.call)
+        data = whole.event.data
         assert isinstance(data, CallEnded), "the row says where its end lies"
         return data.content.messages if data.content else ()
 
@@ -318,14 +338,9 @@ class History:
             )
         return row
 
-    def _event(self, row: Row[Any], offset: int) -> Event:
-        return self._whole(row, offset).event
-
     def _whole(self, row: Row[Any], offset: int) -> Whole:
         (record,) = self._app.log.read(ROLLOUTS.name, row.partition, offset, limit=1)
-        found = self._app.bodies.whole(record, arrays=False)
-        self.erased = self.erased or found.erased
-        return found
+        return self._app.bodies.whole(record, arrays=False)
 
 
 def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:

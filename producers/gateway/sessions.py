@@ -24,12 +24,12 @@ A call that goes on from none is stored whole: a compacted history or a rewritte
 a fork, and stays one. A call of another person is no parent, nor one that was sealed with another
 key: erasing somebody takes nothing from anybody else.
 
-Guarantee: two conversations whose calls were all answered by this gateway, and are remembered, never
-share an unnamed session unless somebody goes back in one of them. Bounded memory; what was forgotten
-costs a longer record or, unnamed, a session too many, never a wrong parent. Not covered: where two
-conversations are word for word the same up to an answer, a client that asks anew from there (an
-edited message) while exactly the other is not continued yet; a beginning that another gateway
-answered, or that was forgotten. After a restart memory.py finds the newest again.
+Guarantee: two conversations whose calls were all answered by this gateway, and are remembered, are
+never in one unnamed session as long as nobody goes back. Bounded memory; what was forgotten costs a
+longer record or, unnamed, a session too many, never a wrong parent. Not covered: of conversations
+that are word for word the same up to an answer, one that asks anew from there (an edited message, a
+new answer) while exactly one other is not continued yet; a beginning that another gateway answered,
+or that was forgotten. After a restart memory.py finds the newest again.
 """
 
 import secrets
@@ -312,7 +312,7 @@ class Sessions:
         self, session: str, person: str | None, conversation: Conversation
     ) -> Parent | None:
         for digest in reversed(conversation.beginnings[1:]):
-            known = self._known.get(("said", session, person, digest))
+            known: tuple[Parent, Digest] | None = self._known.get(("said", session, person, digest))
             if known is not None:
                 parent, tools = known
                 return replace(parent, same_tools=tools == conversation.tools)
