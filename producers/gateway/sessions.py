@@ -6,15 +6,15 @@ exactly one session can be meant:
 
     one session has that beginning             this one, also where a call continues it already: a
                                                regenerated answer, a title, a retry is a fork
-    several, and no call continues one of them that one
-    several, and none or more of them is so    not known: a session of its own
+    several, and exactly one is not continued  that one
+    several, and none or more of them are so   not known: a session of its own
     several, and a later answer that is not    not known
-    known follows, or the same request is
-    being answered
+    known follows
 
-A call that failed or was cut off continues nothing, so its beginning is free again; a session that
-was ended by its client is over. What was answered in part, as a choice beside the first or without
-being recorded, names no session, but it makes one that was answered the same doubtful.
+A call that is being answered has not continued anything yet, so its beginning makes another one
+doubtful; one that failed or was cut off never does. A session that its client ended is over. What
+was answered in part, as a choice beside the first or without being recorded, names no session, but
+makes one that was answered the same doubtful.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
@@ -80,10 +80,8 @@ class Claim:
 
     scope: Scope
     beginning: Digest
-    request: Digest
-    """Of all messages of the call."""
-    session: str | None
-    """Whose beginning it is; None where that is not known."""
+    session: str
+    """Whose beginning it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +135,11 @@ class _Alike:
     """The sessions of one scope in which the same was said and answered, word for word."""
 
     sessions: dict[str, int] = field(default_factory=dict)
-    """Session -> how many calls continue it from here."""
+    """Session -> how many calls continued it from here."""
     unheard: set[str] = field(default_factory=set)
     """Where nobody knows whether the client has this answer, or has it as the first choice."""
-    asking: Counter[Digest] = field(default_factory=Counter)
-    """Requests that begin so and are not answered yet."""
+    asking: Counter[str] = field(default_factory=Counter)
+    """Session -> how many calls that continue it from here are not answered yet."""
     crowded: bool = False
     """Whether there were more sessions than are remembered."""
 
@@ -158,17 +156,17 @@ class _Alike:
             self.unheard.pop()
             self.crowded = True
 
-    def meant(self, request: Digest, directly: bool, over: Callable[[str], bool]) -> str | None:
+    def meant(self, directly: bool, over: Callable[[str], bool]) -> str | None:
         """The one session that a request can continue; None where it is not known."""
         unheard = self.unheard - self.sessions.keys()
         if self.crowded or unheard:
             return None
         if len(self.sessions) == 1:
             return next(iter(self.sessions))
-        if not directly or self.asking[request]:
+        if not directly:
             return None
         free = [name for name, count in self.sessions.items() if not count and not over(name)]
-        return free[0] if len(free) == 1 else None
+        return free[0] if len(free) == 1 and not self.asking[free[0]] else None
 
     def recall(self, earlier: "_Alike") -> None:
         """Add what was known before."""
@@ -207,21 +205,19 @@ class Sessions:
         if begun is None:
             return None
         beginning, alike = begun
-        request = conversation.beginnings[-1]
-        alike.asking[request] += 1
-        owned = session if session in alike.sessions else None
-        if owned is not None:
-            alike.sessions[owned] += 1
-        return Claim(scope, beginning, request, owned)
+        if session not in alike.sessions:
+            return None
+        alike.asking[session] += 1
+        return Claim(scope, beginning, session)
 
     def settle(self, claim: Claim | None, completed: bool) -> None:
         """A call that had taken this was answered, or came to nothing and gives it back."""
         alike = None if claim is None else self._known.get(("alike", claim.scope, claim.beginning))
         if claim is None or alike is None:
             return
-        alike.asking -= Counter([claim.request])
-        if not completed and claim.session is not None and alike.sessions.get(claim.session):
-            alike.sessions[claim.session] -= 1
+        alike.asking -= Counter([claim.session])
+        if completed and claim.session in alike.sessions:
+            alike.sessions[claim.session] += 1
 
     def started(
         self,
@@ -295,7 +291,7 @@ class Sessions:
         beginning, alike = begun
         place = conversation.beginnings.index(beginning)
         directly = not conversation.answers or conversation.answers[-1] <= place
-        return alike.meant(conversation.beginnings[-1], directly, self._is_over)
+        return alike.meant(directly, self._is_over)
 
     def _is_over(self, session: str) -> bool:
         return ("over", session) in self._known

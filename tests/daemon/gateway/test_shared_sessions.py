@@ -37,9 +37,7 @@ def say(front: Fronted, person: str | None, *messages: Any, session: str | None 
     headers = {"x-kintsugi-user": person or "", "x-kintsugi-session": session or ""}
     body = {"messages": list(messages), "max_tokens": 8}
     headers = {name: value for name, value in headers.items() if value}
-    answer = httpx2.post(
-        f"{front.url}/v1/chat/completions", json=body, timeout=60, headers=headers
-    )
+    answer = httpx2.post(f"{front.url}/v1/chat/completions", json=body, timeout=60, headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"]["content"] == SAID
     return str(answer.headers["x-kintsugi-session"])
