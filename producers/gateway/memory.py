@@ -14,6 +14,7 @@ LogError.
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,7 +28,7 @@ from events.sealing import Keys
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
 from producers.gateway.routes import is_shadow
-from producers.gateway.sessions import Claim, Conversation, Scope, Sessions
+from producers.gateway.sessions import Claim, Conversation, Digest, Scope, Sessions
 
 MAX_RECORDS: Final = 1_250
 """Of each partition: about 5,000 calls of all of them, read in two seconds."""
@@ -39,6 +40,9 @@ _PORTION: Final = 250
 
 _BY_CLIENTS: Final = ("asked", "feedback")
 """Who idled may come back."""
+
+_UNSURE_MS: Final = 10_000
+"""Before the newest record: what was answered then may not have been heard."""
 
 _REPLACED: Final = "[redacted:"
 """Stands where a rule matched (redaction.py)."""
@@ -110,8 +114,11 @@ class _Memory:
         self._also = also
         self._keys = keys
         self._calls: dict[str, _Known] = {}
+        self._now = 0
         self._claims: dict[str, Claim | None] = {}
         """Of the calls that have not ended yet."""
+        self._last: deque[tuple[int, Claim, Digest]] = deque()
+        """When a call was answered, what it continued, and the conversation with its answer."""
 
     def take(self, record: Record) -> None:
         try:
@@ -119,6 +126,9 @@ class _Memory:
         except (BadRecord, SchemaAhead):
             return  # a dead letter of the fold, and none of ours
         self._also(event)
+        self._now = record.recorded_ms
+        while self._last and self._last[0][0] < self._now - _UNSURE_MS:
+            self._last.popleft()
         if isinstance(event.data, CallStarted) and not is_shadow(event.data.session):
             self._started(event, event.data)
         elif isinstance(event.data, CallEnded):
@@ -127,10 +137,14 @@ class _Memory:
             self.sessions.ended(event.data.session)
 
     def finish(self) -> None:
-        """What never ended, for its gateway was killed, came to nothing."""
+        """The gateway may have been killed here: what never ended came to nothing, and what was
+        answered last may not have been heard."""
         for claim in self._claims.values():
             self.sessions.settle(claim, completed=False)
         self._claims.clear()
+        for _, claim, answer in reversed(self._last):
+            self.sessions.may_have_missed(claim, answer)
+        self._last.clear()
 
     def _opened(self, event: Event, record: Record) -> Event:
         """The event with what was said in it, as far as that is at hand."""
@@ -151,8 +165,8 @@ class _Memory:
         self.sessions.started(data.session, data.call, conversation, person, keyid)
 
     def _ended(self, event: Event, data: CallEnded) -> None:
-        completed = data.outcome == "completed"
-        self.sessions.settle(self._claims.pop(data.call, None), completed)
+        completed, claim = data.outcome == "completed", self._claims.pop(data.call, None)
+        self.sessions.settle(claim, completed)
         known = self._calls.get(data.call)
         messages = data.content.messages if data.content else ()
         if known is None or event.blob or event.sealed:
@@ -166,6 +180,8 @@ class _Memory:
                 self.sessions.answered(
                     data.session, data.call, scope, conversation, answer, known.keyid
                 )
+                if claim is not None:
+                    self._last.append((self._now, claim, conversation.answered(answer)))
             else:
                 self.sessions.may_be_answered(data.session, scope, conversation, answer)
 

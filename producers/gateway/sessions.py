@@ -12,9 +12,10 @@ exactly one session can be meant:
     known follows
 
 A call that is being answered has not continued anything yet, so its beginning makes another one
-doubtful; one that failed or was cut off never does. A session that its client ended is over. What
-was answered in part, as a choice beside the first or without being recorded, names no session, but
-makes one that was answered the same doubtful.
+doubtful; one that failed or was cut off never does, nor one whose client may not have heard the
+answer (it hung up, or the gateway was killed then) before it goes on from that. A session that its
+client ended is over. What was answered in part, as a choice beside the first or without being
+recorded, names no session, but makes one that was answered the same doubtful.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
@@ -184,6 +185,9 @@ class Sessions:
         self._most = most
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
+        self._unsure: dict[Claim, Claim] = {}
+        """An answer that a client may have missed, as who continues it would claim it -> what the
+        call with that answer continued."""
 
     def attribute(
         self, named: Named | None, scope: Scope, conversation: Conversation, fresh: str
@@ -218,6 +222,19 @@ class Sessions:
         alike.asking -= Counter([claim.session])
         if completed and claim.session in alike.sessions:
             alike.sessions[claim.session] += 1
+            # Who goes on from an answer has it.
+            self.settle(self._unsure.pop(claim, None), completed=True)
+
+    def may_have_missed(self, claim: Claim, answer: Digest) -> None:
+        """A call that continued something was answered, and perhaps its client never heard: unless
+        it is continued, what it continued is free for the same client to ask again."""
+        alike = self._known.get(("alike", claim.scope, claim.beginning))
+        after = self._known.get(("alike", claim.scope, answer))
+        if alike is None or not alike.sessions.get(claim.session):
+            return
+        if after is None or not after.sessions.get(claim.session):
+            alike.sessions[claim.session] -= 1
+            self._unsure[Claim(claim.scope, answer, claim.session)] = claim
 
     def started(
         self,
@@ -282,6 +299,7 @@ class Sessions:
             if isinstance(value, _Alike) and isinstance(before, _Alike):
                 value.recall(before)
             self._remember(key, value)
+        self._unsure |= earlier._unsure
         self._recalling = False
 
     def _continued(self, scope: Scope, conversation: Conversation) -> str | None:
