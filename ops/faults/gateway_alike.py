@@ -24,7 +24,10 @@ from ops.faults.gateway_scene import Scene, scene
 
 AT_ONCE: Final = 10
 TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
+KILLS: Final = 4
+"""While ten customers talk."""
 LIFE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 600.0
 
 
 def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -34,8 +37,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         for first in range(0, count, AT_ONCE):
             names = range(first, min(first + AT_ONCE, count))
             with _talking(stage, names, seed) as threads:
-                while any(thread.is_alive() for thread in threads):
+                for _ in range(KILLS):
                     time.sleep(random.Random(seed + kills).uniform(0, LIFE_SECONDS))
+                    if not any(thread.is_alive() for thread in threads):
+                        break
                     stage.gateway.kill()
                     stage.gateway.start(ready=False)
                     kills += 1
@@ -85,7 +90,9 @@ def _turn(client: Client, messages: list[dict[str, Any]], mark: str, chance: ran
     stream = chance.random() < 0.5
     script = {"mark": mark, "words": 5, "pace_ms": 5}
     said = list(messages)
-    return until_answered(lambda: client.ask(said, script, stream=stream), threading.Event())
+    return until_answered(
+        lambda: client.ask(said, script, stream=stream), threading.Event(), _PATIENCE_SECONDS
+    )
 
 
 def _customers(stage: Scene) -> dict[str, set[str]]:

@@ -34,6 +34,7 @@ PLAN: Final = {
     "fold_kill": (100, 20),
     "fold_twins": (60, 60),
     "full_disk": (100, 20),
+    "gateway_alike": (200, 20),
     "gateway_broker_down": (600, 600),
     "gateway_clients": (1_000, 100),
     "gateway_full_disk": (100, 20),
