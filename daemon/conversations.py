@@ -61,16 +61,24 @@ class History:
         self._starts: dict[str, _Start] = {}
         self._lengths: dict[str, int] = {}
         self._answers: dict[str, tuple[Message, ...]] = {}
-        self.erased = False
-        """Whether something that was read is of an erased person: the conversation is not whole."""
+        self._erased: set[str] = set()
+        """Calls whose request is not whole, for they or what they go on from are an erased
+        person's."""
+        self._erased_answers: set[str] = set()
 
     def learn(self, rows: Iterable[Row[Any]]) -> None:
         """Rows of calls that need not be asked of the tables."""
         self._rows.update((row.call, row) for row in rows)
 
+    def erased(self, row: Row[Any]) -> bool:
+        """Whether nobody can read any more what was said up to a call, or its answer."""
+        self._asked_length(row)
+        self._answer(row)
+        return row.call in self._erased or row.call in self._erased_answers
+
     def length(self, row: Row[Any]) -> int:
-        """Messages of a call's conversation, its answer included."""
-        return self._asked_length(row) + len(self._answer(row)[:1])
+        """Messages of a call's conversation, its answer included; 0 where it is erased."""
+        return 0 if self.erased(row) else self._asked_length(row) + len(self._answer(row)[:1])
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call, and its answer."""
@@ -102,7 +110,7 @@ class History:
     def owner(self, row: Row[Any]) -> Key | str | None:
         """Whose data a call is: by the key that sealed it, or by name where none did."""
         found = self._whole(row, row.started_offset)
-        return None if self.erased else found.key or found.event.envelope.person
+        return None if self.erased(row) else found.key or found.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
@@ -135,8 +143,15 @@ class History:
             if start.parent is not None:
                 answer = self._answer(self._row(start.parent, call.call))[:1]
                 before = min(start.kept, self._lengths[start.parent] + len(answer))
+                if self._is_lost(start.parent, start.kept):
+                    self._erased.add(call.call)
             self._lengths[call.call] = before + len(start.own)
         return self._lengths[row.call]
+
+    def _is_lost(self, parent: str, kept: int) -> bool:
+        """Whether the first `kept` messages of a call are an erased person's."""
+        is_answered = kept > self._lengths[parent]
+        return parent in self._erased or (is_answered and parent in self._erased_answers)
 
     def _start(self, row: Row[Any]) -> _Start:
         if row.call not in self._starts:
@@ -144,10 +159,13 @@ class History:
         return self._starts[row.call]
 
     def _started(self, row: Row[Any]) -> _Start:
-        event = self._whole(row, row.started_offset).event
+        whole = self._whole(row, row.started_offset)
+        event = whole.event
         data = event.data
         if not isinstance(data, CallStarted):
             raise _elsewhere(row, row.started_offset)
+        if whole.erased:
+            self._erased.add(row.call)
         content = data.content
         prompts = content.prompts if content else ()
         own = content.messages if content else ()
@@ -170,9 +188,12 @@ class History:
     def _answered(self, row: Row[Any]) -> tuple[Message, ...]:
         if row.ended_offset is None:
             return ()
-        data = self._whole(row, row.ended_offset).event.data
+        whole = self._whole(row, row.ended_offset)
+        data = whole.event.data
         if not isinstance(data, CallEnded):
             raise _elsewhere(row, row.ended_offset)
+        if whole.erased:
+            self._erased_answers.add(row.call)
         return data.content.messages if data.content else ()
 
     def _row(self, call: str, child: str) -> Row[Any]:
@@ -192,9 +213,7 @@ class History:
         records = self._log.read(ROLLOUTS.name, row.partition, offset, limit=1)
         if not records or records[0].offset != offset:
             raise _elsewhere(row, offset)
-        found = self._bodies.whole(records[0], arrays=False)
-        self.erased = self.erased or found.erased
-        return found
+        return self._bodies.whole(records[0], arrays=False)
 
 
 def _elsewhere(row: Row[Any], offset: int) -> SessionIncomplete:

@@ -22,7 +22,7 @@ from events.envelope import Envelope, derived_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.learning import PersonErased
 from events.log import EventLog, Record, now_ms, read_all
-from events.rollouts import RolloutEnded
+from events.rollouts import CallStarted, RolloutEnded
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Held:
     trimmed: int = 0
     """Events that the log held once, whosever they were."""
     adapters: list[TrainedOn] = field(default_factory=list)
+    leaning: int = 0
+    """Calls of others that were stored as what they add to calls of this person."""
     announced: bool = False
     """Whether the log says already that they were erased."""
 
@@ -68,8 +70,9 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> Held:
         key = app.keys.named(person)
         keyid = None if key is None else key.id
     held = Held(keyid, trimmed=sum(app.log.start(ROLLOUTS.name)))
+    lost: set[str] = set()
     for record in _rollout_events(app.log):
-        _count(held, record, person)
+        _count(held, record, person, lost)
     with app.reading() as connection:
         held.adapters = trained_on(connection, held.rollouts)
         held.announced = keyid is not None and keyid in erased_keys(connection)
@@ -121,12 +124,16 @@ def _rollout_events(log: EventLog) -> Iterator[Record]:
             yield from page
 
 
-def _count(held: Held, record: Record, person: str | None) -> None:
+def _count(held: Held, record: Record, person: str | None, lost: set[str]) -> None:
+    """Count an event; `lost` are the calls before it in its session that nobody can read whole."""
     try:
         envelope = from_headers(record.headers)
+        sealed = held.keyid is not None and envelope.keyid == held.keyid
+        if envelope.type == CallStarted.TYPE and held.keyid is not None:
+            _count_leaning(held, record, sealed, lost)
         if person is not None and envelope.person == person:
             held.unsealed += 1
-        elif held.keyid is not None and envelope.keyid == held.keyid:
+        elif sealed:
             held.events += 1
         else:
             return
@@ -136,3 +143,13 @@ def _count(held: Held, record: Record, person: str | None) -> None:
             held.rollouts.append(data.rollout)
     except (BadRecord, SchemaAhead):
         return  # a dead letter of the fold
+
+
+def _count_leaning(held: Held, record: Record, sealed: bool, lost: set[str]) -> None:
+    data = decode(record, content=False).data
+    assert isinstance(data, CallStarted), "its envelope says so"
+    if sealed:
+        lost.add(data.call)
+    elif data.parent in lost:
+        lost.add(data.call)
+        held.leaning += 1

@@ -21,8 +21,8 @@ folded is a dead letter of its own, and is not made again.
 Guarantee: ids follow from what is closed, so two of these at once, or one that was killed, do the
 work once, and no call is in two rollouts. The rollout of a person's session is sealed as its calls
 are, with its labels in the head; one whose person was erased says that there was a rollout, and
-nothing else. The memory that a session takes grows with what was said in it. Not covered: a
-session whose events were trimmed from the log.
+nothing else; what others said in the same session stays readable. The memory that a session takes
+grows with what was said in it. Not covered: a session whose events were trimmed from the log.
 """
 
 import traceback
@@ -41,6 +41,7 @@ from consumers.reads import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from daemon.conversations import History, SessionIncomplete
 from daemon.tracing.contexts import of_session
+from daemon.transcript import ERASED
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import VERSION, grade
@@ -484,7 +485,8 @@ class _Making:
         leaf = next(row for row in rows if row.call == line[-1])
         owner = history.owner(leaf)
         first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
-        messages = () if history.erased else history.whole(leaf)
+        erased = history.erased(leaf)
+        messages = () if erased else history.whole(leaf)
         tools = history.tools(leaf)
         data = RolloutEnded(
             rollout=end.rollout,
@@ -496,10 +498,11 @@ class _Making:
             session=end.session,
             termination=end.because,
             known_tools=tools or None,
+            reason=ERASED if erased else None,
             content=RolloutContent(messages=messages),
         )
         task = next((row.task for row in rows if row.task is not None), None)
-        if task is not None and not history.erased:
+        if task is not None and not erased:
             data = _judged(self._app, data, task)
         within = of_session(end.session, end.since, first).header
         return [*self._naming(end, data, line, forks, owner, within)]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from consumers.reads import RolloutRow
 
+ERASED: Final = "what was said, or what it went on from, is of a person who was erased"
+"""Reason of a rollout that has no messages, for they were lost before it was made."""
+
 _TURNS: Final = frozenset({"turn", "refused", "transferred"})
 """Keys of the evidence whose numbers are places in the conversation (consumers/rules.py)."""
 
@@ -40,7 +43,7 @@ class Transcript:
     sealed: bool = False
     """Whether it is a person's: what is said about it must not be written unsealed."""
     erased: bool = False
-    """Whether its person was erased: nobody can read what was said."""
+    """Whether its person was erased, or whoever said what it begins with: nobody can read it."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -97,7 +100,8 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
         found = labelled(event.data).evidence
         evidence = None if found is None else json.loads(exact_json(found))
         row = replace(row, evidence=evidence)
-    return Transcript(row, event.data, event.envelope.keyid is not None, whole.erased)
+    erased = whole.erased or event.data.reason == ERASED
+    return Transcript(row, event.data, event.envelope.keyid is not None, erased)
 
 
 def same_call(action: Action, call: ExecutedCall) -> bool:

@@ -93,6 +93,7 @@ def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool)
                 "events": held.events,
                 "rollouts": len(held.rollouts),
                 "unsealed": held.unsealed,
+                "leaning": held.leaning,
                 "adapters": [asdict(one) for one in held.adapters],
                 "limits": [*LIMITS, *_beyond(held)],
             }
@@ -127,6 +128,11 @@ def _beyond(held: "Held") -> list[str]:
     if held.unsealed:
         said = "events of this person were recorded unsealed and stay readable in the log"
         found.append(f"{held.unsealed:,} {said}")
+    if held.leaning:
+        found.append(
+            f"{held.leaning:,} calls of others go on from what this person said, and were recorded "
+            "by an earlier version without it: nobody can read them whole once this is erased"
+        )
     if held.trimmed:
         found.append(
             f"{held.trimmed:,} events were trimmed from the log: this person's among them, and the "

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from daemon.conversations import History
     from daemon.tracing.spans import Attributes
 
+ERASED: Final = "kintsugi.erased"
+"""Of a call whose content is not sent, for it, or what it goes on from, is an erased person's."""
+
 _NUMBERS: Final = (int, float)
 
 log = logging.getLogger(__name__)
@@ -43,6 +46,8 @@ def content_of(history: "History", row: Row[Any]) -> "Attributes":
     """What was asked and answered; without it where the log cannot say any more."""
     try:
         asked, answered = history.asked(row), history.answered(row)
+        if history.erased(row):
+            return {ERASED: True}
     except KintsugiError as error:
         log.warning("the content of call %s is not sent: %s", row.call, error)
         return {}

@@ -37,6 +37,7 @@ PLAN: Final = {
     "fold_poison": (2_000, 200),
     "fold_twins": (60, 60),
     "full_disk": (100, 20),
+    "gateway_alike": (200, 20),
     "gateway_broker_down": (600, 600),
     "gateway_clients": (1_000, 100),
     "gateway_full_disk": (100, 20),

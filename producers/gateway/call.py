@@ -107,6 +107,10 @@ class Call(Response):
         """From then until it had said all; None until it has."""
         self._headers_sent = False
         self._complete = False
+        self._delivered = False
+        """Whether the last byte went to the client."""
+        self._continued = False
+        """Whether a whole answer was recorded and delivered: the conversation went on."""
         self._silent = True
         """Whether the client has nothing to read yet."""
         self._passed: list[tuple[str, str]] = []
@@ -149,6 +153,8 @@ class Call(Response):
         if not await self._record.ended():
             await self._broken_off(bug, stopped)
         self._settled()
+        if not self._continued:
+            self._desk.sessions.settle(self._arrived.attributed.claim, completed=False)
         if bug is not None:
             raise bug
 
@@ -385,6 +391,7 @@ class Call(Response):
         self._complete = True
         try:
             await send({"type": "http.response.body", "body": body})
+            self._delivered = True
             if body:
                 self._spoke()
         finally:
@@ -408,6 +415,9 @@ class Call(Response):
         shadow = self._use.choice.shadow
         if self._record.settle() != "completed":
             return
+        if self._delivered:
+            self._continued = True
+            self._desk.sessions.settle(self._arrived.attributed.claim, completed=True)
         if self._engine_seconds is not None:
             seconds = self._record.seconds - self._engine_seconds
             self._desk.metrics.overhead(self._asked.endpoint, seconds)

@@ -14,20 +14,21 @@ LogError.
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from events.codec import Event, decode, opened, sealed_of
 from events.errors import BadRecord, SchemaAhead
 from events.log import Record
 from events.messages import Message
-from events.rollouts import CallEnded, CallStarted
+from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.sealing import Keys
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
 from producers.gateway.routes import is_shadow
-from producers.gateway.sessions import Conversation, Scope, Sessions
+from producers.gateway.sessions import Claim, Conversation, Digest, Scope, Sessions
 
 MAX_RECORDS: Final = 1_250
 """Of each partition: about 5,000 calls of all of them, read in two seconds."""
@@ -36,6 +37,12 @@ MAX_SECONDS: Final = 20.0
 
 _PORTION: Final = 250
 """Records that are read at once."""
+
+_BY_CLIENTS: Final = ("asked", "feedback")
+"""Who idled may come back."""
+
+_UNSURE_MS: Final = 10_000
+"""Before the newest record: what was answered then may not have been heard."""
 
 _REPLACED: Final = "[redacted:"
 """Stands where a rule matched (redaction.py)."""
@@ -58,12 +65,19 @@ def remembered(
         _newest(spool, partition, max(start, end - most), end)
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
-    # In the order in which they came: of two conversations that are alike the last one counts.
-    for record in heapq.merge(*partitions, key=lambda record: record.recorded_ms):
+    # In the order in which they came: what was alike at a moment was doubtful then.
+    for record in heapq.merge(*partitions, key=_moment):
         if given_up() or time.monotonic() > deadline:
             break
         memory.take(record)
+    memory.finish()
     return memory.sessions
+
+
+def _moment(record: Record) -> tuple[int, str]:
+    """When it was recorded; within a millisecond, when its id was minted."""
+    id = next((value for name, value in record.headers if name == "ce_id"), b"")
+    return record.recorded_ms, id.decode()
 
 
 def _newest(spool: Spool, partition: int, offset: int, end: int) -> Iterator[Record]:
@@ -81,6 +95,7 @@ class _Known:
 
     scope: Scope
     conversation: Conversation
+    keyid: str | None
     answer: dict[str, Any] | None = None
 
     def beginning(self, messages: int) -> Conversation | None:
@@ -99,6 +114,11 @@ class _Memory:
         self._also = also
         self._keys = keys
         self._calls: dict[str, _Known] = {}
+        self._now = 0
+        self._claims: dict[str, Claim | None] = {}
+        """Of the calls that have not ended yet."""
+        self._last: deque[tuple[int, Claim, Digest]] = deque()
+        """When a call was answered, what it continued, and the conversation with its answer."""
 
     def take(self, record: Record) -> None:
         try:
@@ -106,10 +126,25 @@ class _Memory:
         except (BadRecord, SchemaAhead):
             return  # a dead letter of the fold, and none of ours
         self._also(event)
+        self._now = record.recorded_ms
+        while self._last and self._last[0][0] < self._now - _UNSURE_MS:
+            self._last.popleft()
         if isinstance(event.data, CallStarted) and not is_shadow(event.data.session):
             self._started(event, event.data)
         elif isinstance(event.data, CallEnded):
             self._ended(event, event.data)
+        elif isinstance(event.data, SessionEnded) and event.data.because in _BY_CLIENTS:
+            self.sessions.ended(event.data.session)
+
+    def finish(self) -> None:
+        """The gateway may have been killed here: what never ended came to nothing, and what was
+        answered last may not have been heard."""
+        for claim in self._claims.values():
+            self.sessions.settle(claim, completed=False)
+        self._claims.clear()
+        for _, claim, answer in reversed(self._last):
+            self.sessions.may_have_missed(claim, answer)
+        self._last.clear()
 
     def _opened(self, event: Event, record: Record) -> Event:
         """The event with what was said in it, as far as that is at hand."""
@@ -123,25 +158,32 @@ class _Memory:
         conversation = None if event.blob or event.sealed else self._conversation(data)
         if conversation is None or not len(conversation):
             return
-        self._calls[data.call] = _Known((data.client, event.envelope.person), conversation)
-        self.sessions.started(data.session, data.call, conversation)
+        person, keyid = event.envelope.person, event.envelope.keyid
+        scope = data.client, person
+        self._calls[data.call] = _Known(scope, conversation, keyid)
+        self._claims[data.call] = self.sessions.claim(data.session, scope, conversation)
+        self.sessions.started(data.session, data.call, conversation, person, keyid)
 
     def _ended(self, event: Event, data: CallEnded) -> None:
+        completed, claim = data.outcome == "completed", self._claims.pop(data.call, None)
+        self.sessions.settle(claim, completed)
         known = self._calls.get(data.call)
         messages = data.content.messages if data.content else ()
-        if (
-            known is None
-            or data.outcome != "completed"
-            or event.blob
-            or event.sealed
-            or not messages
-        ):
+        if known is None or event.blob or event.sealed:
             return
-        if _is_replaced(messages[:1]):
-            return
-        answer = as_sent(messages[0])
-        self._calls[data.call] = _Known(known.scope, known.conversation, answer)
-        self.sessions.answered(data.session, data.call, known.scope, known.conversation, answer)
+        for place, message in enumerate(messages):
+            if _is_replaced([message]):
+                continue
+            scope, conversation, answer = known.scope, known.conversation, as_sent(message)
+            if completed and place == 0:
+                self._calls[data.call] = replace(known, answer=answer)
+                self.sessions.answered(
+                    data.session, data.call, scope, conversation, answer, known.keyid
+                )
+                if claim is not None:
+                    self._last.append((self._now, claim, conversation.answered(answer)))
+            else:
+                self.sessions.may_be_answered(data.session, scope, conversation, answer)
 
     def _conversation(self, data: CallStarted) -> Conversation | None:
         """What was asked, from the parent on; None where it is not known word for word."""
@@ -157,7 +199,7 @@ class _Memory:
         if beginning is None:
             return None
         if not data.parent_tools:
-            beginning = Conversation(beginning.beginnings, Conversation.of((), tools).tools)
+            beginning = replace(beginning, tools=Conversation.of((), tools).tools)
         return beginning.followed_by(own)
 
 

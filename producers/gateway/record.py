@@ -136,6 +136,8 @@ class Record:
         self._end: asyncio.Task[bool] | None = None
         self._started_event: str | None = None
         self._storable = False
+        self._keyid: str | None = None
+        """Of the key that its events are sealed with."""
         self._after: Callable[[], Outcome] | None = None
 
     def another(self) -> "Record":
@@ -202,6 +204,11 @@ class Record:
         return None if after is None else after()
 
     async def _append_start(self, answerer: Answerer) -> bool:
+        try:
+            self._keyid = await self._recorder.keyid(self._about)
+        except KintsugiError as error:
+            self._warn(CallStarted.TYPE, error)
+            return False
         stored = self._stored()
         data = self._start_of(answerer, stored)
         self._started_event = await self._append(data)
@@ -209,7 +216,8 @@ class Record:
             return False
         self._sessions.placed(self.call, data.session)
         if stored.messages:
-            self._sessions.started(data.session, self.call, self._arrived.conversation)
+            person, conversation = self._arrived.caller.person, self._arrived.conversation
+            self._sessions.started(data.session, self.call, conversation, person, self._keyid)
         return True
 
     def _stored(self) -> _Stored:
@@ -220,6 +228,8 @@ class Record:
             return _Stored()
         if len(messages) != len(self._arrived.conversation):
             parent = None  # a rule made other messages of these
+        if parent is not None and parent.keyid != self._keyid:
+            parent = None  # who was erased since and came back is somebody new
         return _Stored(messages, tools, parent)
 
     def _start_of(self, answerer: Answerer, stored: _Stored) -> CallStarted:
@@ -275,8 +285,7 @@ class Record:
         kept = await self._receipt(whole, redacted)
         ended = await self._append(data, found.arrays if why is None else None, kept)
         recorded = started and ended is not None
-        said = found.messages[:1] if recorded and outcome == "completed" else ()
-        self._after = partial(self._known, outcome, recorded, said)
+        self._after = partial(self._known, outcome, recorded, found.messages)
         return recorded
 
     def _end_of(
@@ -327,23 +336,33 @@ class Record:
     def _known(self, outcome: Outcome, recorded: bool, said: Sequence[Message]) -> Outcome:
         self._metrics.ended(self._arrived.asked.endpoint, outcome, recorded, self.seconds)
         session, scope = self._arrived.attributed.session, self._arrived.caller.scope
-        for one in said:
+        conversation = self._arrived.conversation
+        heard = 1 if recorded and outcome == "completed" else 0
+        for message in said[:heard]:
             self._sessions.answered(
-                session, self.call, scope, self._arrived.conversation, as_sent(one)
+                session, self.call, scope, conversation, as_sent(message), self._keyid
             )
+        for message in said[heard:]:
+            self._sessions.may_be_answered(session, scope, conversation, as_sent(message))
         return outcome
+
+    @property
+    def _about(self) -> About:
+        return About(self._arrived.caller.person, self._arrived.caller.traceparent)
 
     async def _append(
         self, data: EventData, arrays: Arrays | None = None, kept: Receipt | None = None
     ) -> str | None:
         """The id of the event, which is in the log now; None when it is not."""
-        about = About(self._arrived.caller.person, self._arrived.caller.traceparent)
         try:
             with self._metrics.appending(data.STREAM, data.TYPE):
                 return await self._recorder.append(
-                    data, about, cause=self._started_event, arrays=arrays, receipt=kept
+                    data, self._about, cause=self._started_event, arrays=arrays, receipt=kept
                 )
         except KintsugiError as error:
-            said = {"action": "call_not_recorded", "call": self.call}
-            _logger.warning("%s of call %s: %s", data.TYPE, self.call, error, extra=said)
+            self._warn(data.TYPE, error)
             return None
+
+    def _warn(self, event: str, error: KintsugiError) -> None:
+        context = {"action": "call_not_recorded", "call": self.call}
+        _logger.warning("%s of call %s: %s", event, self.call, error, extra=context)

@@ -86,6 +86,12 @@ class Recorder:
         found = self.spool.receipt(key)
         return found if found is None else opened_receipt(found, key, self.keys)
 
+    async def keyid(self, about: About) -> str | None:
+        """The id of the key that seals what is appended; None where nothing is sealed. Raises
+        KeysUnavailable."""
+        owner = await self._owner(about)
+        return None if owner is None else owner.id
+
     async def append(
         self,
         data: EventData,

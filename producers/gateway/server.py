@@ -169,6 +169,7 @@ class Gateway:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         look = asyncio.create_task(self._upstreams.first_look(self.desk.client))
         given_up = threading.Event()
+        self.desk.sessions.expect_recall()
         recall = asyncio.create_task(self._recall(given_up))
         # Calls that come meanwhile wait for it at the door, but not for long.
         await asyncio.wait((recall, look), timeout=_RECALL_SECONDS)
@@ -198,6 +199,7 @@ class Gateway:
         except LogError as error:
             # Sessions begin anew and calls are stored whole, which is all that this would save.
             _logger.warning("%s", error, extra={"action": "nothing_recalled"})
+            self.desk.sessions.recall(Sessions())
             return
         self.desk.sessions.recall(earlier)
         routing.recall(answered.stays)

@@ -85,6 +85,7 @@ class Told:
             end = SessionEnded(session=session, because="feedback")
             await append(end, about, derived_id(event_id, "session ended"))
             self._desk.routing.ended(session)
+            self._desk.sessions.ended(session)
         return as_json({"feedback": event_id, "session": session, "call": said.call})
 
     async def _session_of(self, said: Posted) -> str:
@@ -116,6 +117,7 @@ class Told:
         because: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=because), About(), minted_id())
         self._desk.routing.ended(session)
+        self._desk.sessions.ended(session)
         return as_json({"session": session, "ended": True})
 
     async def traces(self, request: Request) -> Response:

@@ -162,12 +162,17 @@ class Traces:
         tools = storable_tools(call.kept.asked.tools)
         if messages is None or tools is None:
             raise Unusable("its messages or its tools are in a form that the log does not hold")
+        try:
+            keyid = await self._desk.recorder.keyid(call.about)
+        except KintsugiError as error:
+            raise _not_recorded(error) from error
+        sessions = self._desk.sessions
         scope = caller.client, call.about.person
         conversation = Conversation.of(call.asked.raw_messages, call.asked.tools)
-        found = self._desk.sessions.attribute(
-            Named(call.session, "header"), scope, conversation, call.session
-        )
+        found = sessions.attribute(Named(call.session, "header"), scope, conversation, call.session)
         parent = found.parent if len(messages) == len(conversation) else None
+        if parent is not None and parent.keyid != keyid:
+            parent = None  # who was erased since and came back is somebody new
         started = self._started(call, caller, messages, tools, parent)
         ended, said = await self._ended(call)
         first, last = (derived_id(call.id, step) for step in ("started", "ended"))
@@ -178,16 +183,16 @@ class Traces:
                 Receipt(call.id, b""),
             )
         except TooLarge:
+            sessions.settle(found.claim, completed=False)
             raise
         except KintsugiError as error:
-            raise Refused(
-                503, f"the spans cannot be recorded: {error}; send them again", retry_after=5
-            ) from error
-        sessions = self._desk.sessions
+            sessions.settle(found.claim, completed=False)
+            raise _not_recorded(error) from error
+        sessions.settle(found.claim, completed=ended.outcome == "completed")
         sessions.placed(call.id, call.session)
-        sessions.started(call.session, call.id, conversation)
+        sessions.started(call.session, call.id, conversation, scope[1], keyid)
         for one in said[:1]:
-            sessions.answered(call.session, call.id, scope, conversation, as_sent(one))
+            sessions.answered(call.session, call.id, scope, conversation, as_sent(one), keyid)
 
     def _started(
         self,
@@ -245,3 +250,7 @@ class Traces:
             content=CallEndedContent(messages=messages) if messages else None,
         )
         return ended, found.messages if error is None else ()
+
+
+def _not_recorded(error: KintsugiError) -> Refused:
+    return Refused(503, f"the spans cannot be recorded: {error}; send them again", retry_after=5)

@@ -8,6 +8,7 @@ import pytest
 
 from ops.faults import (
     engine_liar,
+    gateway_alike,
     gateway_broker_down,
     gateway_clients,
     gateway_full_disk,
@@ -30,6 +31,12 @@ def test_a_lost_answer_is_given_again_and_the_engine_is_not_asked(tmp_path: Path
     found = gateway_retry.run(6, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
     assert found["replayed"] == 6
+
+
+def test_customers_who_say_the_same_are_never_in_one_session(tmp_path: Path) -> None:
+    found = gateway_alike.run(10, tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+    assert found["kills"] > 0
 
 
 def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:

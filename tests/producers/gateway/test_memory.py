@@ -19,6 +19,7 @@ from events.rollouts import (
     CallStartedContent,
     EventData,
     Outcome,
+    SessionEnded,
 )
 from events.sqlite import SqliteLog
 from producers.conversation import parse_messages
@@ -49,11 +50,11 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
         yield opened
 
 
-def append(log: SqliteLog, data: EventData) -> None:
+def append(log: SqliteLog, data: EventData, seconds_ago: float = 0) -> None:
     envelope = Envelope(
         id=minted_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1]
     )
-    log.append([encode(envelope, data, now_ms()).entry])
+    log.append([encode(envelope, data, now_ms() - int(1000 * seconds_ago)).entry])
 
 
 def call(
@@ -65,6 +66,7 @@ def call(
     session: str = "s",
     outcome: Outcome = "completed",
     tools: Any = TOOLS,
+    seconds_ago: float = 60,
 ) -> None:
     """Append a call as the gateway does."""
     same = parent is not None and parent.same_tools
@@ -78,10 +80,13 @@ def call(
             parent=parent.call if parent else None, parent_tools=same,
             parent_messages=parent.messages if parent else 0, content=content,
         ),
+        seconds_ago,
     )  # fmt: skip
     if answer is not None:
         said = CallEndedContent(messages=parse_messages([answer]))
-        append(log, CallEnded(call=name, session=session, outcome=outcome, content=said))
+        append(
+            log, CallEnded(call=name, session=session, outcome=outcome, content=said), seconds_ago
+        )
 
 
 def talk(log: SqliteLog) -> None:
@@ -172,7 +177,7 @@ def test_what_became_known_meanwhile_is_newer() -> None:
 
 
 def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> None:
-    """Conversations that branch, retell and use tools, told to both."""
+    """Conversations that branch, retell and use tools, told to both; many are alike."""
     chance, before = random.Random(6), Sessions()
     told: list[tuple[list[Any], str]] = []
     for number in range(150):
@@ -188,8 +193,58 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
         before.placed(f"c{number}", found.session)
         before.started(found.session, f"c{number}", conversation)
         before.answered(found.session, f"c{number}", SCOPE, conversation, answer)
+        before.settle(found.claim, completed=True)
         told.append(([*messages, answer], found.session))
-    after = remembered(log)
+    # Long enough before the end for every answer to have been heard.
+    append(log, SessionEnded(session="elsewhere", because="asked"))
+    after, ways = remembered(log), set[str]()
     for history, _ in told:
-        assert attributed(after, *history, NEXT) == attributed(before, *history, NEXT)
-        assert attributed(after, *history, NEXT).by == "prefix"
+        found = attributed(after, *history, NEXT)
+        assert found == attributed(before, *history, NEXT)
+        ways.add(found.by)
+    assert ways == {"prefix", "none"}
+
+
+def test_alike_conversations_are_as_doubtful_as_before_the_restart(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
+    append(log, SessionEnded(session="elsewhere", because="asked"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
+
+
+def test_an_answer_right_before_the_end_may_not_have_been_heard(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a", seconds_ago=1)
+    after = remembered(log)
+    assert attributed(after, USER, ANSWER, NEXT).by == "none", "the same again, or the other's"
+    assert attributed(after, USER, ANSWER, NEXT, ANSWER, NEXT).session == "a"
+    after = remembered(log)
+    found = attributed(after, USER, ANSWER, NEXT, ANSWER, NEXT)
+    after.settle(found.claim, completed=True)
+    assert attributed(after, USER, ANSWER, NEXT).session == "b", "it was heard"
+
+
+def test_a_call_that_its_gateway_did_not_outlive_continues_nothing(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    call(log, "a2", [NEXT], None, Parent("a1", 2, same_tools=True), session="a")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+
+
+def test_what_was_cut_off_makes_the_same_answer_doubtful(log: SqliteLog) -> None:
+    call(log, "a1", [USER], ANSWER, session="a")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "a"
+    call(log, "b1", [USER], ANSWER, session="b", outcome="aborted")
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+
+
+def test_a_conversation_that_its_client_ended_is_not_meant(log: SqliteLog) -> None:
+    for name in "ab":
+        call(log, f"{name}1", [USER], ANSWER, session=name)
+    append(log, SessionEnded(session="a", because="idle"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
+    append(log, SessionEnded(session="a", because="asked"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"

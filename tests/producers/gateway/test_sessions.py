@@ -4,12 +4,20 @@ from typing import Any
 
 from producers.gateway.feedback import Rate
 from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
-from producers.gateway.sessions import Attributed, Conversation, Named, Parent, Sessions
+from producers.gateway.sessions import (
+    MAX_ALIKE,
+    Attributed,
+    Conversation,
+    Named,
+    Parent,
+    Sessions,
+)
 
 SCOPE = ("agent", None)
 USER = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello", "tool_calls": []}
 NEXT = {"role": "user", "content": "And?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def known(scope: Any = SCOPE, most: int = 100) -> Sessions:
@@ -69,6 +77,149 @@ def test_what_is_forgotten_costs_a_session_and_never_a_wrong_parent() -> None:
     for number in range(10):
         sessions.placed(f"c{number}", "s")
     assert attributed(sessions, USER, ANSWER, NEXT).by == "none"
+
+
+class Talks:
+    """Customers of one key that say the same, through one memory."""
+
+    def __init__(self, name: str = "new") -> None:
+        self.sessions = Sessions()
+        self._name = name
+        self._calls = 0
+
+    def asks(self, *messages: Any, scope: Any = SCOPE, named: Named | None = None) -> Attributed:
+        """A request comes."""
+        self._calls += 1
+        conversation = Conversation.of(messages)
+        return self.sessions.attribute(named, scope, conversation, f"{self._name}-{self._calls}")
+
+    def tries(self, *messages: Any) -> Attributed:
+        """A request comes and fails."""
+        found = self.asks(*messages)
+        self.sessions.settle(found.claim, completed=False)
+        return found
+
+    def says(
+        self,
+        *messages: Any,
+        answer: Any = ANSWER,
+        scope: Any = SCOPE,
+        named: Named | None = None,
+    ) -> str:
+        """A request comes and is answered; its session."""
+        found = self.asks(*messages, scope=scope, named=named)
+        conversation, call = Conversation.of(messages), f"c{self._calls}"
+        self.sessions.started(found.session, call, conversation)
+        self.sessions.answered(found.session, call, scope, conversation, answer)
+        self.sessions.settle(found.claim, completed=True)
+        return found.session
+
+
+def test_of_several_that_began_alike_none_is_guessed() -> None:
+    talks = Talks()
+    openings = {talks.says(USER) for _ in range(5)}
+    later = {talks.says(USER, ANSWER, {"role": "user", "content": f"I am {n}"}) for n in range(5)}
+    assert (len(openings), len(later)) == (5, 5)
+    assert not openings & later, "which opening is whose cannot be known"
+
+
+def test_who_says_the_same_after_another_goes_on_with_the_own_beginning() -> None:
+    talks, third = Talks(), {"role": "user", "content": "Bye"}
+    sessions: list[str] = []
+    for _ in range(5):
+        first = talks.says(USER)
+        assert talks.says(USER, ANSWER, NEXT) == first
+        assert talks.says(USER, ANSWER, NEXT, ANSWER, third) == first
+        sessions.append(first)
+    assert len(set(sessions)) == 5
+
+
+def test_one_that_stopped_makes_the_next_that_is_alike_doubtful_until_it_is_ended() -> None:
+    talks = Talks()
+    stopped, other = talks.says(USER), talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT).by == "none"
+    talks.sessions.ended(stopped)
+    assert talks.tries(USER, ANSWER, NEXT).session == other
+
+
+def test_an_answer_that_is_made_anew_is_a_fork_of_the_one_conversation() -> None:
+    talks = Talks()
+    session = talks.says(USER)
+    for content in ("And?", "And?", "Or?"):
+        assert talks.says(USER, ANSWER, {"role": "user", "content": content}) == session
+
+
+def test_a_call_that_came_to_nothing_leaves_its_beginning_to_who_asks_again() -> None:
+    talks = Talks()
+    mine = talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT).session == mine
+    talks.says(USER)
+    again = talks.asks(USER, ANSWER, {"role": "user", "content": "Other words"})
+    assert again.by == "none", "it may be either's"
+
+
+def test_while_a_call_is_being_answered_its_beginning_is_doubtful() -> None:
+    talks, other_words = Talks(), {"role": "user", "content": "Or?"}
+    mine = talks.says(USER)
+    waiting = talks.asks(USER, ANSWER, NEXT)
+    other = talks.says(USER)
+    assert waiting.session == mine
+    for words in (NEXT, other_words):
+        assert talks.tries(USER, ANSWER, words).by == "none", "a retry, a side call, or the other's"
+    talks.sessions.settle(waiting.claim, completed=True)
+    assert talks.tries(USER, ANSWER, other_words).session == other
+
+
+def test_an_answer_in_between_that_is_not_known_tells_of_another_call() -> None:
+    talks = Talks()
+    mine = talks.says(USER)
+    assert talks.says(USER, ANSWER, NEXT) == mine
+    unknown = {"role": "assistant", "content": "As the client rewrote it"}
+    assert talks.tries(USER, ANSWER, NEXT, unknown, NEXT).session == mine
+    talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT, unknown, NEXT).by == "none"
+
+
+def test_a_named_call_continues_what_was_said_under_its_name() -> None:
+    talks = Talks()
+    named = Named("mine", "header")
+    talks.says(USER, named=named)
+    other = talks.says(USER)
+    assert talks.says(USER, ANSWER, NEXT, named=named) == "mine"
+    assert talks.says(USER, ANSWER, NEXT) == other
+
+
+def test_too_many_that_are_alike_are_all_doubtful() -> None:
+    talks = Talks()
+    for _ in range(MAX_ALIKE + 5):
+        talks.says(USER)
+    assert talks.asks(USER, ANSWER, NEXT).by == "none"
+    assert max(len(getattr(known, "sessions", ())) for known in talks.sessions._known.values()) < 20
+
+
+def test_nothing_is_joined_before_what_was_known_is_recalled() -> None:
+    talks, before = Talks(), Talks("earlier")
+    before.says(USER)
+    talks.sessions.expect_recall()
+    talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT).by == "none"
+    talks.sessions.recall(before.sessions)
+    assert talks.tries(USER, ANSWER, NEXT).by == "none", "both have that beginning"
+    other = talks.says(SYSTEM, USER)
+    assert talks.tries(SYSTEM, USER, ANSWER, NEXT).session == other
+
+
+def test_a_parent_is_of_the_same_person() -> None:
+    talks, named = Talks(), Named("desk", "header")
+    people: tuple[Any, ...] = (("agent", "rosa"), ("agent", "otto"), ("agent", None))
+    for scope in people:
+        assert talks.asks(USER, scope=scope, named=named).parent is None
+        conversation = Conversation.of([USER])
+        talks.sessions.started("desk", f"of-{scope[1]}", conversation, scope[1])
+        talks.sessions.answered("desk", f"of-{scope[1]}", scope, conversation, ANSWER)
+    for scope in people:
+        found = talks.asks(USER, ANSWER, NEXT, scope=scope, named=named)
+        assert found.parent == Parent(f"of-{scope[1]}", 2, same_tools=True)
 
 
 def test_a_key_is_known_by_its_hash_and_names_a_session() -> None:

@@ -1,0 +1,109 @@
+"""Customers who say the same at the same time, unnamed, and the gateway is killed in between.
+
+    python -m ops.faults.gateway_alike --count 100
+
+`count` customers, ten at a time, say the same words and hear the same answers for two turns; each
+third turn is their own. Half of the calls are streams; what was not answered is sent again, as it
+was. Passes when no session of the log holds calls of two customers, and everything acknowledged is
+in it once.
+"""
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ops.faults.command import command
+from ops.faults.gateway_audit import read
+from ops.faults.gateway_load import Client, Seen, until_answered
+from ops.faults.gateway_scene import Scene, scene
+
+AT_ONCE: Final = 10
+TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
+KILLS: Final = 4
+"""While ten customers talk."""
+LIFE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 600.0
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Let `count` customers talk; whose calls each session holds."""
+    kills = 0
+    with scene(folder) as stage:
+        for first in range(0, count, AT_ONCE):
+            names = range(first, min(first + AT_ONCE, count))
+            with _talking(stage, names, seed) as threads:
+                for _ in range(KILLS):
+                    time.sleep(random.Random(seed + kills).uniform(0, LIFE_SECONDS))
+                    if not any(thread.is_alive() for thread in threads):
+                        break
+                    stage.gateway.kill()
+                    stage.gateway.start(ready=False)
+                    kills += 1
+        found = stage.audited()
+        sessions = _customers(stage)
+    mixed = sum(len(customers) > 1 for customers in sessions.values())
+    unfinished = count * len(TURNS) - len({one.mark for one in stage.ledger.acknowledged()})
+    return {
+        "fault": "customers who say the same", "customers": count, "kills": kills, "seeds": [seed],
+        "sessions": len(sessions), "mixed_sessions": mixed, "unfinished": unfinished,
+        **found.report(), "passed": found.sound and not mixed and not unfinished,
+    }  # fmt: skip
+
+
+@contextmanager
+def _talking(stage: Scene, names: range, seed: int) -> Iterator[list[threading.Thread]]:
+    threads = [
+        threading.Thread(target=_converse, args=(stage, name, seed), name=f"customer-{name}")
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _converse(stage: Scene, name: int, seed: int) -> None:
+    chance = random.Random(1_000_003 * seed + name)
+    client = Client(stage.gateway.url, stage.ledger)
+    messages: list[dict[str, Any]] = []
+    try:
+        for turn, words in enumerate(TURNS):
+            messages.append({"role": "user", "content": words.format(name)})
+            seen = _turn(client, messages, f"{seed}.{name}.{turn}", chance)
+            if not seen.answered:
+                return
+            messages.append({"role": "assistant", "content": seen.answers[0].text})
+            time.sleep(chance.uniform(0, 0.2))
+    finally:
+        client.close()
+
+
+def _turn(client: Client, messages: list[dict[str, Any]], mark: str, chance: random.Random) -> Seen:
+    stream = chance.random() < 0.5
+    script = {"mark": mark, "words": 5, "pace_ms": 5}
+    said = list(messages)
+    return until_answered(
+        lambda: client.ask(said, script, stream=stream), threading.Event(), _PATIENCE_SECONDS
+    )
+
+
+def _customers(stage: Scene) -> dict[str, set[str]]:
+    """Session -> whose calls it holds, by what the clients were told."""
+    started = read(stage.gateway.home).started
+    customers: dict[str, set[str]] = defaultdict(set)
+    for seen in stage.ledger.seen:
+        for call in started.get(seen.call or "", ()):
+            customers[call.session].add(seen.mark.rpartition(".")[0])
+    return customers
+
+
+if __name__ == "__main__":
+    command(run, __doc__)
