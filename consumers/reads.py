@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, func, select
 
 from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
-from consumers.tally import LIVE_PURPOSES
+from consumers.tally import of_agents
 from events.position import Position
 
 Selection = Literal["all", "failed", "passed", "diagnosed"]
@@ -288,7 +288,7 @@ def waiting(connection: Connection) -> Waiting:
     """Of the agent's own traffic, rollouts that no round has counted and rollouts without a
     verdict; and all rollouts, whatever they were made for."""
     rollouts = Rollout.table().c
-    own = rollouts.purpose.in_(LIVE_PURPOSES)
+    own = of_agents(rollouts)
     row = connection.execute(
         select(
             func.count().label("rollouts"),

@@ -7,6 +7,9 @@ before; the other calls are its forks. It names its calls and repeats no tokens.
 A session that names a task of an environment that is known here is graded by replay, as an
 evaluation is; any other has no verdict. What was posted as feedback is none.
 
+The rollout is of who answered last. Where no engine answered any call of its main line, it is of
+nobody and has no verdict: consumers count it for no agent.
+
 Sought are loose calls, which no rollout names yet: a look costs what is open, whatever was closed
 before it, and a call that comes late is not left behind. It is in the rollout of the first end at
 or after it that has none; where all have one, the session ends once more.
@@ -39,6 +42,7 @@ from events.errors import KintsugiError
 from events.log import Entry, now_ms
 from events.messages import Message
 from events.rollouts import (
+    NOBODY,
     CallEnded,
     CallStarted,
     EventData,
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from daemon.app import App
 
 SOURCE = "live"
+_UNNAMED = "unnamed"
+"""Base and policy of a rollout that a model answered whose name nobody said."""
 _AT_ONCE = 100
 """Sessions that are closed before their rollouts are appended."""
 
@@ -164,6 +170,7 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     history = History(app, connection)
     line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
     leaf = next(row for row in rows if row.call == line[-1])
+    base, policy = answerer([row for row in rows if row.call in set(line)])
     owner = history.owner(leaf)
     first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
     messages = () if history.erased else history.whole(leaf)
@@ -171,8 +178,8 @@ def _rollout(app: "App", connection: "Connection", end: Row[Any]) -> Entry:
     data = RolloutEnded(
         rollout=end.rollout,
         alias=leaf.alias,
-        base=leaf.base,
-        policy=leaf.policy,
+        base=base,
+        policy=policy,
         source=SOURCE,
         purpose=leaf.purpose,
         session=end.session,
@@ -217,6 +224,19 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     line.reverse()
     taken = set(line)
     return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
+
+
+def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
+    """Base and policy that answered a line of calls, given first to last: those of the last call
+    that an engine answered; `NOBODY` where there is none."""
+    for call in reversed(calls):
+        if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
+            return call.base, call.policy
+        if call.outcome == "completed":
+            # By a model that its engine does not list.
+            name = _UNNAMED if call.policy == NOBODY else call.policy
+            return name, name
+    return NOBODY, NOBODY
 
 
 class History:
@@ -330,7 +350,8 @@ class History:
 
 def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
     """With the task, and the verdict of a replay where its environment is known here."""
-    found = _definition(app, task_id)
+    # A task that no engine was there for says nothing of the agent.
+    found = None if data.base == NOBODY else _definition(app, task_id)
     if found is None:
         return data.model_copy(update={"task": Task(id=task_id)})
     environment, task = found
