@@ -12,6 +12,7 @@ from ops.faults import (
     gateway_full_disk,
     gateway_kill,
     gateway_pause,
+    gateway_restart,
     gateway_retry,
     gateway_upstream_kill,
 )
@@ -33,6 +34,11 @@ def test_a_lost_answer_is_given_again_and_the_engine_is_not_asked(tmp_path: Path
 
 def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     found = gateway_pause.run(3, tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+
+
+def test_started_again_under_load_it_makes_nobody_an_agent(tmp_path: Path) -> None:
+    found = gateway_restart.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 
