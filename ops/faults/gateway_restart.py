@@ -1,4 +1,4 @@
-"""The gateway is stopped and started again under load, over an engine too busy to say what it serves.
+"""The gateway is stopped and started under load, over an engine too busy to say what it serves.
 
     python -m ops.faults.gateway_restart --count 20
 
