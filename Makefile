@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The rest: setup, learner, check (the quick round before a commit), faults, soak, bench, constraints, clean.
+# The rest: setup, learner, check (the quick round before a commit), long, proofs, faults, soak, bench, constraints, clean.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
