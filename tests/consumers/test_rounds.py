@@ -1,6 +1,7 @@
 """Rounds: what a round counts, and that two agents never share numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -214,7 +215,7 @@ def test_rollouts_made_by_the_daemon_move_no_number_of_any_round(
 
 def test_what_no_engine_answered_is_no_agents_failure(engine: Engine) -> None:
     """Gateways that started under load left judged rollouts of policy `agent`, base `unknown`."""
-    lost = {"base": "unknown", "policy": "agent", "purpose": "live"}
+    lost: dict[str, Any] = {"base": "unknown", "policy": "agent", "purpose": "live"}
     entries = [failure("mine", purpose="live"), failure("lost", **lost)]
     log = log_of([*entries, success("unjudged", **{**lost, "success": None, "reward": None})])
     fold(log, engine)
