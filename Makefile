@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The rest: setup, learner, check (the quick round before a commit), faults, soak, bench, constraints, clean.
+# The rest: setup, learner, check (the quick round before a commit), long, proofs, faults, soak, bench, constraints, clean.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,7 +15,7 @@ LEARNER := $(VENV)/.learner
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST := not deployment and not kafka and not postgres and not vllm and not ray and not prometheus and not browser and not benchmarks and not faults and not processes and not learning
 
-.PHONY: help setup components learner lint check test long demo faults soak bench constraints clean
+.PHONY: help setup components learner lint check test long proofs demo faults soak bench constraints clean
 
 help: ## This list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -44,15 +44,19 @@ lint: $(LEARNER) ## Format, rules, types, and which package may import which.
 check: lint ## Lint and the tests that need no service: five minutes.
 	$(SHARED_OUT) -q -n auto -m "$(FAST)"
 
+# A whole run also fails where a test that a document names as proof did not run and pass.
 test: components $(LEARNER) ## All tests but the long ones, against a real Kafka, PostgreSQL, vLLM and Ray.
 	$(SHARED_OUT) -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 1 \
-	    --durations 12 $(PYTEST)
+	    --durations 12 $(if $(PYTEST),$(PYTEST),--proofs test)
 
 long: components $(LEARNER) ## The tests that take minutes each: the whole loop on the real stack, jobs on vLLM and Ray, Helm, MLflow, a Collector.
 	$(BIN)/python -m ops.helm.programs
 	$(BIN)/python -m ops.mlflow.server
 	$(BIN)/python -m ops.collector.server
-	$(SHARED_OUT) -m long --durations 12 $(PYTEST)
+	$(SHARED_OUT) -m long --durations 12 $(if $(PYTEST),$(PYTEST),--proofs long)
+
+proofs: components $(LEARNER) ## The tests that README and docs/guarantees.md name as proof, and no others; PROOFS=--long: the long ones.
+	OMP_NUM_THREADS=1 $(BIN)/python -m ops.proofs $(PROOFS)
 
 demo: $(LEARNER) ## An agent that keeps failing at something gets better by itself. Needs no service.
 	@$(BIN)/python -m ops.demo $(DEMO)

@@ -3,7 +3,7 @@
 An agent is an alias; its numbers are kept per (alias, base). The present base is the one that
 answered its newest rollout: what the engines serve is no fact of the log, who answered is one.
 A live rollout in which nobody answered, say for a client who asked for a model that does not exist,
-says nothing of that; it counts only where there is no other.
+is of no agent.
 
 All of it is asked for with every tick, so it is read out of one index: a few rows for each alias,
 base and purpose, however many rollouts there are.
@@ -11,15 +11,13 @@ base and purpose, however many rollouts there are.
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, func, select
 
 from consumers.tables import Rollout
 from consumers.tally import LIVE_PURPOSES, Pair
-
-_NOBODY: Final = "unknown"
-"""What a gateway notes as the base of a call that no engine was asked for."""
+from events.rollouts import NOBODY
 
 
 class Kind(NamedTuple):
@@ -32,7 +30,7 @@ class Kind(NamedTuple):
     @property
     def answered(self) -> bool:
         """Whether anybody answered in them."""
-        return self.purpose != "live" or self.base != _NOBODY
+        return self.purpose != "live" or self.base != NOBODY
 
 
 def present(connection: Connection) -> list[Pair]:
@@ -72,8 +70,9 @@ def live_kinds(connection: Connection) -> Iterator[Kind]:
         for base in _values(connection, rollouts.base, of_alias):
             of_base = rollouts.base == base
             for purpose in _values(connection, rollouts.purpose, of_alias, of_base):
-                if purpose in LIVE_PURPOSES:
-                    yield Kind(alias, base, purpose)
+                kind = Kind(alias, base, purpose)
+                if purpose in LIVE_PURPOSES and kind.answered:
+                    yield kind
 
 
 def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
@@ -86,7 +85,7 @@ def _values(connection: Connection, column: Any, *where: Any) -> Iterator[str]:
         value = connection.execute(query.where(column > value)).scalar()
 
 
-def _rank(connection: Connection, kind: Kind) -> tuple[bool, str, str]:
+def _rank(connection: Connection, kind: Kind) -> tuple[str, str]:
     """Larger for the kind whose newest rollout says more of the present base."""
     rollouts = Rollout.table().c
     newest = _of(kind, rollouts.time, rollouts.rollout).limit(1)
@@ -95,7 +94,7 @@ def _rank(connection: Connection, kind: Kind) -> tuple[bool, str, str]:
     row = connection.execute(dated.order_by(rollouts.time.desc(), rollouts.rollout.desc())).first()
     if row is None:
         row = connection.execute(undated).one()
-    return kind.answered, row.time or "", row.rollout
+    return row.time or "", row.rollout
 
 
 def _of(kind: Kind, *columns: Any) -> Select[Any]:

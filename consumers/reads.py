@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
-from consumers.tally import LIVE_PURPOSES
+from consumers.tally import of_agents
 from events.position import Position
 from events.rollouts import ClosingFailed
 
@@ -292,7 +292,7 @@ def waiting(connection: Connection) -> Waiting:
     """Of the agent's own traffic, rollouts that no round has counted and rollouts without a
     verdict; and all rollouts, whatever they were made for."""
     rollouts = Rollout.table().c
-    own = rollouts.purpose.in_(LIVE_PURPOSES)
+    own = of_agents(rollouts)
     row = connection.execute(
         select(
             func.count().label("rollouts"),

@@ -8,14 +8,15 @@ counts the deduplicated failures per pattern, `tag` remembers on which tasks the
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Subquery, case, func, literal, select, update
+from sqlalchemy import Connection, Subquery, and_, case, func, literal, not_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from consumers.tables import Rollout, TaskPattern
 from events.position import Position, entries
+from events.rollouts import NOBODY
 from events.streams import ROLLOUTS
 
 LIVE_PURPOSES: Final = ("live", "import")
@@ -26,6 +27,13 @@ EXAMPLES: Final = 5
 
 OTHER: Final = "other"
 """The category of failures that no rule explains: counted, and never a pattern."""
+
+
+def of_agents(rollouts: Any) -> ColumnElement[bool]:
+    """Whether a rollout (columns of the table) is an agent's own traffic: what no engine answered
+    is nobody's."""
+    unanswered = and_(rollouts.purpose == "live", rollouts.base == NOBODY)
+    return and_(rollouts.purpose.in_(LIVE_PURPOSES), not_(unanswered))
 
 
 class Pair(NamedTuple):
@@ -87,7 +95,7 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
             rollouts.alias, rollouts.base, func.count().label("rollouts"),
             func.count(rollouts.success).label("judged"),
         )
-        .where(rollouts.round == number, rollouts.purpose.in_(LIVE_PURPOSES))
+        .where(rollouts.round == number, of_agents(rollouts))
         .group_by(rollouts.alias, rollouts.base)
     )  # fmt: skip
     return {Pair(row.alias, row.base): Totals(row.rollouts, row.judged) for row in rows}
@@ -201,5 +209,5 @@ def _counted(number: int) -> tuple[ColumnElement[bool], ...]:
     return (
         rollouts.round == number,
         rollouts.success.is_not(None),
-        rollouts.purpose.in_(LIVE_PURPOSES),
+        of_agents(rollouts),
     )

@@ -108,8 +108,8 @@ def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | Waiting:
 def no_environment(alias: str) -> Waiting:
     """What an agent waits for whose tasks cannot be played, whatever it does."""
     missing = (
-        f"{alias} has no executable environment: its traffic is recorded and diagnosed, and "
-        "nothing is trained; name one in the setting agents"
+        f"{alias} has no executable environment: its traffic is recorded, its sessions have no "
+        "verdict, and nothing is trained; name one in the setting agents"
     )
     return Waiting((missing,))
 

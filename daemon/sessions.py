@@ -9,6 +9,9 @@ A session that names a task of an environment that is known here is graded by re
 evaluation is; any other has no verdict. What was posted as feedback is none. The name comes from a
 client: it opens what is called so, and never a file.
 
+The rollout is of who answered last. Where no engine answered any call of its main line, it is of
+nobody and has no verdict: consumers count it for no agent.
+
 Sought are loose calls, which no rollout names yet: a look costs what is open, whatever was closed
 before it, and a call that comes late is not left behind. It is in the rollout of the first end at
 or after it that has none; where all have one, the session ends once more.
@@ -65,6 +68,7 @@ from events.errors import (
 from events.keys import KeysUnavailable
 from events.log import Entry, now_ms
 from events.rollouts import (
+    NOBODY,
     CallsGathered,
     ClosingFailed,
     EventData,
@@ -85,6 +89,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SOURCE = "live"
+_UNNAMED = "unnamed"
+"""Base and policy of a rollout that a model answered whose name nobody said."""
 MOST_CALLS: Final = 10_000
 """That one event names: their ids take a fifth of a record."""
 
@@ -396,6 +402,7 @@ def _columns() -> tuple[ColumnElement[Any], ...]:
     return (
         calls.call, calls.session, calls.alias, calls.base, calls.policy, calls.task, calls.parent,
         calls.purpose, calls.started, calls.partition, calls.started_offset, calls.ended_offset,
+        calls.outcome, calls.upstream,
     )  # fmt: skip
 
 
@@ -441,6 +448,19 @@ def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
 
 
+def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
+    """Base and policy that answered a line of calls, given first to last: those of the last call
+    that an engine answered; `NOBODY` where there is none."""
+    for call in reversed(calls):
+        if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
+            return call.base, call.policy
+        if call.outcome == "completed":
+            # By a model that its engine does not list.
+            name = _UNNAMED if call.policy == NOBODY else call.policy
+            return name, name
+    return NOBODY, NOBODY
+
+
 @dataclass(frozen=True, slots=True)
 class _Session:
     """One end of a session, as the tables have it."""
@@ -482,17 +502,19 @@ class _Making:
         history = History(self._app, None, Bodies(self._app.blobs, self._keys.find))
         history.learn([*session.others, *rows])
         line, forks = main_line([Node(row.call, row.parent, history.length(row)) for row in rows])
-        leaf = next(row for row in rows if row.call == line[-1])
+        by_call = {row.call: row for row in rows}
+        leaf = by_call[line[-1]]
+        base, policy = answerer([by_call[call] for call in line])
         owner = history.owner(leaf)
-        first = parsed(history.traceparent(next(row for row in rows if row.call == line[0])))
+        first = parsed(history.traceparent(by_call[line[0]]))
         erased = history.erased(leaf)
         messages = () if erased else history.whole(leaf)
         tools = history.tools(leaf)
         data = RolloutEnded(
             rollout=end.rollout,
             alias=leaf.alias,
-            base=leaf.base,
-            policy=leaf.policy,
+            base=base,
+            policy=policy,
             source=SOURCE,
             purpose=leaf.purpose,
             session=end.session,
@@ -563,7 +585,8 @@ def _failed(app: "App", end: Row[Any], failed: Failure) -> Entry:
 def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
     """With the task, and the verdict of a replay where its environment is known here."""
     try:
-        found = _definition(app, task_id)
+        # A task that no engine was there for says nothing of the agent.
+    found = None if data.base == NOBODY else _definition(app, task_id)
         if found is None:
             return data.model_copy(update={"task": Task(id=task_id)})
         return _graded(data, *found)

@@ -297,7 +297,8 @@ class Agent(Section):
     """The model's name that its clients ask for."""
     environment: str | None = None
     """Where tasks for it are played: a name (kintsugi env ls), or the path of a file that defines
-    one. Without one its traffic is recorded and diagnosed, and nothing is trained."""
+    one. Without one its traffic is recorded and nothing is trained; its sessions have no verdict,
+    so none has a category."""
     checkpoint: Path | None = None
     """Folder of the base model's weights, where jobs read it."""
     traffic: dict[str, float] = {}

@@ -6,11 +6,15 @@ destroyed per person without touching the head. Token ids and log-probabilities 
 that no fold ever reads (codec.py).
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from events.messages import Action, Frozen, Message
+
+NOBODY: Final = "unknown"
+"""The base and the policy of a live call, or rollout, that no engine answered. An import may use
+the same word for a base that its file does not name."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]

@@ -34,6 +34,8 @@ with warnings.catch_warnings():
     from ops.kafka.broker import Broker
     from ops.kafka.jars import BrokerMissing
 
+pytest_plugins = ("ops.proofs.plugin",)
+
 BENCHMARKS = "KINTSUGI_BENCHMARKS"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

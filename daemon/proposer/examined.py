@@ -17,6 +17,9 @@ from events.errors import KintsugiError
 from events.learning import Mode
 from events.messages import Action
 
+FIRST_HELD_OUT: Final = 1 << 27
+"""Generated tasks from this seed on are nobody's traffic: they belong to reports, to the Proposer
+and to gates."""
 FIRST_SEED: Final = 1 << 28
 LAST_SEED: Final = (1 << 32) - 1
 """Seeds of written tasks. Gates have those above, reports their held-out tasks those below."""

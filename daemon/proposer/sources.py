@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from consumers import learning
 from consumers.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, Buffered
-from daemon.proposer.examined import Known
+from daemon.proposer.examined import FIRST_HELD_OUT, Known
 from daemon.proposer.proposing import Source
+from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
 from envs.task import GENERATED
 from events.learning import Directive
@@ -50,7 +51,7 @@ def traffic(
     connection: "Connection", environment: Environment, alias: str, base: str, number: int
 ) -> list[str]:
     """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
-    environment which nobody wrote for a pattern."""
+    environment which nobody wrote for a pattern, and whose seed no report and no gate may play."""
     written = learning.patterns_of(connection, alias)
     found = []
     for rate in task_rates(connection, alias, base, number):
@@ -58,7 +59,8 @@ def traffic(
             task = environment.task(rate.task)
         except UnknownTask:
             continue
-        if task.split == GENERATED and task.id not in written:
+        kept = (seed_of(task.id) or 0) >= FIRST_HELD_OUT
+        if task.split == GENERATED and task.id not in written and not kept:
             found.append(task.id)
     return found
 

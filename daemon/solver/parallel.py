@@ -4,22 +4,15 @@ Every process is given the same rollouts and computes the same advantages and de
 them, so nothing but gradients and figures has to be exchanged. Without a process group (`torchrun`
 and `torch.distributed.init_process_group` make one) all of this does nothing.
 
-The base is either whole in every process, or `shard` spreads it (FSDP2): a layer's weights are
-gathered while it computes and let go after. Adapters stay whole everywhere, being a hundredth of
-the base, so that clipping, the optimizer and saving are those of one process. What is large beside
-the layers, embedding and head, stays whole too.
-
-    torchrun --nproc-per-node 4 ...
-    parallel.shard(model)           after `attach` or `continue_from`
-    Learner(model, ...)             as ever
+Base and adapter are whole in every process, so that clipping, the optimizer and saving are those
+of one process.
 
 In a job the first process leads: it tells the others (follow.py) of each new learner and each
 update, and `joined` is how all of them begin. One that loses another leaves, so that the loss
 reaches all of them and none waits for ever.
 
-Not covered: `weights_sha256`, `save` of the base and the in-process sampler read whole weights, so
-they come before `shard` or not at all. Tested with two processes on a CPU (gloo); it has never run
-on a GPU, nor over more than one machine.
+Not covered: a base that is too large for one process. Tested with two processes on a CPU (gloo);
+it has never run on a GPU, nor over more than one machine.
 """
 
 import os
@@ -31,11 +24,8 @@ from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as group
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch import Tensor
 
-from daemon.solver.policy import parts
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
 from events.jobs import JobSpec
@@ -135,41 +125,6 @@ def _leave() -> None:
 def count() -> int:
     """How many processes work on a step."""
     return group.get_world_size() if _together() else 1
-
-
-def shard(model: nn.Module) -> None:
-    """Spread the weights of the layers over the processes, in place; the adapter stays whole.
-
-    Every process has loaded the whole model, and the same one. Does nothing for one process.
-    Raises UnsupportedModel for a model without a head, AttributeError for one without `layers`.
-    """
-    if not _together():
-        return
-    body: Any = parts(model)[0]
-    device = next(body.parameters()).device.type
-    mesh = init_device_mesh(device, (group.get_world_size(),))
-    trained = {p for p in model.parameters() if p.requires_grad}
-    adapters = trained | {p for name, p in model.named_parameters() if "lora_" in name}
-    for layer in body.layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=adapters)
-    # The body holds no shard itself: it is what lets one layer's weights come while another works.
-    fully_shard(body, mesh=mesh, ignored_params=adapters | _outside(body))
-
-
-def _outside(body: Any) -> set[nn.Parameter]:
-    """The body's weights that are in no layer."""
-    inside = {p for layer in body.layers for p in layer.parameters()}
-    return set(body.parameters()) - inside
-
-
-def rounds(model: nn.Module, own: int) -> int:
-    """How many forward passes this process makes where it has `own` micro-batches.
-
-    Processes that share a base make them together: whoever has fewer makes empty ones.
-    """
-    if not any(isinstance(module, FSDPModule) for module in model.modules()):
-        return own
-    return max(gathered(own))
 
 
 def share(items: Sequence[T]) -> Sequence[T]:

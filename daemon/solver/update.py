@@ -11,7 +11,7 @@ A loss or gradient that is not finite raises `UnstableUpdate` before the optimiz
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -165,9 +165,7 @@ class Learner:
         """A mini-batch's micro-batches, with everything that must be known before the update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
-        # A process that shares its base with others takes part in their passes.
-        idle = [[_unwritten(part[0])]] * (parallel.rounds(self.model, len(micros)) - len(micros))
-        found = [_Micro(pad(micro, self.device)) for micro in (*micros, *idle)]
+        found = [_Micro(pad(micro, self.device)) for micro in micros]
         with torch.no_grad():
             if parts * self.algorithm.epochs > 1:
                 for micro in found:
@@ -250,12 +248,6 @@ def clipped(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float
 
 def _broken(gradient: Tensor | None) -> bool:
     return gradient is not None and not bool(torch.isfinite(gradient).all())
-
-
-def _unwritten(row: Row) -> Row:
-    """A row of which nothing is trained on."""
-    sequence = replace(row.sequence, written=(False,) * row.length)
-    return replace(row, sequence=sequence, advantage=0.0)
 
 
 def _about(trajectories: Sequence[Trajectory], chosen: Chosen, step: int) -> StepMetrics:

@@ -22,7 +22,7 @@ from consumers.scheduling import scheduling
 from consumers.serving import AdapterRow, RouteLine
 from consumers.standing import standing
 from consumers.tables import Rollout
-from consumers.tally import LIVE_PURPOSES, Pair
+from consumers.tally import Pair, of_agents
 from daemon.app import App
 from daemon.health import events_in
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
@@ -137,7 +137,7 @@ def tallies(connection: Connection) -> Iterator[Tally]:
             func.count().label("judged"),
             func.count().filter(rows.success.is_(True)).label("passed"),
         )
-        .where(rows.alias == ALIAS, rows.purpose.in_(LIVE_PURPOSES), rows.success.is_not(None))
+        .where(rows.alias == ALIAS, of_agents(rows), rows.success.is_not(None))
         .group_by(rows.policy)
         .order_by(func.min(rows.time))
     )
@@ -201,7 +201,7 @@ def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]
     """What the first cycle waits for, in the scheduler's words."""
     rows = Rollout.table().c
     base = connection.execute(
-        select(rows.base).where(rows.alias == ALIAS, rows.purpose.in_(LIVE_PURPOSES)).limit(1)
+        select(rows.base).where(rows.alias == ALIAS, of_agents(rows)).limit(1)
     ).scalar()
     if base is None:
         return ("customers: none was served yet",)

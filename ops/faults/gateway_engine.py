@@ -27,7 +27,7 @@ FAULTS: Final = ("cut", "reset", "garbage", "stall", "nonsense")
 """The answer ends without its end; the connection is reset; what comes is no HTTP; nothing comes
 any more; a piece of it is no JSON."""
 
-_MODEL: Final = "scripted"
+MODEL: Final = "scripted"
 _PROMPT: Final = [1, 2, 3]
 
 
@@ -44,11 +44,16 @@ class Heard:
 class Engine:
     """A server in a thread of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = MODEL) -> None:
+        """`model` is what it serves: it refuses a call of any other name, as real engines do."""
         self.heard = Heard()
         self.released = threading.Event()
         """Lets held streams go on."""
         self.released.set()
+        self.listed = threading.Event()
+        """Lets it say what it serves; until then whoever asks waits, as on an engine too busy."""
+        self.listed.set()
+        self._model = model
         self.port = 0
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -112,8 +117,13 @@ class Engine:
     ) -> bool:
         """Whether the connection can be used again."""
         if path == "/v1/models":
-            card = {"id": _MODEL, "object": "model", "owned_by": "kintsugi"}
+            while not self.listed.is_set():
+                await asyncio.sleep(0.01)
+            card = {"id": self._model, "object": "model", "owned_by": "kintsugi"}
             return await _whole(writer, {"object": "list", "data": [card]})
+        if body.get("model") not in (None, self._model):
+            error = {"message": f"the model {body['model']!r} does not exist"}
+            return await _whole(writer, {"error": error}, "404 Not Found")
         if path == "/v1/completions":
             return await _whole(writer, _proof(body))
         script = body.get("script") or {}
@@ -220,15 +230,16 @@ async def _piece(writer: asyncio.StreamWriter, data: bytes, end: bytes = b"") ->
     await writer.drain()
 
 
-async def _whole(writer: asyncio.StreamWriter, document: Json) -> bool:
+async def _whole(writer: asyncio.StreamWriter, document: Json, status: str = "200 OK") -> bool:
     body = json.dumps(document).encode()
-    writer.write(_head("content-type: application/json", f"content-length: {len(body)}") + body)
+    length = f"content-length: {len(body)}"
+    writer.write(_head("content-type: application/json", length, status=status) + body)
     await writer.drain()
     return True
 
 
-def _head(*headers: str) -> bytes:
-    return "\r\n".join(("HTTP/1.1 200 OK", *headers, "", "")).encode()
+def _head(*headers: str, status: str = "200 OK") -> bytes:
+    return "\r\n".join((f"HTTP/1.1 {status}", *headers, "", "")).encode()
 
 
 def _document(body: Json, script: Json) -> Json:
@@ -293,7 +304,7 @@ def _exact(body: Json, words: int) -> Json:
 
 
 def _common(body: Json, kind: str) -> Json:
-    common: Json = {"id": "scripted", "object": kind, "created": 0, "model": _MODEL}
+    common: Json = {"id": "scripted", "object": kind, "created": 0, "model": MODEL}
     return common | ({"prompt_token_ids": _PROMPT} if body.get("return_token_ids") else {})
 
 

@@ -245,10 +245,11 @@ class Talker(threading.Thread):
         timeout_seconds: float = _READ_SECONDS,
         per_second: float | None = None,
         extra_body: Json | None = None,
+        headers: Mapping[str, str] | None = None,
         **client: str,
     ) -> None:
         """`per_second`: calls at this rate; else one follows the other. `extra_body`: in
-        the place of scripts. `client`: its key and model."""
+        the place of scripts. `headers`: of every call. `client`: its key and model."""
         super().__init__(name=f"talker-{seed}", daemon=True)
         self.error: Exception | None = None
         self._client = Client(url, ledger, timeout_seconds, **client)
@@ -259,6 +260,7 @@ class Talker(threading.Thread):
         self._pace_ms = pace_ms
         self._per_second = per_second
         self._extra_body = extra_body
+        self._headers = dict(headers or {})
         self._asked = 0
         self._began = 0.0
 
@@ -280,7 +282,7 @@ class Talker(threading.Thread):
             raise self.error
 
     def _converse(self) -> None:
-        headers = {}
+        headers = dict(self._headers)
         if self._random.random() < 1 / 3:
             headers["x-kintsugi-session"] = f"session-{self._name}-{self._asked}"
         if self._random.random() < 1 / 4:

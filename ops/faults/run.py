@@ -43,6 +43,7 @@ PLAN: Final = {
     "gateway_full_disk": (100, 20),
     "gateway_kill": (1_000, 50),
     "gateway_pause": (100, 20),
+    "gateway_restart": (100, 10),
     "gateway_retry": (300, 30),
     "gateway_upstream_kill": (100, 10),
     "kill_appender": (100, 20),

@@ -101,6 +101,8 @@ class Call(Response):
         self._shadow = shadow
         self._record = desk.record(arrived)
         self._asking = self._asking_of(Attempt(upstreams[0], None))
+        self._served: Served | None = None
+        """What was asked to answer, as its events and its headers name it; None before that."""
         self._asked_at = 0.0
         """Seconds after the request's arrival, when an engine was asked last."""
         self._engine_seconds: float | None = None
@@ -189,7 +191,7 @@ class Call(Response):
             try:
                 if await self._answers(send):
                     return
-                failed = UpstreamLost(f"{attempt.upstream.url} has no {attempt.policy} any more")
+                failed = UpstreamLost(_lacking(attempt))
             except UpstreamLost as error:
                 # Another may be asked as long as this one has said nothing.
                 if self._record.status is not None:
@@ -208,8 +210,9 @@ class Call(Response):
             await asyncio.gather(*looks)
 
     async def _answers(self, send: Send) -> bool:
-        """Whether an engine answers; not where it has lost the adapter. Raises UpstreamLost."""
-        upstream, policy = self._asking.upstream, self._asking.attempt.policy
+        """Whether an engine answers; not where it has lost the adapter, or was asked for an alias
+        before it said what it serves. Raises UpstreamLost."""
+        upstream = self._asking.upstream
         self._asked_at = self._record.seconds
         async with upstream.request(
             self._desk.client,
@@ -218,24 +221,33 @@ class Call(Response):
             self._asking.body(),
             self._desk.timeout_seconds,
         ) as response:
-            if response.status_code == 404 and policy is not None:
-                # What it serves may be known from before it was started again.
-                await upstream.look(self._desk.client)
-                if policy not in upstream.served:
-                    return False
+            if response.status_code == 404 and await self._lacks_model(self._asking.attempt):
+                return False
             await self._relay(response, send)
         return True
 
+    async def _lacks_model(self, attempt: Attempt) -> bool:
+        """Whether an engine that refuses a name was asked for one that it cannot have."""
+        upstream, policy = attempt.upstream, attempt.policy
+        if policy is not None:
+            # What it serves may be known from before it was started again.
+            await upstream.look(self._desk.client)
+            return policy not in upstream.served
+        # A client that asked for an alias asked for no model that could be misspelt.
+        return bool(self._use.choice.order) and self._asking.asked.model not in upstream.served
+
     async def _choose(self, attempt: Attempt, failed: str) -> None:
-        if self._record.begun and attempt.policy != self._asking.attempt.policy:
+        asking = self._asking_of(attempt)
+        served = self._served_by(asking)
+        if self._record.begun and served != self._served:
             # One call has one policy: what was begun is a call that failed, and this is another.
             await self._end("failed", failed)
             self._settled()
             self._record = self._record.another()
         if attempt.policy != self._use.choice.policy:
             self._desk.metrics.fell_back()
-        self._asking = self._asking_of(attempt)
-        self._record.begin(self._answerer())
+        self._asking, self._served = asking, served
+        self._record.begin(self._answerer(served))
 
     def _asking_of(self, attempt: Attempt) -> _Asking:
         asked, dialect = self._asked, attempt.upstream.dialect
@@ -248,16 +260,21 @@ class Call(Response):
             None if attempt.name is None else self._use.said(attempt.upstream),
         )
 
-    def _answerer(self) -> Answerer:
+    def _answerer(self, served: Served) -> Answerer:
         choice, attempt = self._use.choice, self._asking.attempt
         routed = choice.routed if attempt.policy == choice.policy else "fallback"
-        return Answerer(choice.alias, routed, self._served(), attempt.upstream.url)
+        return Answerer(choice.alias, routed, served, attempt.upstream.url)
 
-    def _served(self) -> Served:
-        """What answers, as it is written: a name that no engine has is a client's text."""
-        upstream, name = self._asking.upstream, self._asking.asked.model
-        known = name is None or name in upstream.served
-        return upstream.model(name if known else self._arrived.kept.asked.model)
+    def _served_by(self, asking: _Asking) -> Served:
+        """What is asked to answer, as it is written: a name that no engine has is a client's text,
+        and an alias is nobody's name."""
+        upstream, name = asking.upstream, asking.asked.model
+        if name is None or name in upstream.served:
+            return upstream.model(name)
+        if not self._use.choice.order:
+            return upstream.model(self._arrived.kept.asked.model)
+        base = asking.attempt.name
+        return upstream.model(None) if base is None else Served(base[:128], base[:128])
 
     async def _relay(self, response: Reply, send: Send) -> None:
         self._record.status = response.status_code
@@ -379,11 +396,11 @@ class Call(Response):
         await send({"type": "http.response.start", "status": status, "headers": raw})
 
     def _ours(self, recorded: bool) -> list[tuple[str, str]]:
-        policy = self._asking.upstream.model(self._asking.asked.model).policy
+        served = self._served or self._asking.upstream.model(self._asking.asked.model)
         return [
             ("x-kintsugi-call", self._record.call),
             ("x-kintsugi-session", self._arrived.attributed.session),
-            ("x-kintsugi-adapter", _header_value(policy)),
+            ("x-kintsugi-adapter", _header_value(served.policy)),
             ("x-kintsugi-recorded", "yes" if recorded else "no"),
         ]
 
@@ -432,6 +449,18 @@ _UNRECORDED: Final = Refused(
 _STOPPED: Final = Refused(
     503, "the gateway was stopped before the answer was whole; ask again", retry_after=5
 )
+
+
+def _lacking(attempt: Attempt) -> str:
+    """What an engine is lost for that answers, and has not what it was asked for."""
+    url = attempt.upstream.url
+    if attempt.policy is not None:
+        return f"{url} has no {attempt.policy} any more"
+    return (
+        f"{url} has not said yet what it serves"
+        if attempt.name is None
+        else f"{url} has no {attempt.name}"
+    )
 
 
 def _header_value(text: str) -> str:

@@ -212,7 +212,8 @@ class Use:
         base = self.choice.base
         if policy is not None:
             return policy
-        if base is not None and base in upstream.served:
+        if base is not None and (base in upstream.served or not upstream.served):
+            # One that has not said yet what it serves may have it; an alias it has not.
             return base
         as_it_came = self._model is None or self._model in upstream.served
         return None if as_it_came else upstream.base

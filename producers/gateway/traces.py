@@ -1,7 +1,7 @@
 """Calls that were made elsewhere, from their spans (POST /v1/traces -> two events per call).
 
 For agents whose base URL cannot be changed: what their instrumentation tells of a call becomes what
-a call through here would have been, without tokens: kept and diagnosed, and never trained on. The
+a call through here would have been, without tokens: kept, and never trained on. The
 ids follow from the span's, so a span that is sent again changes nothing; within a day it is not
 even written again. Spans that are no call of a model are taken and not kept.
 

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import Final
 
 from events.errors import KintsugiError
+from events.rollouts import NOBODY
 from producers.gateway.connections import HttpClient, Lost, Reply
 from producers.gateway.proof import SECONDS, parsed, unproven
 from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
@@ -29,8 +30,6 @@ _CHECK_SECONDS: Final = 5.0
 _MAX_CARDS_BYTES: Final = 4 << 20
 """Of that answer: thousands of models."""
 _CONNECT_SECONDS: Final = 5.0
-
-UNKNOWN: Final = "unknown"
 
 _NOT_YET: Final = "the engine was not asked for proof yet"
 
@@ -68,7 +67,7 @@ class Upstream:
         self.dialect: Dialect | None = None
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
-        self._default = Served(UNKNOWN, UNKNOWN)
+        self._default = Served(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None
         """The routes for which it was asked once more."""
@@ -77,16 +76,16 @@ class Upstream:
         """What answers a request for `name`."""
         if name is None:
             return self._default
-        return self.served.get(name) or Served(name[:128], UNKNOWN)
+        return self.served.get(name) or Served(name[:128], NOBODY)
 
     @property
     def base(self) -> str | None:
         """What it calls its base model; None where that is not known."""
-        return None if self._default.policy == UNKNOWN else self._default.policy
+        return None if self._default.policy == NOBODY else self._default.policy
 
     def naming(self) -> Json:
         """The field of a request that asks for the base model."""
-        return {} if self._default.policy == UNKNOWN else {"model": self._default.policy}
+        return {} if self._default.policy == NOBODY else {"model": self._default.policy}
 
     def above(self) -> "Upstream":
         """The same server above `/v1`, for what is not OpenAI's."""
@@ -173,7 +172,7 @@ class Upstream:
             for card in names
         }
         bases = [served for served in self.served.values() if served.policy == served.base]
-        self._default = bases[0] if bases else Served(UNKNOWN, UNKNOWN)
+        self._default = bases[0] if bases else Served(NOBODY, NOBODY)
         owners = {card.get("owned_by") for card in names}
         self.dialect = DIALECTS.get(str(owners.pop())) if len(owners) == 1 else None
 

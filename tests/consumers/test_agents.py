@@ -49,7 +49,7 @@ def test_a_call_that_nobody_answered_changes_no_base(engine: Engine) -> None:
         failure("unnamed", second=2, alias="imported", base="unknown", purpose="import"),
     )
     assert found == [
-        Pair("agent", "base"), Pair("imported", "unknown"), Pair("unserved", "unknown"),
+        Pair("agent", "base"), Pair("imported", "unknown"),
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Rounds: what a round counts, and that two agents never share numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -210,6 +211,23 @@ def test_rollouts_made_by_the_daemon_move_no_number_of_any_round(
         close_round(mixed, engine, f"round-{number}")
     assert patterns(engine) == patterns(beside)
     assert last(engine) == last(beside)
+
+
+def test_what_no_engine_answered_is_no_agents_failure(engine: Engine) -> None:
+    """Gateways that started under load left judged rollouts of policy `agent`, base `unknown`."""
+    lost: dict[str, Any] = {"base": "unknown", "policy": "agent", "purpose": "live"}
+    entries = [failure("mine", purpose="live"), failure("lost", **lost)]
+    log = log_of([*entries, success("unjudged", **{**lost, "success": None, "reward": None})])
+    fold(log, engine)
+    with database.reading(engine) as connection:
+        waiting = reads.waiting(connection)
+    assert (waiting.rollouts, waiting.undiagnosed, waiting.unjudged) == (3, 1, 0)
+    close_round(log, engine)
+    with database.reading(engine) as connection:
+        (line,) = reads.pattern_lines(connection, None)
+        assert reads.waiting(connection).undiagnosed == 0
+    assert (line.base, line.failures) == ("base", 1)
+    assert (last(engine).rollouts, last(engine).judged) == (1, 1)
 
 
 def test_other_is_counted_and_forms_no_pattern(engine: Engine) -> None:

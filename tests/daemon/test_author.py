@@ -4,14 +4,17 @@ real."""
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from sqlalchemy import select
 
 from consumers import learning
 from consumers.learning import CycleRow
 from consumers.scheduling import CYCLE_START
+from consumers.tables import Rollout
 from daemon.app import App
 from daemon.author import FromTheLog
 from daemon.leader import Leader
@@ -21,12 +24,16 @@ from daemon.serving.decisions import Act, Decisions
 from daemon.settings import Agent, Log, Proposer, Scheduler, Settings
 from envs.task import TaskDefinition
 from events.envelope import derived_id, utc_now
+from events.jobs import TaskPool
+from events.learning import Quota, TaskProposed, TaskRejected
 from events.rollouts import Task
+from events.streams import LEARNING
+from producers.simulation import Provenance, append_rollouts, rollout_ended
 from tests.consumers.cycling import proposed
 from tests.consumers.folding import at, ended
 from tests.consumers.plans import plans_of
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.controller.test_directing import record, tasks
+from tests.daemon.controller.test_directing import SHOP, attempted, record, tasks
 from tests.daemon.solver import letters
 
 QUIET: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, min_failures=1)
@@ -102,6 +109,68 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
     assert cycle is not None
     assert cycle.accepted
     assert len(made) >= 2 * len(before), "directive and tasks follow what was written"
+
+
+def test_permuting_every_label_of_a_kind_changes_no_task_that_is_written_or_trained_on(
+    tmp_path: Path,
+) -> None:
+    """The label that a recorded task carries is a word for people: what is written follows from
+    failed rollouts."""
+    kinds = ("cancel", "fallback", "question")
+    given = [(one, one.capability) for one in tasks(kinds, 6)]
+    other = dict(zip(kinds, (*kinds[1:], kinds[0]), strict=True))
+    plain, permuted = (
+        _written(tmp_path / name, labelled)
+        for name, labelled in (
+            ("plain", given),
+            ("permuted", [(one, other[label]) for one, label in given]),
+        )
+    )
+    assert permuted == plain
+    assert plain.tasks
+    assert len(plain.pools) > 1
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a cycle made of recorded rollouts, without the labels of kinds."""
+
+    quotas: tuple[Quota, ...]
+    tasks: list[tuple[str, str | None, str, str]]
+    rejected: list[tuple[str, str, str]]
+    pools: tuple[TaskPool, ...]
+
+
+def _written(folder: Path, labelled: Sequence[tuple[TaskDefinition, str]]) -> _Written:
+    with home(folder) as app:
+        for task, label in labelled:
+            attempt = attempted(task)
+            named = replace(attempt, task=task.model_copy(update={"capability": label}))
+            data = rollout_ended(
+                named, SHOP, Provenance("agent", "base", "base", "live"), derived_id(task.id)
+            )
+            append_rollouts(app.spool, app.blobs, [data])
+        cycle, troubles = asked(app)
+        assert troubles == []
+        assert cycle is not None
+        assert cycle.directive is not None
+        with app.reading() as connection:
+            labels = select(Rollout.table().c.task, Rollout.table().c.capability)
+            stored = {row.task: row.capability for row in connection.execute(labels)}
+            job = learning.job(connection, cycle.job or "")
+        assert stored == {task.id: label for task, label in labelled}, "the labels are in the log"
+        assert job is not None
+        records = [app.bodies.whole(one).event.data for one in app.log.read(LEARNING.name, 0, 0)]
+    return _Written(
+        cycle.directive.quotas,
+        [
+            (one.task.id, one.task.definition, one.pattern, one.source_rollout)
+            for one in records
+            if isinstance(one, TaskProposed)
+        ],
+        [(one.pattern, one.check, one.reason) for one in records if isinstance(one, TaskRejected)],
+        job.spec.pools,
+    )
 
 
 def test_where_no_oracle_passes_no_task_survives_its_checks(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ops.faults import (
     gateway_full_disk,
     gateway_kill,
     gateway_pause,
+    gateway_restart,
     gateway_retry,
     gateway_upstream_kill,
 )
@@ -41,6 +42,11 @@ def test_customers_who_say_the_same_are_never_in_one_session(tmp_path: Path) -> 
 
 def test_paused_for_seconds_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     found = gateway_pause.run(3, tmp_path)
+    assert found["passed"], json.dumps(found, indent=1)
+
+
+def test_started_again_under_load_it_makes_nobody_an_agent(tmp_path: Path) -> None:
+    found = gateway_restart.run(2, tmp_path)
     assert found["passed"], json.dumps(found, indent=1)
 
 

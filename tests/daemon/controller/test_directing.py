@@ -122,6 +122,17 @@ def wanted(app: App, made: DirectiveWritten) -> Wanted:
         )  # fmt: skip
 
 
+def test_what_is_held_out_is_drawn_by_no_job_though_it_came_as_traffic(tmp_path: Path) -> None:
+    """Somebody measures the agent through the gateway, on the tasks of a report or of a gate."""
+    seeds = (7, 2**27 - 1, 2**27, 2**28 - 1, 2**32, 2**32 + 5)
+    with App(Settings(home=tmp_path)) as opened:
+        record(opened, "agent", "base", [SHOP.generate("question", seed) for seed in seeds])
+        opened.diagnose("diagnose")
+        with opened.reading() as connection:
+            own = traffic(connection, SHOP, "agent", "base", 0)
+    assert set(own) == {f"shop/question/{seed}" for seed in seeds[:2]}
+
+
 def test_tasks_follow_the_failed_ones(app: App) -> None:
     given = wanted(app, directed(app))
     proposals = list(propose(SHOP, given))

@@ -1,4 +1,4 @@
-"""A step spread over two processes is the step of one, the base whole in each or spread too."""
+"""A step spread over two processes is the step of one."""
 
 import json
 import subprocess
@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
 
 from daemon.serving.directory import Base, Provenance
-from daemon.solver import parallel
 from daemon.solver.lora import save
-from daemon.solver.policy import parts
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from events.algorithm import Algorithm, KlConfig, LossConfig, TisConfig
@@ -25,21 +22,19 @@ from pathlib import Path
 import torch
 from tests.daemon.solver.test_parallel import run
 
-folder, rank, sharded = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "sharded"
+folder, rank = Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 torch.distributed.init_process_group(
     "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2
 )
-print(json.dumps(run(folder / str(rank), sharded)))
+print(json.dumps(run(folder / str(rank))))
 torch.distributed.destroy_process_group()
 """
 
 
-def run(folder: Path, sharded: bool = False) -> dict[str, object]:
-    """Two steps: weights, figures and the saved adapter after them; weights of the base held."""
+def run(folder: Path) -> dict[str, object]:
+    """Two steps: weights, figures and the saved adapter after them."""
     model = adapter()
-    if sharded:
-        parallel.shard(model)
     kl, tis = KlConfig(beta=0.05), TisConfig(mode="truncate")
     algorithm = Algorithm(mini_batches=2, epochs=2, loss=LossConfig(kl=kl, tis=tis))
     one = Learner(model, algorithm, ENDS, micro_tokens=40)
@@ -48,7 +43,6 @@ def run(folder: Path, sharded: bool = False) -> dict[str, object]:
         "weights": weights(model).tolist(),
         "figures": figures,
         "saved": save(model, folder, provenance()),
-        "held": sum(_held(p) for p in parts(model)[0].parameters() if not p.requires_grad),
     }
 
 
@@ -62,17 +56,11 @@ def provenance() -> Provenance:
     return Provenance(base=base, lora=LORA, seed=0, steps=2, rollouts=(), spec={})
 
 
-def _held(parameter: torch.nn.Parameter) -> int:
-    """Its numbers in this process."""
-    whole = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return whole.numel()
-
-
-def in_two(folder: Path, how: str) -> list[dict[str, object]]:
+def in_two(folder: Path) -> list[dict[str, object]]:
     """What `run` says in each of two processes."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(folder), str(rank), how],
+            [sys.executable, "-c", PROGRAM, str(folder), str(rank)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,9 +73,8 @@ def in_two(folder: Path, how: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["whole", "sharded"])
-def test_two_processes_make_the_step_of_one(tmp_path: Path, how: str) -> None:
-    first, second = in_two(tmp_path, how)
+def test_two_processes_make_the_step_of_one(tmp_path: Path) -> None:
+    first, second = in_two(tmp_path)
     expected = run(tmp_path / "alone")
     for field in ("weights", "figures", "saved"):
         assert first[field] == second[field]
@@ -97,22 +84,3 @@ def test_two_processes_make_the_step_of_one(tmp_path: Path, how: str) -> None:
     for found, wanted in zip(first["figures"], expected["figures"], strict=True):  # type: ignore[call-overload]
         assert found == pytest.approx(wanted, abs=1e-6)
     assert not torch.equal(torch.tensor(first["weights"]), weights(adapter()))
-
-
-@pytest.mark.processes
-def test_a_spread_base_is_held_once_and_not_in_every_process(tmp_path: Path) -> None:
-    body = parts(adapter())[0]
-    layers = sum(p.numel() for n, p in body.named_parameters() if _in_a_layer(n))
-    outside = sum(p.numel() for n, p in body.named_parameters() if "layers." not in n)
-    held = [int(str(one["held"])) for one in in_two(tmp_path, "sharded")]
-    assert sum(held) == layers + 2 * outside
-
-
-def _in_a_layer(name: str) -> bool:
-    return "layers." in name and "lora_" not in name
-
-
-def test_one_process_shards_nothing() -> None:
-    model = adapter()
-    parallel.shard(model)
-    assert not any(isinstance(p, DTensor) for p in model.parameters())

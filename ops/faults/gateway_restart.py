@@ -1,0 +1,102 @@
+"""The gateway is stopped and started under load, over an engine too busy to say what it serves.
+
+    python -m ops.faults.gateway_restart --count 20
+
+Clients ask for the alias, on tasks of an environment that is known here, and give a call up that
+was refused. SIGTERM at random moments; while the next gateway starts, the engine does not answer
+what it serves for up to MOST_BUSY seconds, and answers calls all the same. Then every session is
+closed and a round is counted. Passes when everything acknowledged is in the log as it was read,
+once; no client was told that the alias does not exist; each call that was answered names its base;
+and neither agents nor patterns show anybody but the engine's model.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from consumers import agents, reads
+from daemon.app import App
+from daemon.sessions import close_sessions
+from daemon.settings import Settings
+from envs.shop.environment import Shop
+from events.envelope import utc_now
+from events.rollouts import NOBODY
+from ops.faults.command import command
+from ops.faults.gateway_audit import read
+from ops.faults.gateway_engine import MODEL
+from ops.faults.gateway_scene import Scene, scene
+from producers.gateway.keys import hashed
+
+CLIENTS: Final = 6
+ALIAS: Final = "agent"
+MOST_BUSY: Final = 8.0
+"""Seconds: more than a gateway waits for one."""
+UPTIME_SECONDS: Final = 1.0
+_KEY: Final = "restarted"
+
+
+def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
+    """Restart it `count` times."""
+    moments = random.Random(seed)
+    scopes = ("call", "feedback", "trusted")
+    keys = json.dumps([{"name": "graded", "sha256": hashed(_KEY), "scopes": scopes}])
+    headers = {"x-kintsugi-task": next(iter(Shop().tasks())).id}
+    with scene(folder, KINTSUGI_GATEWAY__KEYS=keys) as stage:
+        with stage.talking(CLIENTS, seed, key=_KEY, model=ALIAS, headers=headers):
+            stage.wait_for(acknowledged=1)
+            for _ in range(count):
+                time.sleep(moments.uniform(0, UPTIME_SECONDS))
+                _restart(stage, moments.uniform(0, MOST_BUSY))
+            stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
+        unknown = sum(seen.status == 404 for seen in stage.ledger.seen)
+        refused = sum(seen.status == 503 for seen in stage.ledger.seen)
+        found = stage.audited()
+    unnamed = _unnamed(folder / "home")
+    shown, nobodys, rollouts = _counted(folder / "home")
+    passed = (
+        found.sound and not unknown and not unnamed and refused > 0 and shown <= {(ALIAS, MODEL)}
+    )
+    return {
+        "fault": "gateway restarted under load", "restarts": count, "seeds": [seed],
+        **found.report(), "refused": refused, "told_the_alias_is_unknown": unknown,
+        "answered_without_a_base": unnamed, "rollouts": rollouts, "rollouts_of_nobody": nobodys,
+        "agents": sorted(" on ".join(pair) for pair in shown), "passed": bool(passed and shown),
+    }  # fmt: skip
+
+
+def _restart(stage: Scene, busy_seconds: float) -> None:
+    stage.engine.listed.clear()
+    try:
+        stage.gateway.stop()
+        stage.gateway.start(ready=False)
+        time.sleep(busy_seconds)
+    finally:
+        stage.engine.listed.set()
+
+
+def _unnamed(home: Path) -> int:
+    """Calls that were answered, and do not say by whom."""
+    book = read(home)
+    return sum(
+        book.started[call][0].base == NOBODY for call in book.started if book.completed(call)
+    )
+
+
+def _counted(home: Path) -> tuple[set[tuple[str, str]], int, int]:
+    """(alias, base) of every agent that lists and patterns show; rollouts of nobody; all."""
+    with App(Settings(home=home)) as app:
+        close_sessions(app, utc_now() + timedelta(hours=1))
+        app.diagnose("diagnose")
+        with app.reading() as connection:
+            shown = {(pair.alias, pair.base) for pair in agents.present(connection)}
+            shown |= {(line.alias, line.base) for line in reads.pattern_lines(connection, None)}
+            policies = Counter(line.policy for line in reads.rollout_lines(connection))
+    return shown, policies[NOBODY], sum(policies.values())
+
+
+if __name__ == "__main__":
+    command(run, __doc__)

@@ -1,0 +1,34 @@
+"""Run the tests that the documents name as proof, and no others.
+
+    python -m ops.proofs [--long] [OPTION ...]
+
+What follows is for pytest. Exit code as pytest's: 0 where every one of them ran and passed.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ops.proofs.claims import claims_of
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+def main(arguments: list[str]) -> int:
+    """The command line."""
+    is_long = "--long" in arguments
+    rest = [one for one in arguments if one != "--long"]
+    wanted = [
+        proof.test
+        for claim in claims_of(ROOT)
+        for proof in claim.proofs
+        if (proof.condition == "make long") == is_long
+    ]
+    run = ["--proofs", "long", "-m", "long"] if is_long else ["--proofs", "test"]
+    return int(pytest.main(["--rootdir", str(ROOT), *run, *rest, *dict.fromkeys(wanted)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
