@@ -21,10 +21,10 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0009"
+REVISION: Final = "0013"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 """Raised with every change of what a fold makes of an event; then `kintsugi rebuild` is due."""
 
 PROJECTION: Final = "history"
@@ -184,6 +184,8 @@ class Call(Projected, table=True):
     client: str | None = _string()
     purpose: str | None = _string()
     routed: str | None = _string()
+    shares: str | None = _string()
+    """JSON: of a call that was drawn among several, policy -> share of the route that drew it."""
     upstream: str | None = _string()
     """Who answered, as its end says."""
     started: str | None = _string()

@@ -244,8 +244,14 @@ class Call(Response):
 
     def _answerer(self) -> Answerer:
         choice, attempt = self._use.choice, self._asking.attempt
-        routed = choice.routed if attempt.policy == choice.policy else "fallback"
-        return Answerer(choice.alias, routed, self._served(), attempt.upstream.url)
+        chosen = attempt.policy == choice.policy
+        return Answerer(
+            choice.alias,
+            choice.routed if chosen else "fallback",
+            self._served(),
+            attempt.upstream.url,
+            choice.shares if chosen else None,
+        )
 
     def _served(self) -> Served:
         """What answers, as it is written: a name that no engine has is a client's text."""
