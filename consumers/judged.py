@@ -47,6 +47,7 @@ class JudgedSession:
     success: bool
     time: str | None
     """Of the verdict."""
+    began: str
     shares: str
     """JSON: policy -> share of the route that drew it."""
 
@@ -57,7 +58,9 @@ class OpenSession:
 
     session: str
     adapter: str | None
+    began: str
     shares: str
+    success: None = None
 
 
 def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
@@ -107,6 +110,7 @@ def judged_sessions(
             row.capability or EVERY,
             row.success,
             row.time,
+            row.began,
             row.shares,
         )
         for row in _first_of_each(known)
@@ -123,12 +127,12 @@ def open_sessions(connection: Connection, alias: str, base: str, since: str) -> 
         feedback.session == sessions.session, feedback.verified, feedback.success.is_not(None)
     )
     rows = connection.execute(
-        select(sessions.session, sessions.policy, sessions.shares)
+        select(sessions.session, sessions.policy, sessions.began, sessions.shares)
         .where(~ended, ~judged.exists())
         .order_by(sessions.session)
     )
     return [
-        OpenSession(row.session, None if row.policy == base else row.policy, row.shares)
+        OpenSession(row.session, None if row.policy == base else row.policy, row.began, row.shares)
         for row in rows
     ]
 
@@ -199,7 +203,7 @@ def _touched(
 
 
 def _sessions(alias: str, base: str, since: str, among: Collection[str] | None = None) -> Subquery:
-    """(session, policy, shares) of the sessions that began since then and that the shares, always
+    """(session, policy, began, shares) of the sessions that began since then and that the shares, always
     the same, gave to one policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
@@ -217,7 +221,10 @@ def _sessions(alias: str, base: str, since: str, among: Collection[str] | None =
         # Said so that no index of aliases fits: SQLite would read all of one to find a few.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
     return (
-        select(calls.session, func.min(calls.policy).label("policy"), shares.label("shares"))
+        select(
+            calls.session, func.min(calls.policy).label("policy"),
+            func.min(calls.started).label("began"), shares.label("shares"),
+        )
         .where(of_alias, calls.purpose == "live", calls.started >= since, ~began_before)
         .group_by(calls.session)
         .having(
@@ -233,8 +240,8 @@ def _graded(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     rollouts = Rollout.table().c
     return connection.execute(
         select(
-            sessions.c.session, sessions.c.policy, sessions.c.shares, rollouts.capability, rollouts.success,
-            rollouts.time, rollouts.rollout.label("verdict"), *_pointer(rollouts),
+            *_of_session(sessions), rollouts.capability, rollouts.success, rollouts.time,
+            rollouts.rollout.label("verdict"), *_pointer(rollouts),
         ).where(
             rollouts.session == sessions.c.session, rollouts.purpose == "live",
             rollouts.success.is_not(None),
@@ -246,7 +253,7 @@ def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     feedback = Feedback.table().c
     return connection.execute(
         select(
-            sessions.c.session, sessions.c.policy, sessions.c.shares, null().label("capability"),
+            *_of_session(sessions), null().label("capability"),
             feedback.success, feedback.time, feedback.feedback.label("verdict"),
             *_pointer(feedback),
         ).where(
@@ -254,6 +261,11 @@ def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
             feedback.success.is_not(None),
         )
     )  # fmt: skip
+
+
+def _of_session(sessions: Subquery) -> tuple[Any, ...]:
+    columns = sessions.c
+    return columns.session, columns.policy, columns.began, columns.shares
 
 
 def _pointer(columns: Any) -> tuple[Any, Any, Any]:

@@ -7,8 +7,8 @@ A route that came about by a passed gate (`canary`) is watched: the arms of its 
 held against the shares that drew them (live.py), from the first session of the canary on. The
 evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's
 share rises through `canary.shares`, one step each time the evidence for it has grown by the same
-factor. While one arm's sessions are judged more often than the other's, or many more of the
-canary's are still open, the share neither rises nor is anything promoted. After
+factor. While one arm's sessions are judged more often than the other's, the share does not rise;
+then, and while its open sessions may still change the result, nothing is promoted. After
 `canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
 back or just ends. Silence never promotes.
 
@@ -20,12 +20,10 @@ reading all of it again would say. Not covered: routes that a person set (`opera
 person's.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from math import fsum
 from typing import TYPE_CHECKING, Final
 
 from consumers import position, serving
@@ -34,6 +32,7 @@ from consumers.judged import (
     MOST_AMONG,
     Behaviour,
     JudgedSession,
+    OpenSession,
     behaviours,
     canary_share,
     in_order,
@@ -43,7 +42,15 @@ from consumers.judged import (
 )
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.decisions import DecisionRefused, Decisions
-from daemon.serving.live import ENOUGH, UNEQUAL, Arm, LiveGuard, excess_open, on_silence
+from daemon.serving.live import (
+    ENOUGH,
+    UNEQUAL,
+    Arm,
+    Begun,
+    LiveGuard,
+    on_silence,
+    settled_evidence,
+)
 from events.envelope import parse_timestamp
 from events.lifecycle import State
 from events.position import Position, covers
@@ -72,8 +79,8 @@ class Watched:
     """That was told all of it."""
     behaviour: Callable[[], tuple[Behaviour, Behaviour]]
     """Of the canary and of the incumbent, where nobody judged."""
-    unfinished: Callable[[], Mapping[float, float]]
-    """Open sessions of the canary above what those of the incumbent foretell, by share."""
+    settled: Callable[[], float]
+    """Evidence for the canary that no open session can take away."""
     position: Position
     """The rollouts that were read."""
 
@@ -122,8 +129,8 @@ class Guards:
             one.read(connection, read)
             seen[route.cause] = one
             behaviour = partial(_behaviour, connection, route, canary.adapter, since)
-            unfinished = partial(_unfinished, connection, route, canary.adapter, since)
-            watched.append(Watched(route, canary, one.guard, behaviour, unfinished, read))
+            settled = partial(one.settled, connection)
+            watched.append(Watched(route, canary, one.guard, behaviour, settled, read))
         self._seen = seen
         return watched
 
@@ -157,6 +164,21 @@ class Seen:
             self._sessions |= now
         self._position = until
 
+    def settled(self, connection: "Connection") -> float:
+        """Evidence for the canary that no session which is open in `connection` can take away."""
+        alias, base = self._route.alias, self._route.standing.base
+        return settled_evidence(
+            [
+                Begun(one.began, arm, share, one.success)
+                for one in (
+                    *self._sessions.values(),
+                    *open_sessions(connection, alias, base, self._since),
+                )
+                for arm, share in self._arms(one)
+            ],
+            self._risk_ratio,
+        )
+
     def _touched(self, connection: "Connection", until: Position) -> set[str] | None:
         """The sessions to read; None for all of them."""
         if self._position is None or not covers(until, self._position):
@@ -177,14 +199,16 @@ class Seen:
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[JudgedSession]) -> None:
-        incumbent, base = self._route.standing.incumbent, self._route.standing.base
         for one in sessions:
-            if one.adapter not in (self._canary, incumbent):
-                continue
-            share = canary_share(one.shares, self._canary, incumbent or base)
-            if share is not None:
-                arm: Arm = "canary" if one.adapter == self._canary else "incumbent"
+            for arm, share in self._arms(one):
                 self.guard.count(arm, one.slice, one.success, share, in_order(one))
+
+    def _arms(self, session: JudgedSession | OpenSession) -> Iterator[tuple[Arm, float]]:
+        """The arm of a session and the canary's share; nothing where chance had no choice."""
+        incumbent, base = self._route.standing.incumbent, self._route.standing.base
+        share = canary_share(session.shares, self._canary, incumbent or base)
+        if share is not None and session.adapter in (self._canary, incumbent):
+            yield "canary" if session.adapter == self._canary else "incumbent", share
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:
@@ -210,17 +234,14 @@ def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged 
 def reason_to_hold(watched: Watched, towards: float) -> str | None:
     """Why a canary is not given more sessions, whatever the evidence for it; None where nothing
     speaks against it."""
-    guard = watched.guard
-    if guard.imbalance >= UNEQUAL:
+    guard, imbalance = watched.guard, watched.guard.imbalance
+    if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
             f"{guard.judged('canary')} of its sessions were judged where its shares foretell "
             f"{guard.expected:.1f}: whether a session is judged depends on who answers it"
         )
-    if towards < ENOUGH:
-        return None
-    unfinished = watched.unfinished()
-    if guard.towards_with(unfinished) < ENOUGH:
-        return f"{fsum(unfinished.values()):.1f} more of its sessions are open than foretold"
+    if towards >= ENOUGH and watched.settled() < ENOUGH:
+        return "too many of its sessions are still open"
     return None
 
 
@@ -314,16 +335,3 @@ def _behaviour(
     """Of the canary and of the incumbent."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
     return counts.get(canary, _NOBODY), counts.get(route.standing.incumbent, _NOBODY)
-
-
-def _unfinished(
-    connection: "Connection", route: RouteRow, canary: str, since: str
-) -> dict[float, float]:
-    """Open sessions of the canary above what those of the incumbent foretell, by share."""
-    standing = route.standing
-    counts: dict[str | None, Counter[float]] = {canary: Counter(), standing.incumbent: Counter()}
-    for one in open_sessions(connection, route.alias, standing.base, since):
-        share = canary_share(one.shares, canary, standing.incumbent or standing.base)
-        if share is not None and one.adapter in counts:
-            counts[one.adapter][share] += 1
-    return excess_open(counts[canary], counts[standing.incumbent])

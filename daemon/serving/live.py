@@ -18,14 +18,19 @@ Under its null each reaches 20 at any time, however often anybody looks, with a 
 sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
 changes nothing, and a share may depend on all verdicts before the session was drawn.
 
-Pure. Assumes: sessions of both arms that come to the same take the same time (`excess_open` bounds
-the harm of a canary that is slow to fail), and whether a session is judged does not depend on its
-arm (`imbalance` tests it). Not covered: who judges, and silence, for which there is `on_silence`. Where nobody
-fails, no ratio of failures can be shown, and nothing is promoted.
+A canary that is slow to fail looks good until its failures arrive. So a promotion needs the same
+evidence among the sessions that began before some moment, with those of them that are still open
+counted against the canary (`settled_evidence`): in the order of their beginnings the arms are coins
+again, whatever a session takes.
+
+Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
+rollback, that sessions of both arms that come to the same take the same time. Not covered: who
+judges, and silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can
+be shown, and nothing is promoted.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import exp, fsum, log
 from typing import Final, Literal, NamedTuple
 
@@ -38,8 +43,9 @@ ENOUGH: Final = 20.0
 """Evidence that decides: 1 / 0.05."""
 
 UNEQUAL: Final = 100.0
-"""Imbalance from which on nothing is promoted: 1 / 0.01. Where failures last longer than successes,
-the better arm is judged sooner at first; this lets that pass."""
+"""Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
+so many times larger. Where failures last longer than successes, the better arm is judged sooner at
+first; this lets that pass."""
 
 SILENCE_ALPHA: Final = 0.05
 """How often equal policies are rolled back in silence, at most."""
@@ -181,14 +187,6 @@ class LiveGuard:
         incumbent."""
         return self._better.value(self._cells)
 
-    def towards_with(self, unfinished: Mapping[float, float]) -> float:
-        """The same if so many more sessions of the canary had failed, by their share."""
-        cells: dict[_Cell, float] = dict(self._cells)
-        for share, number in unfinished.items():
-            cell = _Cell(share, success=False, canary=True)
-            cells[cell] = cells.get(cell, 0) + number
-        return self._better.value(cells)
-
     @property
     def imbalance(self) -> float:
         """Evidence that sessions of one arm are judged more often than the other's."""
@@ -201,9 +199,7 @@ class LiveGuard:
     def failed(self, arm: Arm) -> int:
         """How many of them failed."""
         return sum(
-            number
-            for cell, number in self._cells.items()
-            if _is_of(cell, arm) and not cell.success
+            number for cell, number in self._cells.items() if _is_of(cell, arm) and not cell.success
         )
 
     @property
@@ -230,15 +226,34 @@ def _weight(number: int) -> float:
     return 4 / ((number + 4) * (number + 5))
 
 
-def excess_open(canary: Mapping[float, int], incumbent: Mapping[float, int]) -> dict[float, float]:
-    """By share: how many more sessions of the canary are still open than the incumbent's foretell.
+class Begun(NamedTuple):
+    """A session that chance gave to one of both arms."""
 
-    Both: share of the canary -> open sessions of that arm. A canary that takes longer to fail than
-    its incumbent looks good until its failures arrive; they are among these.
+    began: str
+    arm: Arm
+    share: float
+    success: bool | None
+    """None while it is open."""
+
+
+def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
+    """The evidence for a canary that no open session can take away.
+
+    Over the sessions that began before some moment, an open one of the canary taken for a failure
+    and one of the incumbent for a success; the largest of several such moments. In the order of
+    their beginnings the whole path is one e-process, so the best moment may be chosen.
     """
-    foretold = {share: incumbent.get(share, 0) * share / (1 - share) for share in canary}
-    excess = {share: number - foretold[share] for share, number in canary.items()}
-    return {share: number for share, number in excess.items() if number > 0}
+    better = Mixture(Ratios(risk_ratio, 1), _BETTER)
+    cells: Counter[_Cell] = Counter()
+    largest, unfinished = 0.0, 0
+    for one in sorted(sessions, key=lambda one: one.began):
+        if one.success is None and one.arm == "canary":
+            if unfinished.bit_count() <= 1:  # before the first, and the 2nd, 3rd, 5th, 9th, ...
+                largest = max(largest, better.value(cells))
+            unfinished += 1
+        success = one.arm == "incumbent" if one.success is None else one.success
+        cells[_Cell(one.share, success, one.arm == "canary")] += 1
+    return max(largest, better.value(cells))
 
 
 def on_silence(canary: Behaviour, incumbent: Behaviour) -> Literal["roll_back", "inconclusive"]:

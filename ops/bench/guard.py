@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from random import Random
 from statistics import median
 from typing import Any, Final
@@ -41,7 +42,7 @@ from consumers.judged import Behaviour
 from consumers.routing import Standing
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
-from daemon.serving.live import Arm, LiveGuard, excess_open
+from daemon.serving.live import Arm, Begun, LiveGuard, settled_evidence
 from daemon.settings import Canary
 from events.envelope import timestamp
 from events.lifecycle import State
@@ -120,8 +121,9 @@ class Watch:
         self._share = settings.shares[0]
         self._verdicts: list[tuple[float, int, Arm, int, bool, float]] = []
         """A heap: when, number, arm, kind, success, share."""
-        self._closing: list[tuple[float, Arm, float]] = []
-        self._open: dict[Arm, Counter[float]] = {"canary": Counter(), "incumbent": Counter()}
+        self._sessions: list[tuple[Begun, float, float]] = []
+        """Those that began, when each ends and when it is judged; infinite for never."""
+        self._minute = 0.0
 
     def end(self) -> Ended:
         """What became of it."""
@@ -149,26 +151,33 @@ class Watch:
         if arm == "canary" and not success:
             mean *= traffic.slow_canary
         ends = minute + chance.expovariate(1 / mean)
-        self._open[arm][share] += 1
-        heapq.heappush(self._closing, (ends, arm, share))
+        judged = inf
         if chance.random() < traffic.judged[arm == "canary"]:
-            late = _LATE_MINUTES if chance.random() < traffic.late else 0.0
-            heapq.heappush(self._verdicts, (ends + late, number, arm, kind, success, share))
+            judged = ends + (_LATE_MINUTES if chance.random() < traffic.late else 0.0)
+            heapq.heappush(self._verdicts, (judged, number, arm, kind, success, share))
+        begun = Begun(f"{minute:012.6f}", arm, share, success)
+        self._sessions.append((begun, ends, judged))
 
     def _hear(self, minute: float) -> None:
-        while self._closing and self._closing[0][0] <= minute:
-            _, arm, share = heapq.heappop(self._closing)
-            self._open[arm][share] -= 1
+        self._minute = minute
         while self._verdicts and self._verdicts[0][0] <= minute:
             when, number, arm, kind, success, share = heapq.heappop(self._verdicts)
             at = (f"{when:012.6f}", str(number))
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
+    def _settled(self) -> float:
+        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open."""
+        sessions = [
+            begun if judged <= self._minute else begun._replace(success=None)
+            for begun, ends, judged in self._sessions
+            if judged <= self._minute or ends > self._minute
+        ]
+        return settled_evidence(sessions, self._settings.risk_ratio)
+
     def _watched(self) -> Watched:
         """As `kintsugi work` reads it from the tables."""
         return Watched(
-            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY),
-            lambda: excess_open(self._open["canary"], self._open["incumbent"]), {},
+            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY), self._settled, {},
         )  # fmt: skip
 
 
