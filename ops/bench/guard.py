@@ -177,7 +177,8 @@ class Watch:
     def _watched(self) -> Watched:
         """As `kintsugi work` reads it from the tables."""
         return Watched(
-            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY), self._settled, {},
+            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY),
+            self._settled, {},
         )  # fmt: skip
 
 

@@ -153,7 +153,8 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         task="shop/17", parent="call-1", parent_messages=3, stream=True,
         sampling={"temperature": 0.7, "stop": ["</s>"]}, endpoint="completions",
         parent_tools=True, attribution="path", client="shop", purpose="probe",
-        upstream="http://127.0.0.1:8000/v1", routed=None, shares={"adapter-3": 0.25, "base-1": 0.75},
+        upstream="http://127.0.0.1:8000/v1", routed=None,
+        shares={"adapter-3": 0.25, "base-1": 0.75},
         content=CallStartedContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),

@@ -152,7 +152,7 @@ def test_a_canary_that_is_better_rises_and_is_promoted(traffic: Traffic) -> None
 
 def test_one_that_is_as_good_is_promoted_and_not_rolled_back(traffic: Traffic) -> None:
     for adapter in (A, None):
-        traffic.sessions(adapter, [False] * 300)
+        traffic.sessions(adapter, [False] * 480)
     (route,) = traffic.watch()
     assert (route.why, shares(route)) == ("promoted", {A: 1.0})
 
