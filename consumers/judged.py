@@ -14,7 +14,6 @@ between sessions; a verdict that arrives late is put in where it belongs.
 """
 
 import json
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -203,8 +202,8 @@ def _touched(
 
 
 def _sessions(alias: str, base: str, since: str, among: Collection[str] | None = None) -> Subquery:
-    """(session, policy, began, shares) of the sessions that began since then and that the shares, always
-    the same, gave to one policy."""
+    """(session, policy, began, shares) of the sessions that began since then and that the shares,
+    always the same, gave to one policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (

@@ -646,10 +646,11 @@ class Settings(BaseSettings):
         """Settings that are set and have no effect any more, each with what to set instead."""
         if self.canary.margin is None:
             return ()
-        return (
+        warning = (
             f"canary.margin = {self.canary.margin} has no effect: a canary is promoted by a ratio "
-            f"of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and remove it",
+            f"of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and remove it"
         )
+        return (warning,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from daemon.app import App
+from daemon.checks.serving import canaries
 from daemon.serving.canaries import Guards, decide, due_share
 from daemon.serving.decisions import Decisions
 from daemon.serving.live import ENOUGH, UNEQUAL
@@ -122,9 +123,13 @@ def alternating(chance: float, number: int, seed: int = 0) -> list[bool]:
 
 def test_nothing_happens_while_nothing_is_shown(traffic: Traffic) -> None:
     assert traffic.watch() == []
+    assert canaries(traffic.app)[0]
     for adapter in (A, None):
         traffic.sessions(adapter, [True, False] * 2)
     assert traffic.watch() == []
+    assert canaries(traffic.app) == (
+        True, "a: 4 judged sessions, evidence 0.984 that it is worse and 0.879 that it is not",
+    )  # fmt: skip
 
 
 def test_a_canary_that_is_worse_is_rolled_back(traffic: Traffic) -> None:
@@ -175,6 +180,9 @@ def test_a_canary_whose_sessions_are_judged_less_often_is_not_promoted(traffic: 
         (one,) = Guards(traffic.app).look(connection)
     assert one.guard.towards >= ENOUGH
     assert traffic.watch() == []
+    sound, finding = canaries(traffic.app)
+    assert not sound
+    assert "20 sessions of a were judged where its shares foretell 50.0" in finding
     (route,) = traffic.watch(DAY + timedelta(minutes=1))
     assert (route.why, shares(route)) == ("expired", {None: 1.0})
     assert "20 of its sessions were judged where its shares foretell 50.0" in route.reason
