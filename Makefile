@@ -82,6 +82,7 @@ bench: $(LEARNER) ## Speed of log, folds, environments, gateway, engine, serving
 	$(BIN)/python -m ops.bench.footprint
 	$(BIN)/python -m ops.bench.sizing
 	$(BIN)/python -m ops.bench.gate
+	$(BIN)/python -m ops.bench.guard --table
 	$(BIN)/python -m ops.bench.serving
 	$(BIN)/python -m ops.bench.step
 	$(BIN)/python -m ops.bench.learner

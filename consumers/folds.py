@@ -179,6 +179,7 @@ def call_started(folding: Folding, data: CallStarted, batch: Staging) -> None:
             "client": data.client,
             "purpose": data.purpose,
             "routed": data.routed,
+            "shares": None if data.shares is None else exact_json(data.shares),
             "started": folding.time,
             **folding.pointer("started_"),
         },

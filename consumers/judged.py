@@ -3,19 +3,22 @@
 Only sessions of the agent's own traffic that began since the canary did, and that one policy
 answered from the first call to the last: what moved in between says nothing of either. And only
 those that the shares gave to it (`drawn`, then `kept`): whom a client asked for by name, or who
-answered because somebody else was away, had other sessions than chance would give. A session
-has one verdict, the first: a grader's (its rollout has one) or a person's (feedback whose sender
-may judge). Later ones change nothing, so what the guard has seen stays as it was.
+answered because somebody else was away, had other sessions than chance would give. With what
+probability chance gave them is known from the call that was drawn, which says the shares of the
+route in force then, on the gateway that drew; a session that was drawn twice, by different shares,
+says nothing. A session has one verdict, the first: a grader's (its rollout has one) or a person's
+(feedback whose sender may judge).
 
 The order is that of the verdicts' times, then of the sessions' names. Partitions promise none
 between sessions; a verdict that arrives late is put in where it belongs.
 """
 
+import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Subquery, case, func, null, select, true
+from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, select, true
 
 from consumers.tables import Call, Feedback, Rollout
 from events.position import Position, entries
@@ -43,6 +46,29 @@ class JudgedSession:
     success: bool
     time: str | None
     """Of the verdict."""
+    began: str
+    shares: str
+    """JSON: policy -> share of the route that drew it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that has neither a verdict nor an end."""
+
+    session: str
+    adapter: str | None
+    began: str
+    shares: str
+    success: None = None
+
+
+def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
+    """The probability of the canary rather than the incumbent (policies, as in the shares' JSON);
+    None where one of them had no share."""
+    parts = json.loads(shares)
+    if canary not in parts or incumbent not in parts:
+        return None
+    return float(parts[canary] / (parts[canary] + parts[incumbent]))
 
 
 def in_order(judged: JudgedSession) -> tuple[str, str]:
@@ -52,7 +78,7 @@ def in_order(judged: JudgedSession) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What needs no judge: counts over the ended sessions that one policy answered."""
+    """What needs no judge: of the ended sessions that one policy answered, how many had some."""
 
     sessions: int
     tool_errors: int
@@ -83,8 +109,30 @@ def judged_sessions(
             row.capability or EVERY,
             row.success,
             row.time,
+            row.began,
+            row.shares,
         )
         for row in _first_of_each(known)
+    ]
+
+
+def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
+    """The sessions of an alias that began at or after `since` and have neither ended nor been
+    judged."""
+    sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
+    feedback = Feedback.table().c
+    ended = select(rollouts.rollout).where(rollouts.session == sessions.session).exists()
+    judged = select(feedback.feedback).where(
+        feedback.session == sessions.session, feedback.verified, feedback.success.is_not(None)
+    )
+    rows = connection.execute(
+        select(sessions.session, sessions.policy, sessions.began, sessions.shares)
+        .where(~ended, ~judged.exists())
+        .order_by(sessions.session)
+    )
+    return [
+        OpenSession(row.session, None if row.policy == base else row.policy, row.began, row.shares)
+        for row in rows
     ]
 
 
@@ -107,20 +155,25 @@ def behaviours(
     """Adapter (None for the base) -> counts over its sessions that began at or after `since` and
     became rollouts, judged or not."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
+
+    def having(count: ColumnElement[Any]) -> ColumnElement[int]:
+        # Errors come in bunches; sessions are what chance gave out one by one.
+        return func.count(case((count > 0, rollouts.session)).distinct())
+
     rows = connection.execute(
         select(
             sessions.policy,
             func.count(rollouts.session.distinct()).label("sessions"),
-            func.sum(rollouts.tool_errors).label("tool_errors"),
-            func.sum(rollouts.loops).label("loops"),
-            func.sum(rollouts.malformed_calls).label("format_errors"),
+            having(rollouts.tool_errors).label("tool_errors"),
+            having(rollouts.loops).label("loops"),
+            having(rollouts.malformed_calls).label("format_errors"),
         )
         .where(rollouts.session == sessions.session, rollouts.purpose == "live")
         .group_by(sessions.policy)
     )
     return {
         None if row.policy == base else row.policy: Behaviour(
-            row.sessions, int(row.tool_errors), int(row.loops), int(row.format_errors)
+            row.sessions, row.tool_errors, row.loops, row.format_errors
         )
         for row in rows
     }
@@ -149,8 +202,8 @@ def _touched(
 
 
 def _sessions(alias: str, base: str, since: str, among: Collection[str] | None = None) -> Subquery:
-    """(session, policy) of the sessions that began since then and that the shares gave to one
-    policy."""
+    """(session, policy, began, shares) of the sessions that began since then and that the shares,
+    always the same, gave to one policy."""
     calls = Call.table().c
     earlier = Call.table().alias("earlier").c
     began_before = (
@@ -159,17 +212,24 @@ def _sessions(alias: str, base: str, since: str, among: Collection[str] | None =
         .exists()
     )
     by_shares = case((calls.routed.in_(_BY_SHARES), 1), else_=0)
+    # Of a call that a route without a choice drew, or an older gateway, no share is known.
+    no_choice = case(((calls.routed == "drawn") & calls.shares.is_(None), 1), else_=0)
+    shares = func.min(calls.shares)
     of_alias = calls.alias == alias
     if among is not None:
         # Said so that no index of aliases fits: SQLite would read all of one to find a few.
         of_alias = calls.session.in_(among) & (func.coalesce(calls.alias, "") == alias)
     return (
-        select(calls.session, func.min(calls.policy).label("policy"))
+        select(
+            calls.session, func.min(calls.policy).label("policy"),
+            func.min(calls.started).label("began"), shares.label("shares"),
+        )
         .where(of_alias, calls.purpose == "live", calls.started >= since, ~began_before)
         .group_by(calls.session)
         .having(
             func.min(calls.policy) == func.max(calls.policy), func.min(by_shares) == 1,
             func.min(calls.base) == base, func.max(calls.base) == base,
+            func.max(no_choice) == 0, shares == func.max(calls.shares),
         )
         .subquery("sessions")
     )  # fmt: skip
@@ -179,8 +239,8 @@ def _graded(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     rollouts = Rollout.table().c
     return connection.execute(
         select(
-            sessions.c.session, sessions.c.policy, rollouts.capability, rollouts.success,
-            rollouts.time, rollouts.rollout.label("verdict"), *_pointer(rollouts),
+            *_of_session(sessions), rollouts.capability, rollouts.success, rollouts.time,
+            rollouts.rollout.label("verdict"), *_pointer(rollouts),
         ).where(
             rollouts.session == sessions.c.session, rollouts.purpose == "live",
             rollouts.success.is_not(None),
@@ -192,7 +252,7 @@ def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     feedback = Feedback.table().c
     return connection.execute(
         select(
-            sessions.c.session, sessions.c.policy, null().label("capability"),
+            *_of_session(sessions), null().label("capability"),
             feedback.success, feedback.time, feedback.feedback.label("verdict"),
             *_pointer(feedback),
         ).where(
@@ -200,6 +260,11 @@ def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
             feedback.success.is_not(None),
         )
     )  # fmt: skip
+
+
+def _of_session(sessions: Subquery) -> tuple[Any, ...]:
+    columns = sessions.c
+    return columns.session, columns.policy, columns.began, columns.shares
 
 
 def _pointer(columns: Any) -> tuple[Any, Any, Any]:

@@ -14,9 +14,9 @@ repeated changes nothing, what comes too early is left for the shipper to bring 
 Stops. A version from the future halts the fold until it is upgraded; a log that was trimmed or
 wiped halts it with LogTruncated or AheadOfLog, one restored from before with LogDiverged: before
 the fold reads on from a place that it did not just come from, the log has to hold the record that
-was folded last. An event under the source and sequence of another is a dead letter; so are malformed
-bytes, broken invariants and what no table can hold, and the partition goes on. A database that is
-down, full, locked or in a deadlock is waited for, never a dead letter.
+was folded last. An event under the source and sequence of another is a dead letter; so are
+malformed bytes, broken invariants and what no table can hold, and the partition goes on. A database
+that is down, full, locked or in a deadlock is waited for, never a dead letter.
 
 Not covered: effects. A fold changes tables, nothing else.
 """

@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Index, MetaData, Table, Text, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Field, SQLModel
 
-REVISION: Final = "0012"
+REVISION: Final = "0013"
 """The migration that makes these tables; a test holds it to the newest one in migrations/."""
 
 FOLD_VERSION: Final = 9
@@ -189,6 +189,8 @@ class Call(Projected, table=True):
     client: str | None = _string()
     purpose: str | None = _string()
     routed: str | None = _string()
+    shares: str | None = _string()
+    """JSON: of a call that was drawn among several, policy -> share of the route that drew it."""
     upstream: str | None = _string()
     """Who answered, as its end says."""
     started: str | None = _string()

@@ -31,6 +31,7 @@ CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {
     "sessions": loop.sessions,
     "adapters": serving.adapters,
     "gateways": serving.gateways,
+    "canaries": serving.canaries,
     "engines": serving.engines,
     "tracing": tracing.tracing,
 }

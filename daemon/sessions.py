@@ -586,7 +586,7 @@ def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
     """With the task, and the verdict of a replay where its environment is known here."""
     try:
         # A task that no engine was there for says nothing of the agent.
-    found = None if data.base == NOBODY else _definition(app, task_id)
+        found = None if data.base == NOBODY else _definition(app, task_id)
         if found is None:
             return data.model_copy(update={"task": Task(id=task_id)})
         return _graded(data, *found)

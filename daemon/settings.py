@@ -210,8 +210,10 @@ class Canary(Section):
 
     shares: tuple[float, ...] = (0.05, 0.25)
     """The part, step by step; the incumbent keeps the rest until live traffic has decided."""
-    margin: float = Field(default=0.05, gt=0, lt=1)
-    """How much worse it may be, as a difference of pass^1, and still be promoted."""
+    risk_ratio: float = Field(default=1.25, gt=1)
+    """How many times as often as the incumbent it may fail and still be promoted."""
+    margin: float | None = Field(default=None, gt=0, lt=1)
+    """Without effect, and warned of: `canary.risk_ratio` says how much worse it may be."""
     max_age_seconds: float = Field(default=86400.0, gt=0)
     """After so long without a decision it ends."""
 
@@ -645,6 +647,17 @@ class Settings(BaseSettings):
         from consumers.database import sqlite_url
 
         return sqlite_url(self.home / "keys.db")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Settings that are set and have no effect any more, each with what to set instead."""
+        if self.canary.margin is None:
+            return ()
+        warning = (
+            f"canary.margin = {self.canary.margin} has no effect: a canary is promoted by a ratio "
+            f"of failures; set canary.risk_ratio (now {self.canary.risk_ratio}) and remove it"
+        )
+        return (warning,)
 
 
 @dataclass(frozen=True, slots=True)

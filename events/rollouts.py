@@ -210,6 +210,9 @@ class CallStarted(EventData):
     """Which server was asked first; `CallEnded` says which one answered."""
     routed: Routed | None = None
     """Why this policy was asked; None where no route had a say."""
+    shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
+    """Of a call that was `drawn` among several: each policy's share of the route that drew it. With
+    these probabilities chance chose; None where it had no choice."""
 
     content: CallStartedContent | None = Field(default=None, exclude=True)
 

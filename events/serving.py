@@ -114,15 +114,31 @@ class RouteShare(Frozen):
     share: Annotated[float, Field(gt=0, le=1)]
 
 
+class ArmCounts(Frozen):
+    """The judged sessions of a canary, or of its incumbent."""
+
+    judged: Count
+    failed: Count
+
+
 class LiveEvidence(Frozen):
     """What the live guard had seen when it decided."""
 
     pairs: Count
-    """Judged sessions of the canary that had a partner."""
+    """Judged sessions of the canary that had a partner: one of the incumbent of the same kind."""
     against: Annotated[float, Field(ge=0)]
     """Evidence that the canary is worse; 20 decides."""
     towards: Annotated[float, Field(ge=0)]
-    """Evidence that it is not worse by the margin; 20 decides."""
+    """Evidence that it is not much worse; 20 decides."""
+    imbalance: Annotated[float, Field(ge=0)] | None = None
+    """Evidence that sessions of one of them are judged more often; None of a guard that did not
+    look for it, which compared pairs."""
+    canary: ArmCounts | None = None
+    """None likewise."""
+    incumbent: ArmCounts | None = None
+    """None likewise."""
+    expected: Annotated[float, Field(ge=0)] | None = None
+    """Judged sessions that the shares foretell for the canary; None likewise."""
     position: Position
     """The rollouts that it had read."""
 

@@ -71,6 +71,30 @@ def gateways(app: "App") -> Finding:
     return True, f"{len(live)} live"
 
 
+def canaries(app: "App") -> Finding:
+    """Nothing but chance decides whether a session of a canary, or of its incumbent, is judged."""
+    from daemon.serving.canaries import Guards
+    from daemon.serving.live import UNEQUAL
+
+    with app.reading() as connection:
+        watched = Guards(app).look(connection)
+    for one in watched:
+        guard = one.guard
+        if guard.imbalance >= UNEQUAL:
+            return False, (
+                f"{guard.judged('canary')} sessions of {one.canary.adapter} were judged where its "
+                f"shares foretell {guard.expected:.1f}: it is not promoted; find out why sessions "
+                "of one are judged more often than the other's (are its calls answered by others?)"
+            )
+    if not watched:
+        return True, "none"
+    return True, "; ".join(
+        f"{one.canary.adapter}: {one.guard.judged('canary')} judged sessions, evidence "
+        f"{one.guard.against:.3g} that it is worse and {one.guard.towards:.3g} that it is not"
+        for one in watched
+    )
+
+
 def _is_known(route: "RouteRow") -> bool:
     """Whether every gateway had the time to hear of it."""
     if route.since is None:

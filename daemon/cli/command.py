@@ -74,7 +74,10 @@ class Cli:
         """The settings in force."""
         from daemon.settings import load
 
-        return load(**self.flags)
+        settings = load(**self.flags)
+        for warning in settings.warnings:
+            self.out.warn(warning)
+        return settings
 
     @contextmanager
     def app(self) -> "Iterator[App]":

@@ -3,21 +3,24 @@
     guards = Guards(app)
     guards.watch(now)     what live traffic says of every canary, as events; again and again
 
-A route that came about by a passed gate (`canary`) is watched: its canary's judged sessions are
-paired with the incumbent's (live.py), from the first session of the canary on. The evidence alone
-decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's share rises
-through `canary.shares`, one step each time the evidence for it has grown by the same factor. After
-`canary.max_age_seconds` without either, counts that need no judge decide whether it is rolled back
-or just ends. Silence never promotes.
+A route that came about by a passed gate (`canary`) is watched: the arms of its judged sessions are
+held against the shares that drew them (live.py), from the first session of the canary on. The
+evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's
+share rises through `canary.shares`, one step each time the evidence for it has grown by the same
+factor. While one arm's sessions are judged more often than the other's, the share does not rise;
+then, and while its open sessions may still change the result, nothing is promoted. After
+`canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
+back or just ends. Silence never promotes.
 
-Guarantees: the guard is told the same sessions in the same order whoever asks, up to the position
-that the event names, so two that decide at once decide the same, under the same id. What was seen
-is remembered from look to look, and only sessions that something happened to since are read again:
-a look costs what is new, and says what reading all of it again would say. Not covered: routes that
-a person set (`operator`): they are that person's.
+Guarantees: what the guard knows is a function of the judged sessions up to the position that the
+event names, whoever asks, however often and in whatever order verdicts came, so two that decide at
+once decide the same, under the same id. What was seen is remembered from look to look, and only
+sessions that something happened to since are read again: a look costs what is new, and says what
+reading all of it again would say. Not covered: routes that a person set (`operator`): they are that
+person's.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,21 +28,33 @@ from typing import TYPE_CHECKING, Final
 
 from consumers import position, serving
 from consumers.judged import (
+    EVERY,
     MOST_AMONG,
     Behaviour,
     JudgedSession,
+    OpenSession,
     behaviours,
+    canary_share,
     in_order,
     judged_sessions,
+    open_sessions,
     touched_sessions,
 )
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.decisions import DecisionRefused, Decisions
-from daemon.serving.live import ENOUGH, LiveGuard, on_silence
+from daemon.serving.live import (
+    ENOUGH,
+    UNEQUAL,
+    Arm,
+    Begun,
+    LiveGuard,
+    on_silence,
+    settled_evidence,
+)
 from events.envelope import parse_timestamp
 from events.lifecycle import State
 from events.position import Position, covers
-from events.serving import LiveEvidence, RouteChanged, RouteShare, Why
+from events.serving import ArmCounts, LiveEvidence, RouteChanged, RouteShare, Why
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -49,6 +64,9 @@ if TYPE_CHECKING:
     from daemon.settings import Canary
 
 _NOBODY: Final = Behaviour(0, 0, 0, 0)
+
+_LONGEST_REASON: Final = 1000
+"""Of a reason in an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,8 @@ class Watched:
     """That was told all of it."""
     behaviour: Callable[[], tuple[Behaviour, Behaviour]]
     """Of the canary and of the incumbent, where nobody judged."""
+    settled: Callable[[], float]
+    """Evidence for the canary that no open session can take away."""
     position: Position
     """The rollouts that were read."""
 
@@ -102,14 +122,15 @@ class Guards:
     def look(self, connection: "Connection") -> list[Watched]:
         """Every canary with all that was seen of it until now."""
         read: Position = {ROLLOUTS.name: position.position(connection).get(ROLLOUTS.name, {})}
-        margin = self._app.settings.canary.margin
+        risk_ratio = self._app.settings.canary.risk_ratio
         watched, seen = list[Watched](), dict[str, Seen]()
         for route, canary, since in _canaries(connection):
-            one = self._seen.get(route.cause) or Seen(route, canary.adapter, since, margin)
+            one = self._seen.get(route.cause) or Seen(route, canary.adapter, since, risk_ratio)
             one.read(connection, read)
             seen[route.cause] = one
             behaviour = partial(_behaviour, connection, route, canary.adapter, since)
-            watched.append(Watched(route, canary, one.guard, behaviour, read))
+            settled = partial(one.settled, connection)
+            watched.append(Watched(route, canary, one.guard, behaviour, settled, read))
         self._seen = seen
         return watched
 
@@ -117,30 +138,46 @@ class Guards:
 class Seen:
     """The judged sessions of one canary and its incumbent, and the guard that was told them."""
 
-    def __init__(self, route: RouteRow, canary: str, since: str, margin: float) -> None:
+    def __init__(self, route: RouteRow, canary: str, since: str, risk_ratio: float) -> None:
         """`since`: the first session of the canary began then, as stored."""
-        self.guard = LiveGuard(margin)
+        self.guard = LiveGuard(risk_ratio)
         self._route = route
         self._canary = canary
         self._since = since
-        self._margin = margin
+        self._risk_ratio = risk_ratio
         self._sessions: dict[str, JudgedSession] = {}
-        """By name, in the order of their verdicts."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
         """Learn what happened since the last time, up to a position of `connection`."""
         touched = self._touched(connection, until)
-        standing = self._route.standing
         found = judged_sessions(
-            connection, self._route.alias, standing.base, self._since, until, touched
+            connection, self._route.alias, self._route.standing.base, self._since, until, touched
         )
-        if touched is None or self._is_amended(touched, found):
-            self._retell(touched, found)
+        now = {one.session: one for one in found}
+        if touched is None:
+            self._sessions = {}
+        if touched is None or self._is_amended(touched, now):
+            self._begin_anew(touched or (), now)
         else:
-            self._tell(one for one in found if one.session not in self._sessions)
-        self._sessions |= {one.session: one for one in found}
+            self._count(one for one in found if one.session not in self._sessions)
+            self._sessions |= now
         self._position = until
+
+    def settled(self, connection: "Connection") -> float:
+        """Evidence for the canary that no session which is open in `connection` can take away."""
+        alias, base = self._route.alias, self._route.standing.base
+        return settled_evidence(
+            [
+                Begun(one.began, arm, share, one.success)
+                for one in (
+                    *self._sessions.values(),
+                    *open_sessions(connection, alias, base, self._since),
+                )
+                for arm, share in self._arms(one)
+            ],
+            self._risk_ratio,
+        )
 
     def _touched(self, connection: "Connection", until: Position) -> set[str] | None:
         """The sessions to read; None for all of them."""
@@ -149,50 +186,71 @@ class Seen:
         touched = touched_sessions(connection, self._position, until)
         return touched if len(touched) <= MOST_AMONG else None
 
-    def _is_amended(self, touched: Collection[str], found: Sequence[JudgedSession]) -> bool:
-        """Whether what the guard was told is not the beginning of what it is to be told."""
-        now = {one.session: one for one in found}
-        if any(
+    def _is_amended(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> bool:
+        """Whether a session that the guard counted is another now, or none."""
+        return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
-        ):
-            return True
-        new = [one for one in found if one.session not in self._sessions]
-        last = next(reversed(self._sessions.values()), None)
-        return bool(new) and last is not None and in_order(new[0]) < in_order(last)
+        )
 
-    def _retell(self, touched: Collection[str] | None, found: Iterable[JudgedSession]) -> None:
-        """Begin anew."""
-        kept = [
-            one
-            for one in self._sessions.values()
-            if touched is not None and one.session not in touched
-        ]
-        ordered = sorted([*kept, *found], key=in_order)
-        self._sessions = {one.session: one for one in ordered}
-        self.guard = LiveGuard(self._margin)
-        self._tell(ordered)
+    def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
+        kept = {name: one for name, one in self._sessions.items() if name not in touched}
+        self._sessions = kept | now
+        self.guard = LiveGuard(self._risk_ratio)
+        self._count(self._sessions.values())
 
-    def _tell(self, sessions: Iterable[JudgedSession]) -> None:
-        for session in sessions:
-            if session.adapter == self._canary:
-                self.guard.judged("canary", session.slice, session.success)
-            elif session.adapter == self._route.standing.incumbent:
-                self.guard.judged("incumbent", session.slice, session.success)
+    def _count(self, sessions: Iterable[JudgedSession]) -> None:
+        for one in sessions:
+            for arm, share in self._arms(one):
+                self.guard.count(arm, one.slice, one.success, share, in_order(one))
+
+    def _arms(self, session: JudgedSession | OpenSession) -> Iterator[tuple[Arm, float]]:
+        """The arm of a session and the canary's share; nothing where chance had no choice."""
+        incumbent, base = self._route.standing.incumbent, self._route.standing.base
+        share = canary_share(session.shares, self._canary, incumbent or base)
+        if share is not None and session.adapter in (self._canary, incumbent):
+            yield "canary" if session.adapter == self._canary else "incumbent", share
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:
     """What live traffic says of a canary; None for nothing yet."""
     guard = watched.guard
-    if guard.outcome == "roll_back":
-        return _turned(watched, "rollback", None, "live sessions show it to be worse")
-    if guard.outcome == "promote":
+    if guard.against >= ENOUGH:
+        return _turned(watched, "rollback", None, _harm(guard))
+    towards = guard.towards
+    promoted, share = towards >= ENOUGH, due_share(towards, settings.shares)
+    over = _age(watched, now) >= timedelta(seconds=settings.max_age_seconds)
+    if not (promoted or over or share > watched.share):
+        return None
+    held = reason_to_hold(watched, towards)
+    if promoted and held is None:
         return _turned(watched, "promoted", 1.0, "live sessions show it to be no worse")
-    if _age(watched, now) >= timedelta(seconds=settings.max_age_seconds):
-        return _on_silence(watched)
-    share = due_share(guard.towards, settings.shares)
-    if share > watched.share:
+    if over:
+        return _on_silence(watched, held)
+    if share > watched.share and held is None:
         return _turned(watched, "canary", share, "live sessions are in its favour so far")
     return None
+
+
+def reason_to_hold(watched: Watched, towards: float) -> str | None:
+    """Why a canary is not given more sessions, whatever the evidence for it; None where nothing
+    speaks against it."""
+    guard, imbalance = watched.guard, watched.guard.imbalance
+    if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
+        return (
+            f"{guard.judged('canary')} of its sessions were judged where its shares foretell "
+            f"{guard.expected:.1f}: whether a session is judged depends on who answers it"
+        )
+    if towards >= ENOUGH and watched.settled() < ENOUGH:
+        return "too many of its sessions are still open"
+    return None
+
+
+def _harm(guard: LiveGuard) -> str:
+    """How a canary was shown to be worse."""
+    kind = guard.worst_kind
+    if kind in (None, EVERY) or guard.against_kind(kind) < ENOUGH:
+        return "live sessions show it to be worse"
+    return f"live sessions show it to be worse, most at {kind}"
 
 
 def due_share(towards: float, shares: Sequence[float]) -> float:
@@ -203,13 +261,14 @@ def due_share(towards: float, shares: Sequence[float]) -> float:
     return shares[reached[-1]]
 
 
-def _on_silence(watched: Watched) -> RouteChanged:
+def _on_silence(watched: Watched, held: str | None) -> RouteChanged:
     if on_silence(*watched.behaviour()) == "roll_back":
         return _turned(
             watched, "rollback", None,
-            "too few sessions were judged, and its errors and loops are more than the incumbent's",
+            "its judged sessions decide nothing, and more of its sessions have errors or loops "
+            "than the incumbent's",
         )  # fmt: skip
-    return _turned(watched, "expired", None, "too few sessions were judged in its time")
+    return _turned(watched, "expired", None, held or "its judged sessions decided nothing in time")
 
 
 def _turned(watched: Watched, why: Why, share: float | None, said: str) -> RouteChanged:
@@ -217,8 +276,10 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (
-        f"{guard.pairs} pairs of judged sessions, evidence {guard.against:.3g} that it is worse, "
-        f"{guard.towards:.3g} that it is not; {ENOUGH:g} decides"
+        f"{guard.failed('canary')} of {guard.judged('canary')} judged sessions failed, of the "
+        f"incumbent {guard.failed('incumbent')} of {guard.judged('incumbent')}; evidence "
+        f"{guard.against:.3g} that it is worse, {guard.towards:.3g} that it is not; "
+        f"{ENOUGH:g} decides"
     )
     return RouteChanged(
         alias=route.alias,
@@ -226,14 +287,22 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
         shares=_parts(watched.canary.adapter, standing.incumbent, share),
         shadow=standing.shadow,
         why=why,
-        reason=f"{said}: {numbers}",
+        reason=f"{said}: {numbers}"[:_LONGEST_REASON],
         evidence=LiveEvidence(
             pairs=guard.pairs,
             against=guard.against,
             towards=guard.towards,
+            imbalance=guard.imbalance,
+            canary=_arm(guard, "canary"),
+            incumbent=_arm(guard, "incumbent"),
+            expected=guard.expected,
             position=watched.position,
         ),
     )
+
+
+def _arm(guard: LiveGuard, arm: Arm) -> ArmCounts:
+    return ArmCounts(judged=guard.judged(arm), failed=guard.failed(arm))
 
 
 def _parts(canary: str, incumbent: str | None, share: float | None) -> tuple[RouteShare, ...]:

@@ -1,85 +1,273 @@
-"""What a canary shows in live traffic: judged sessions in, roll back, promote or wait out.
+"""What a canary shows in live traffic: judged sessions in, roll back, promote or wait.
 
-The i-th judged session of the canary is paired with the i-th judged session of the incumbent of the
-same slice; D in {-1, 0, 1} is the difference of their verdicts. Two e-processes watch the pairs:
+Chance gives a session to the canary with a known probability, its share when the session was drawn.
+Where canary and incumbent are equal, that stays so whatever the session comes to, however long it
+takes and whenever it is judged: given the outcomes, the arms are coins with known odds. Traffic
+that gets harder or comes in bursts moves outcomes and says nothing about the coins, so no session
+needs a partner. With failure probabilities `p` of the canary and `i` of the incumbent, the odds of
+the canary's arm are its share's odds times `p / i` among failures and times `(1 - p) / (1 - i)`
+among successes. Three e-processes read the arms (mixtures of likelihood ratios over fixed
+alternatives; ALGORITHMS 6.4 c, arXiv 2512.04366):
 
-    roll back    D is below 0 on average: reaches 20 for a canary that is not worse with a chance of
-                 at most 5 %
-    promote      D is above -`margin` on average: the same for one that is worse by the margin
+    against     null: p <= i. Over all sessions, and over each kind of task by itself
+    towards     null: p >= `risk_ratio` * i
+    imbalance   null: a session of either arm is judged equally often
 
-Whichever reaches 20 first decides, and stays decided. Pure; the order is that of the log. Not
-covered: who judges (only keys that may), and silence, for which there is `on_silence`.
+Under its null each reaches 20 at any time, however often anybody looks, with a chance of at most
+5 % (Ville). `against` holds that over all kinds together: it is a weighted mean of one for all
+sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
+changes nothing, and a share may depend on all verdicts before the session was drawn.
+
+A canary that is slow to fail looks good until its failures arrive. So a promotion needs the same
+evidence among the sessions that began before some moment, with those of them that are still open
+counted against the canary (`settled_evidence`): in the order of their beginnings the arms are coins
+again, whatever a session takes.
+
+Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
+rollback, that sessions of both arms that come to the same take the same time. Not covered: who
+judges, and silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can
+be shown, and nothing is promoted.
 """
 
-from collections import deque
-from typing import Final, Literal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import exp, fsum, log
+from typing import Final, Literal, NamedTuple
 
 from consumers.judged import Behaviour
-from daemon.serving.gate import EProcess, poisson_95
+from daemon.serving.binomial import conditional_binomial
 
 Arm = Literal["canary", "incumbent"]
-Outcome = Literal["roll_back", "promote"]
 
 ENOUGH: Final = 20.0
 """Evidence that decides: 1 / 0.05."""
+
+UNEQUAL: Final = 100.0
+"""Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
+so many times larger. Where failures last longer than successes, the better arm is judged sooner at
+first; this lets that pass."""
+
+SILENCE_ALPHA: Final = 0.05
+"""How often equal policies are rolled back in silence, at most."""
+
+_COUNTS: Final = ("tool_errors", "loops", "format_errors")
+
+
+class Ratios(NamedTuple):
+    """Canary over incumbent: of the probabilities to fail, and to succeed."""
+
+    failure: float
+    success: float
+
+
+class _Cell(NamedTuple):
+    """What sessions have in common that say the same."""
+
+    share: float
+    success: bool
+    canary: bool
+
+
+class Mixture:
+    """An e-process over counts: the mean over alternatives of the likelihood ratio to the null."""
+
+    def __init__(self, null: Ratios, alternatives: tuple[Ratios, ...]) -> None:
+        self._null = null
+        self._alternatives = alternatives
+        self._terms: dict[_Cell, tuple[float, ...]] = {}
+
+    def value(self, cells: Mapping[_Cell, float]) -> float:
+        """The evidence against the null in so many sessions of each cell."""
+        logs = [0.0] * len(self._alternatives)
+        # In a fixed order: sums of floats depend on it, and whoever decides says the same digits.
+        for cell in sorted(cells):
+            number = cells[cell]
+            logs = [log + number * term for log, term in zip(logs, self._of(cell), strict=True)]
+        # Far beyond what decides, and still a number that an event can hold.
+        return fsum(exp(min(log, 600.0)) for log in logs) / len(logs)
+
+    def _of(self, cell: _Cell) -> tuple[float, ...]:
+        """Of one session, by alternative: the log of the ratio."""
+        terms = self._terms.get(cell)
+        if terms is None:
+            null = _log_chance(cell, self._null)
+            terms = tuple(_log_chance(cell, other) - null for other in self._alternatives)
+            self._terms[cell] = terms
+        return terms
+
+
+def _log_chance(cell: _Cell, ratios: Ratios) -> float:
+    """Of a session's arm, given its outcome."""
+    ratio = ratios.success if cell.success else ratios.failure
+    canary, incumbent = cell.share * ratio, 1 - cell.share
+    return log((canary if cell.canary else incumbent) / (canary + incumbent))
+
+
+def _ratios(incumbent: float, canary: float) -> Ratios:
+    """Of two probabilities to fail."""
+    return Ratios(canary / incumbent, (1 - canary) / (1 - incumbent))
+
+
+_EQUAL: Final = Ratios(1, 1)
+
+_WORSE: Final = (
+    *(_ratios(0.02, 0.02 * ratio) for ratio in (1.15, 1.3, 1.6, 2.2, 3, 8, 25)),
+    *(_ratios(0.3, canary) for canary in (0.345, 0.39, 0.48, 0.66, 0.9)),
+    *(_ratios(0.6, canary) for canary in (0.69, 0.78, 0.95)),
+    _ratios(0.85, 0.95),
+)
+"""Alternatives of `against`: from hardly to much worse, where failures are rare and where not."""
+
+_BETTER: Final = (
+    *(Ratios(ratio, 1) for ratio in (1, 0.9, 0.75, 0.55, 0.35, 0.15)),
+    _ratios(0.3, 0.1), _ratios(0.6, 0.3), _ratios(0.6, 0.1), _ratios(0.85, 0.75),
+    _ratios(0.85, 0.5), _ratios(0.85, 0.15),
+)  # fmt: skip
+"""Alternatives of `towards`. A canary that is better succeeds more often, so its successes count
+for it too; under the null it succeeds no more often."""
+
+_JUDGED: Final = tuple(Ratios(x, x) for x in (0.1, 0.4, 0.6, 0.75, 0.87, 1.15, 1.33, 1.67, 2.5, 10))
+"""Alternatives of `imbalance`: how much more often the canary's sessions are judged."""
+
+_OVERALL: Final = 0.5
+"""Weight of all sessions together in `against`; the kinds share the rest."""
 
 
 class LiveGuard:
     """The watch over one canary."""
 
-    def __init__(self, margin: float) -> None:
-        """`margin`: how much worse on average a canary may be and still be promoted."""
-        self.outcome: Outcome | None = None
-        self.pairs = 0
-        self._margin = margin
-        self._waiting: dict[tuple[str, Arm], deque[bool]] = {}
-        self._worse = EProcess()
-        self._good = EProcess()
+    def __init__(self, risk_ratio: float) -> None:
+        """`risk_ratio`, above 1: how many times as often as the incumbent a canary may fail that
+        is promoted."""
+        self._worse = Mixture(_EQUAL, _WORSE)
+        self._better = Mixture(Ratios(risk_ratio, 1), _BETTER)
+        self._unequal = Mixture(_EQUAL, _JUDGED)
+        self._cells: Counter[_Cell] = Counter()
+        self._kinds: dict[str, Counter[_Cell]] = {}
+        self._first: dict[str, tuple[str, str]] = {}
+
+    def count(
+        self, arm: Arm, kind: str, success: bool, share: float, at: tuple[str, str] = ("", "")
+    ) -> None:
+        """Take the verdict of a session of a kind of task.
+
+        `share`, above 0 and below 1, is the probability with which chance gave it to the canary
+        rather than to the incumbent. `at` orders verdicts; the kinds are weighted in the order of
+        their first ones.
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"a share is above 0 and below 1, not {share}")
+        cell = _Cell(share, success, arm == "canary")
+        self._cells[cell] += 1
+        self._kinds.setdefault(kind, Counter())[cell] += 1
+        self._first[kind] = min(self._first.get(kind, at), at)
 
     @property
     def against(self) -> float:
-        """Evidence that the canary is worse."""
-        return self._worse.value
+        """Evidence that the canary is worse, over all sessions or for a kind of task."""
+        overall = self._worse.value(self._cells)
+        kinds = sorted(self._kinds, key=lambda kind: (self._first[kind], kind))
+        each = [overall] if len(kinds) == 1 else [self.against_kind(kind) for kind in kinds]
+        weighted = [_weight(n) * value for n, value in enumerate(each)]
+        unseen = 1 - fsum(_weight(n) for n in range(len(kinds)))
+        return _OVERALL * overall + (1 - _OVERALL) * (fsum(weighted) + unseen)
+
+    def against_kind(self, kind: str) -> float:
+        """Evidence that the canary is worse at a kind of task, by itself."""
+        return self._worse.value(self._kinds[kind])
+
+    @property
+    def worst_kind(self) -> str | None:
+        """The kind of task with the most evidence against the canary; None before any verdict."""
+        return max(sorted(self._kinds), key=self.against_kind, default=None)
 
     @property
     def towards(self) -> float:
-        """Evidence that it is not worse by the margin."""
-        return self._good.value
+        """Evidence that the canary fails less than `risk_ratio` times as often as the
+        incumbent."""
+        return self._better.value(self._cells)
 
-    def judged(self, arm: Arm, slice: str, success: bool) -> Outcome | None:
-        """Take the verdict of a session; what is decided by now."""
-        other: Arm = "incumbent" if arm == "canary" else "canary"
-        partners = self._waiting.setdefault((slice, other), deque())
-        if not partners:
-            self._waiting.setdefault((slice, arm), deque()).append(success)
-            return self.outcome
-        partner = partners.popleft()
-        canary, incumbent = (success, partner) if arm == "canary" else (partner, success)
-        self._add(int(canary) - int(incumbent))
-        return self.outcome
+    @property
+    def imbalance(self) -> float:
+        """Evidence that sessions of one arm are judged more often than the other's."""
+        return self._unequal.value(self._cells)
 
-    def _add(self, difference: int) -> None:
-        if self.outcome is not None:
-            return
-        self.pairs += 1
-        self._worse.add(-difference)
-        self._good.add(difference + self._margin)
-        if self.against >= ENOUGH:
-            self.outcome = "roll_back"
-        elif self.towards >= ENOUGH:
-            self.outcome = "promote"
+    def judged(self, arm: Arm) -> int:
+        """How many sessions of an arm were judged."""
+        return sum(number for cell, number in self._cells.items() if _is_of(cell, arm))
+
+    def failed(self, arm: Arm) -> int:
+        """How many of them failed."""
+        return sum(
+            number for cell, number in self._cells.items() if _is_of(cell, arm) and not cell.success
+        )
+
+    @property
+    def expected(self) -> float:
+        """How many of the judged sessions the shares would give to the canary."""
+        return fsum(cell.share * self._cells[cell] for cell in sorted(self._cells))
+
+    @property
+    def pairs(self) -> int:
+        """How many judged sessions of the canary have one of the incumbent of the same kind."""
+        arms: tuple[Arm, Arm] = ("canary", "incumbent")
+        return sum(
+            min(sum(number for cell, number in cells.items() if _is_of(cell, arm)) for arm in arms)
+            for cells in self._kinds.values()
+        )
+
+
+def _is_of(cell: _Cell, arm: Arm) -> bool:
+    return cell.canary == (arm == "canary")
+
+
+def _weight(number: int) -> float:
+    """Of the kind of task that came so many kinds after the first; all of them sum to 1."""
+    return 4 / ((number + 4) * (number + 5))
+
+
+class Begun(NamedTuple):
+    """A session that chance gave to one of both arms."""
+
+    began: str
+    arm: Arm
+    share: float
+    success: bool | None
+    """None while it is open."""
+
+
+def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
+    """The evidence for a canary that no open session can take away.
+
+    Over the sessions that began before some moment, an open one of the canary taken for a failure
+    and one of the incumbent for a success; the largest of several such moments. In the order of
+    their beginnings the whole path is one e-process, so the best moment may be chosen.
+    """
+    better = Mixture(Ratios(risk_ratio, 1), _BETTER)
+    cells: Counter[_Cell] = Counter()
+    largest, unfinished = 0.0, 0
+    for one in sorted(sessions, key=lambda one: one.began):
+        if one.success is None and one.arm == "canary":
+            if unfinished.bit_count() <= 1:  # before the first, and the 2nd, 3rd, 5th, 9th, ...
+                largest = max(largest, better.value(cells))
+            unfinished += 1
+        success = one.arm == "incumbent" if one.success is None else one.success
+        cells[_Cell(one.share, success, one.arm == "canary")] += 1
+    return max(largest, better.value(cells))
 
 
 def on_silence(canary: Behaviour, incumbent: Behaviour) -> Literal["roll_back", "inconclusive"]:
-    """What to do with a canary that too few sessions were judged of.
+    """What to do with a canary of which too few sessions were judged.
 
-    Roll back where one of its counts is above the 95 % quantile of a Poisson variable with the
-    incumbent's rate. Silence never promotes.
+    Roll back where more of its sessions had a tool error, a loop or a malformed call than equal
+    policies would have in 95 % of cases (conditional binomial, each of the three at a third of
+    5 %). Silence never promotes.
     """
     if not (canary.sessions and incumbent.sessions):
         return "inconclusive"
-    share = canary.sessions / incumbent.sessions
-    for name in ("tool_errors", "loops", "format_errors"):
-        if getattr(canary, name) > poisson_95(getattr(incumbent, name) * share):
+    share = canary.sessions / (canary.sessions + incumbent.sessions)
+    for name in _COUNTS:
+        after, before = getattr(canary, name), getattr(incumbent, name)
+        if conditional_binomial(after, before, share) <= SILENCE_ALPHA / len(_COUNTS):
             return "roll_back"
     return "inconclusive"

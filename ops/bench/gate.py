@@ -1,4 +1,4 @@
-"""How often the gate is wrong: its tests and the live guard on simulated evaluations.
+"""How often the gate is wrong: its tests on simulated evaluations. (Of the live guard: guard.py.)
 
     python -m ops.bench.gate [--count 2000] [--rows looks] [--checkpoint FILE]
 
@@ -19,7 +19,6 @@ gain.
     looks              one other kind at all looks that may be taken at it (looks.py): `rate` of
                        those that pass, where the candidate is worse by the margin, and is not
     violations         `rate` of equal candidates that fail by theirs
-    live guard         sessions of two slices, half of them the canary's; `rate` of one outcome
 
 Exit code 1 where a row is not met. Pure arithmetic: the figures are the same on every machine.
 """
@@ -37,8 +36,8 @@ from statistics import NormalDist
 from typing import Final
 
 from daemon.serving.gate import Conduct, Evaluation, Pair, decide, verdict_of
-from daemon.serving.live import Arm, LiveGuard, Outcome
 from events.gate import Decision, GateSettings, Test
+from ops.bench.intervals import wilson
 from ops.bench.looks import counted, looked
 from ops.bench.pieces import Json, Pieces
 from ops.bench.simulation import many, pairs, spread
@@ -47,10 +46,7 @@ ALPHA: Final = 0.05
 PIECE: Final = 500
 STEPS: Final = 0.05
 """By which a power may stand below that of a normal test: sums of few differences have steps."""
-_Z: Final = 1.96
 _NORMAL: Final = NormalDist()
-_MARGIN: Final = 0.05
-"""Of the live guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +77,6 @@ class Row:
         if stops:
             found |= {"tasks_50": _by(stops, count, 0.5), "tasks_80": _by(stops, count, 0.8)}
         return found
-
-
-def wilson(passed: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share."""
-    share, square = passed / count, _Z**2 / count
-    middle = (share + square / 2) / (1 + square)
-    half = _Z * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return middle - half, middle + half
 
 
 def _by(stops: Sequence[int], count: int, share: float) -> int | None:
@@ -125,25 +113,6 @@ def _harmless(chance: Random, tasks: int, trials: int) -> Decision:
     same = Conduct(rollouts=1, violations=0, tool_calls=1, malformed=0, tokens=1)
     found = Evaluation("target", tasks, [*mastered, *kinds], same, same)
     return decide(found, GateSettings()).decision
-
-
-def watched(
-    outcome: Outcome, incumbent: float, canary: float, sessions: int, count: int, seed: int
-) -> Json:
-    """How many of `count` canaries, with these chances of success, came to an outcome."""
-    chance = Random(f"{outcome} {incumbent} {canary} {seed}")
-    found = [_watched(chance, incumbent, canary, sessions) for _ in range(count)]
-    return {"count": count, "passed": sum(one == outcome for one in found)}
-
-
-def _watched(chance: Random, incumbent: float, canary: float, sessions: int) -> Outcome | None:
-    guard = LiveGuard(_MARGIN)
-    for _ in range(sessions):
-        arm: Arm = chance.choice(("canary", "incumbent"))
-        rate = canary if arm == "canary" else incumbent
-        if guard.judged(arm, chance.choice(("a", "b")), chance.random() < rate) is not None:
-            break
-    return guard.outcome
 
 
 def power(tasks: int, trials: int, gain: float) -> float:
@@ -184,15 +153,6 @@ def _violations(expected: float) -> Row:
     return Row(name, ALPHA, at_most=True, work=partial(counted, expected))
 
 
-def _guard(
-    outcome: Outcome, rates: tuple[float, float], sessions: int, planned: float, at_most: bool
-) -> Row:
-    incumbent, canary = rates
-    name = f"live guard, {incumbent:g} against {canary:g}, {sessions} sessions: {outcome}"
-    work = partial(watched, outcome, incumbent, canary, sessions)
-    return Row(name, planned, at_most, work)
-
-
 ROWS: Final = (
     *(_level("sign_flip", n, r) for r, n in ((1, 700), (4, 191), (8, 106))),
     *(_power("sign_flip", n, r, 0.05, 0.8) for r, n in ((1, 700), (4, 191), (8, 106))),
@@ -207,10 +167,6 @@ ROWS: Final = (
     *(_looks(r, 0.45, 0.0, p) for r, p in ((1, 0.65), (2, 0.85), (4, 0.95), (8, 0.99))),
     *(_looks(r, 0.985, 0.0, 0.99) for r in (1, 2, 4, 8)),
     *(_violations(expected) for expected in (0.3, 1, 3, 10)),
-    _guard("roll_back", (0.7, 0.7), 1000, ALPHA, at_most=True),
-    _guard("promote", (0.7, 0.65), 1000, ALPHA, at_most=True),
-    _guard("roll_back", (0.8, 0.4), 300, 0.95, at_most=False),
-    _guard("promote", (0.6, 0.85), 400, 0.95, at_most=False),
 )
 """The sizes of ALGORITHMS 6.3 and 6.4."""
 

@@ -262,8 +262,14 @@ class Call(Response):
 
     def _answerer(self, served: Served) -> Answerer:
         choice, attempt = self._use.choice, self._asking.attempt
-        routed = choice.routed if attempt.policy == choice.policy else "fallback"
-        return Answerer(choice.alias, routed, served, attempt.upstream.url)
+        chosen = attempt.policy == choice.policy
+        return Answerer(
+            choice.alias,
+            choice.routed if chosen else "fallback",
+            served,
+            attempt.upstream.url,
+            choice.shares if chosen else None,
+        )
 
     def _served_by(self, asking: _Asking) -> Served:
         """What is asked to answer, as it is written: a name that no engine has is a client's text,

@@ -86,6 +86,8 @@ class Answerer:
     served: Served
     upstream: str
     """URL of the engine that is asked first."""
+    shares: Mapping[str, float] | None = None
+    """By which it was drawn among several; None where it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ class Record:
             purpose=caller.purpose,
             upstream=answerer.upstream,
             routed=answerer.routed,
+            shares=None if answerer.shares is None else dict(answerer.shares),
             content=CallStartedContent(
                 messages=stored.messages[known:],
                 tools=() if same_tools else tools,

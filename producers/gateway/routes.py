@@ -94,6 +94,9 @@ class Choice:
     base: str | None = None
     """The route's; None where no route says."""
     shadow: str | None = None
+    shares: Mapping[str, float] | None = None
+    """By which it was drawn among several, by policy (the base by its name); None where it was
+    not."""
 
     @property
     def policy(self) -> Policy:
@@ -144,7 +147,16 @@ def _routed(
     largest = sorted(route.parts, key=lambda part: -part.share)
     order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
     shadow = None if route.shadow == first else route.shadow
-    return Choice(alias, "kept" if kept else "drawn", tuple(order), route.base, shadow)
+    routed: Routed = "kept" if kept else "drawn"
+    shares = None if kept else _several(route)
+    return Choice(alias, routed, tuple(order), route.base, shadow, shares)
+
+
+def _several(route: Route) -> Mapping[str, float] | None:
+    """The shares of a route that leaves chance a choice."""
+    if len(route.parts) == 1:
+        return None
+    return {part.adapter or route.base: part.share for part in route.parts}
 
 
 def _keeps(table: RouteTable, alias: str, route: Route, policy: Policy) -> bool:

@@ -10,7 +10,9 @@ from consumers.judged import (
     Behaviour,
     JudgedSession,
     behaviours,
+    canary_share,
     judged_sessions,
+    open_sessions,
     touched_sessions,
 )
 from consumers.tables import Call
@@ -36,6 +38,8 @@ def call(session: str, policy: str, second: int, **fields: object) -> Entry:
         "call": f"{session}-{policy}-{second}", "session": session, "alias": "agent",
         "base": "base", "policy": policy, "routed": "drawn", **fields,
     }  # fmt: skip
+    if given["routed"] == "drawn":
+        given.setdefault("shares", {"a": 0.25, "base": 0.75})
     return entry(CallStarted.model_validate(given), str(given["call"]), at(second))
 
 
@@ -121,6 +125,55 @@ def test_a_session_that_another_base_answered_in_between_says_nothing(engine: En
     assert judged(engine) == []
 
 
+def test_a_session_has_the_shares_of_the_route_that_drew_it(engine: Engine) -> None:
+    """Whatever they became since, and as the gateway had them that drew it."""
+    grown = {"a": 0.5, "base": 0.5}
+    entries = [
+        call("early", "a", 110), call("early", "a", 130, routed="kept"), told("early", True, 150),
+        call("late", "base", 130, shares=grown), told("late", True, 140),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    found = {one.session: canary_share(one.shares, "a", "base") for one in judged(engine)}
+    assert found == {"early": 0.25, "late": 0.5}
+    assert [one.began for one in judged(engine)] == [timestamp(at(130)), timestamp(at(110))]
+    assert canary_share('{"b":0.5,"base":0.5}', "a", "base") is None
+    assert canary_share('{"a":0.2,"b":0.5,"base":0.3}', "a", "base") == 0.4
+
+
+@pytest.mark.parametrize("policy", ["a", "base"])
+def test_a_session_that_chance_had_no_choice_about_says_nothing(
+    engine: Engine, policy: str
+) -> None:
+    """Drawn by a route of one alone, by a gateway that does not say the shares yet, or twice by
+    different shares."""
+    entries = [
+        call("alone", policy, 110, shares=None), told("alone", True, 150),
+        call("half", policy, 110), call("half", policy, 120, shares=None), told("half", True, 150),
+        call("twice", policy, 110),
+        call("twice", policy, 120, shares={"a": 0.5, "base": 0.5}), told("twice", True, 150),
+        call("again", policy, 110), call("again", policy, 120), told("again", True, 150),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    assert [one.session for one in judged(engine)] == ["again"]
+
+
+def test_open_sessions_have_neither_an_end_nor_a_verdict(engine: Engine) -> None:
+    entries = [
+        call("open", "a", 110), call("open", "a", 120, routed="kept"), call("base", "base", 111),
+        call("judged", "a", 110), told("judged", True, 130),
+        call("doubted", "a", 112), told("doubted", True, 130, verified=False),
+        call("over", "a", 110), graded("over", None, 140),
+        call("named", "a", 110, routed="named"), call("old", "a", 99),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    with database.reading(engine) as connection:
+        found = open_sessions(connection, "agent", "base", SINCE)
+    assert [(one.session, one.adapter, one.began) for one in found] == [
+        ("base", None, timestamp(at(111))), ("doubted", "a", timestamp(at(112))),
+        ("open", "a", timestamp(at(110))),
+    ]  # fmt: skip
+
+
 def test_the_row_of_a_call_says_why_it_was_answered_and_by_which_server(engine: Engine) -> None:
     asked = call("s", "a", 110, routed="fallback", upstream="http://first/v1")
     said = CallEnded(
@@ -179,10 +232,11 @@ def asked(arguments: dict[str, object] | str, error: bool = False) -> list[Messa
     ]
 
 
-def test_behaviour_is_counted_for_every_ended_session_judged_or_not(engine: Engine) -> None:
+def test_behaviour_is_counted_by_ended_sessions_judged_or_not(engine: Engine) -> None:
     loop = [message for _ in range(3) for message in asked({"order": 1})]
     entries = [
-        call("s1", "a", 110), graded("s1", None, 150, messages=[*loop, *asked("{", error=True)]),
+        call("s1", "a", 110),
+        graded("s1", None, 150, messages=[*loop, *asked("{", error=True), *asked("{", error=True)]),
         call("s2", "a", 111), graded("s2", True, 151), graded("s2", True, 161),
         call("s3", "base", 112), graded("s3", None, 152, messages=asked("no", error=True)),
         call("open", "a", 113),

@@ -14,7 +14,7 @@ from events.log import Headers
 from events.messages import Action, Frozen, Message, ToolCall
 from events.registry import REGISTRY
 from events.rollouts import EventData, Labels, Task
-from events.serving import LiveEvidence, PassRates, RouteShare
+from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
@@ -24,6 +24,7 @@ PARTS: dict[str, type[Frozen]] = {
     "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,
     "ToolCall": ToolCall, "Action": Action,
     "RouteShare": RouteShare, "PassRates": PassRates, "LiveEvidence": LiveEvidence,
+    "ArmCounts": ArmCounts,
     "GateReport": GateReport, "GatePlan": GatePlan, "Check": Check,
     "Rate": Rate,
 }  # fmt: skip

@@ -48,6 +48,7 @@ from events.serving import (
     AdapterMoved,
     AdapterProduced,
     AdapterStaged,
+    ArmCounts,
     GateDecided,
     LiveEvidence,
     OperatorActed,
@@ -157,6 +158,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         sampling={"temperature": 0.7, "stop": ["</s>"]}, endpoint="completions",
         parent_tools=True, attribution="path", client="shop", purpose="probe",
         upstream="http://127.0.0.1:8000/v1", routed=None,
+        shares={"adapter-3": 0.25, "base-1": 0.75},
         content=CallStartedContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),
@@ -211,7 +213,9 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         ),
         shadow="adapter-3", why="operator", reason="before the weekend",
         evidence=LiveEvidence(
-            pairs=120, against=0.5, towards=20.25, position={"rollouts": {"7": {"log-1": 9}}},
+            pairs=120, against=0.5, towards=20.25, imbalance=1.5,
+            canary=ArmCounts(judged=120, failed=12), incumbent=ArmCounts(judged=400, failed=90),
+            expected=130.0, position={"rollouts": {"7": {"log-1": 9}}},
         ),
     ),
     AdapterMoved(adapter="adapter-3", state="draining", reason="a new base"),

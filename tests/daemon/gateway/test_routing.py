@@ -437,3 +437,12 @@ def test_the_tokens_for_anthropics_clients_are_counted_by_the_base_of_the_route(
             post(front.url, "/v1/messages/count_tokens", model="agent", messages=HELLO)
     assert b'"model":"one"' in engine.received
     assert b"agent" not in engine.received
+
+
+def test_a_call_that_was_drawn_among_several_says_the_shares(front: Fronted) -> None:
+    route(front, {None: 0.75, "one": 0.25})
+    for _ in range(2):
+        answerer(front, "s")
+    assert [(one.routed, one.shares) for one in front.started()] == [
+        ("drawn", {"tiny": 0.75, "one": 0.25}), ("kept", None),
+    ]  # fmt: skip

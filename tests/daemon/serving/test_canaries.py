@@ -10,9 +10,10 @@ from typing import Any, Final
 import pytest
 
 from daemon.app import App
+from daemon.checks.serving import canaries
 from daemon.serving.canaries import Guards, decide, due_share
 from daemon.serving.decisions import Decisions
-from daemon.serving.live import ENOUGH
+from daemon.serving.live import ENOUGH, UNEQUAL
 from daemon.settings import Settings
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, utc_now
@@ -27,11 +28,13 @@ from events.rollouts import (
     RolloutEnded,
     Task,
 )
-from events.serving import RouteChanged, Why
+from events.serving import ArmCounts, RouteChanged, Why
 from tests.consumers.deciding import passed, routed
 
 A: Final = "a"
 DAY: Final = timedelta(days=1)
+SHARES: Final = {A: 0.5, "base": 0.5}
+"""That drew the sessions, by policy."""
 
 
 class Traffic:
@@ -59,12 +62,18 @@ class Traffic:
         self.app.append(entries)
         self.app.settle()
 
+    def begin(self, adapter: str | None, number: int) -> None:
+        """Sessions that do not end."""
+        sessions = [self._session(adapter, None, 0) for _ in range(number)]
+        self.app.append([next(session) for session in sessions])
+        self.app.settle()
+
     def _session(self, adapter: str | None, verdict: bool | None, loops: int) -> Iterator[Entry]:
         name = f"s{next(self._number)}"
         yield entry(
             CallStarted(
                 call=f"call-{name}", session=name, alias="agent", base="base",
-                policy=adapter or "base", routed="drawn",
+                policy=adapter or "base", routed="drawn", shares=SHARES,
             )
         )  # fmt: skip
         looping = Message(
@@ -114,9 +123,13 @@ def alternating(chance: float, number: int, seed: int = 0) -> list[bool]:
 
 def test_nothing_happens_while_nothing_is_shown(traffic: Traffic) -> None:
     assert traffic.watch() == []
+    assert canaries(traffic.app)[0]
     for adapter in (A, None):
         traffic.sessions(adapter, [True, False] * 2)
     assert traffic.watch() == []
+    assert canaries(traffic.app) == (
+        True, "a: 4 judged sessions, evidence 0.984 that it is worse and 0.879 that it is not",
+    )  # fmt: skip
 
 
 def test_a_canary_that_is_worse_is_rolled_back(traffic: Traffic) -> None:
@@ -126,14 +139,16 @@ def test_a_canary_that_is_worse_is_rolled_back(traffic: Traffic) -> None:
     assert (route.why, shares(route)) == ("rollback", {None: 1.0})
     assert route.evidence is not None
     assert route.evidence.against >= ENOUGH
-    assert route.evidence.pairs < 30
-    assert "worse" in route.reason
+    assert (route.evidence.pairs, route.evidence.expected) == (30, 30.0)
+    assert route.evidence.canary == ArmCounts(judged=30, failed=30)
+    assert route.evidence.incumbent == ArmCounts(judged=30, failed=0)
+    assert "worse, most at k: 30 of 30 judged sessions failed" in route.reason
     assert traffic.watch() == [], "and that is it"
 
 
 def test_a_canary_that_is_better_rises_and_is_promoted(traffic: Traffic) -> None:
     seen = []
-    for _ in range(40):
+    for _ in range(20):
         traffic.sessions(A, [True] * 2)
         traffic.sessions(None, [True, False])
         seen += [(route.why, shares(route)) for route in traffic.watch()]
@@ -141,10 +156,52 @@ def test_a_canary_that_is_better_rises_and_is_promoted(traffic: Traffic) -> None
 
 
 def test_one_that_is_as_good_is_promoted_and_not_rolled_back(traffic: Traffic) -> None:
-    traffic.sessions(A, [True] * 400)
-    traffic.sessions(None, [True] * 400)
+    for adapter in (A, None):
+        traffic.sessions(adapter, [False] * 480)
     (route,) = traffic.watch()
     assert (route.why, shares(route)) == ("promoted", {A: 1.0})
+
+
+def test_where_nobody_fails_nothing_is_shown(traffic: Traffic) -> None:
+    for adapter in (A, None):
+        traffic.sessions(adapter, [True] * 100)
+    assert traffic.watch() == []
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert route.why == "expired"
+    assert "decided nothing in time: 0 of 100 judged sessions failed" in route.reason
+
+
+def test_a_canary_whose_sessions_are_judged_less_often_is_not_promoted(traffic: Traffic) -> None:
+    """Though those that are judged went well. When its time is over, the reason is said."""
+    traffic.sessions(A, [True] * 20)
+    traffic.sessions(A, [None] * 60)
+    traffic.sessions(None, [True, False] * 40)
+    with traffic.app.reading() as connection:
+        (one,) = Guards(traffic.app).look(connection)
+    assert one.guard.towards >= ENOUGH
+    assert traffic.watch() == []
+    sound, finding = canaries(traffic.app)
+    assert not sound
+    assert "20 sessions of a were judged where its shares foretell 50.0" in finding
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert (route.why, shares(route)) == ("expired", {None: 1.0})
+    assert "20 of its sessions were judged where its shares foretell 50.0" in route.reason
+    assert route.evidence is not None
+    assert route.evidence.imbalance is not None
+    assert route.evidence.imbalance >= UNEQUAL
+
+
+def test_a_canary_is_not_promoted_while_its_open_sessions_may_change_that(
+    traffic: Traffic,
+) -> None:
+    traffic.begin(A, 60)
+    traffic.sessions(A, [True] * 20)
+    traffic.sessions(None, [True, False] * 10)
+    assert traffic.watch() == []
+    traffic.sessions(A, [True] * 100)
+    traffic.sessions(None, [True, False] * 50)
+    (route,) = traffic.watch()
+    assert route.why == "promoted", "sixty failures more would not matter now"
 
 
 def test_the_decision_names_what_it_read_and_follows_from_the_route(traffic: Traffic) -> None:
@@ -199,8 +256,8 @@ def test_a_route_that_a_person_set_is_left_to_them(tmp_path: Path) -> None:
 
 def test_a_person_who_was_faster_is_not_overruled(traffic: Traffic) -> None:
     """The guard read the tables, and meanwhile somebody ended the canary."""
-    traffic.sessions(A, [True] * 400)
-    traffic.sessions(None, [True] * 400)
+    traffic.sessions(A, [True] * 60)
+    traffic.sessions(None, [False] * 60)
     (found,) = watching(traffic)
     traffic.route("rollback", {None: 1.0})
     with pytest.raises(Exception, match="rolled_back and cannot join as promoted"):
@@ -219,12 +276,13 @@ def watching(traffic: Traffic) -> Sequence[RouteChanged]:
     return [route for route in found if route is not None]
 
 
-def _said(guards: Guards, traffic: Traffic) -> tuple[int, float, float, str | None, Any]:
+def _said(guards: Guards, traffic: Traffic) -> tuple[int, float, float, float, float, Any]:
     """What a guard knows, and by what position."""
     with traffic.app.reading() as connection:
         (one,) = guards.look(connection)
+        settled = one.settled()
     guard = one.guard
-    return guard.pairs, guard.against, guard.towards, guard.outcome, one.position
+    return guard.pairs, guard.against, guard.towards, guard.imbalance, settled, one.position
 
 
 def _something(chance: Random, begun: list[tuple[str, str]]) -> Iterator[Entry]:
@@ -244,6 +302,7 @@ def _something(chance: Random, begun: list[tuple[str, str]]) -> Iterator[Entry]:
             CallStarted(
                 call=f"call-{session}-{later}", session=session, alias="agent", base="base",
                 policy=policy, routed="drawn",
+                shares=chance.choice((SHARES, {A: 0.25, "base": 0.75}, None)),
             ),
             later,
         )  # fmt: skip
@@ -268,20 +327,20 @@ def test_what_is_remembered_says_what_reading_all_again_says(traffic: Traffic, s
         traffic.app.append(happened)
         traffic.app.settle()
         assert _said(traffic.guards, traffic) == _said(Guards(traffic.app), traffic)
-    assert _said(traffic.guards, traffic)[0] > 10, "there are pairs"
+    assert _said(traffic.guards, traffic)[0] > 5, "there are pairs"
 
 
-def test_the_margin_is_a_setting(tmp_path: Path) -> None:
-    """Slightly worse and allowed to be: promoted with a wide margin, not with a narrow one."""
+def test_the_risk_ratio_is_a_setting(tmp_path: Path) -> None:
+    """Slightly worse and allowed to be: promoted with a wide ratio, not with a narrow one."""
     outcomes = {}
-    for margin in (0.02, 0.3):
-        traffic = Traffic(tmp_path / str(margin), margin=margin)
+    for ratio in (1.25, 5.0):
+        traffic = Traffic(tmp_path / str(ratio), risk_ratio=ratio)
         traffic.route("canary", {A: 0.05, None: 0.95})
-        traffic.sessions(A, [True] * 38 + [False] * 2)
-        traffic.sessions(None, [True] * 40)
-        outcomes[margin] = [route.why for route in traffic.watch()]
+        traffic.sessions(A, [True] * 28 + [False] * 12)
+        traffic.sessions(None, [True] * 30 + [False] * 10)
+        outcomes[ratio] = [route.why for route in traffic.watch()]
         traffic.app.close()
-    assert outcomes == {0.02: [], 0.3: ["promoted"]}
+    assert outcomes == {1.25: [], 5.0: ["promoted"]}
 
 
 def test_shares_cut_the_way_into_parts_of_one_factor() -> None:

@@ -1,65 +1,169 @@
 """The live guard: rolls back what does worse, promotes what does not, and else waits."""
 
+from collections import Counter
+from collections.abc import Iterable
 from random import Random
 
 import pytest
 
 from consumers.judged import Behaviour
-from daemon.serving.live import Arm, LiveGuard, on_silence
+from daemon.serving.live import (
+    ENOUGH,
+    UNEQUAL,
+    Arm,
+    Begun,
+    LiveGuard,
+    on_silence,
+    settled_evidence,
+)
+from daemon.settings import Canary
+from ops.bench.guard import Ended, Traffic, Watch
+
+RISK_RATIO = 1.25
+HOUR = 60.0
+
+
+def told(sessions: Iterable[tuple[Arm, str, bool, float]]) -> LiveGuard:
+    guard = LiveGuard(RISK_RATIO)
+    for session in sessions:
+        guard.count(*session)
+    return guard
 
 
 def watched(seed: int, incumbent: float, canary: float, sessions: int) -> LiveGuard:
     """A guard after sessions whose chances of success are these."""
-    chance, guard = Random(seed), LiveGuard(margin=0.05)
+    chance, guard = Random(seed), LiveGuard(RISK_RATIO)
     for _ in range(sessions):
         arm: Arm = chance.choice(("canary", "incumbent"))
         rate = canary if arm == "canary" else incumbent
-        guard.judged(arm, chance.choice(("a", "b")), chance.random() < rate)
+        guard.count(arm, chance.choice(("a", "b")), chance.random() < rate, 0.5)
     return guard
 
 
-def outcomes(incumbent: float, canary: float, sessions: int, runs: int = 200) -> list[str | None]:
-    return [watched(seed, incumbent, canary, sessions).outcome for seed in range(runs)]
+def ends(traffic: Traffic, runs: int = 12) -> list[Ended]:
+    settings = Canary(shares=traffic.shares, max_age_seconds=6 * 3600)
+    return [Watch(traffic, settings, seed).end() for seed in range(runs)]
 
 
-def test_an_equal_canary_is_rarely_rolled_back() -> None:
-    assert outcomes(0.7, 0.7, 1_000).count("roll_back") / 200 <= 0.05
+def whys(traffic: Traffic, runs: int = 12) -> Counter[str]:
+    return Counter(end.why for end in ends(traffic, runs))
 
 
-def test_a_canary_that_is_worse_by_the_margin_is_rarely_promoted() -> None:
-    assert outcomes(0.7, 0.65, 1_000).count("promote") / 200 <= 0.05
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        Traffic(rate=4, minutes_fail=40, shares=(0.25,)),
+        Traffic(rate=4, harder_after=(2 * HOUR, 0.6), shares=(0.25,)),
+        Traffic(rate=2, burst=10, minutes_pass=40, shares=(0.05, 0.5)),
+    ],
+    ids=["failures last longer", "traffic gets harder", "bursts, and successes last longer"],
+)
+def test_an_identical_canary_is_rarely_rolled_back(traffic: Traffic) -> None:
+    """By pairs in the order of arrival it was in 65 to 99 of 100 cases. The level is measured by
+    `python -m ops.bench.guard`; of 12 at 5 %, more than 3 come once in four hundred times."""
+    assert whys(traffic)["rollback"] <= 3
+
+
+def test_a_worse_canary_is_rolled_back_though_traffic_gets_easier() -> None:
+    traffic = Traffic(incumbent=0.5, canary=0.3, harder_after=(HOUR, 1.5), minutes_fail=40)
+    assert whys(traffic, 8)["rollback"] == 8
+
+
+def test_a_canary_that_is_slow_to_fail_is_not_promoted_before_its_failures_come() -> None:
+    traffic = Traffic(rate=30, incumbent=0.7, canary=0.5, slow_canary=4, shares=(0.25,))
+    assert whys(traffic, 8)["promoted"] == 0
+
+
+def test_a_canary_that_is_judged_less_often_is_not_promoted() -> None:
+    traffic = Traffic(rate=30, canary=0.6, judged=(0.8, 0.3), shares=(0.25,))
+    assert whys(traffic, 8)["promoted"] == 0
+
+
+def test_harm_to_one_kind_of_task_rolls_back_though_all_in_all_it_is_better() -> None:
+    traffic = Traffic(
+        rate=30, incumbent=0.8, canary=0.85, kinds=4, harmed=0.55, shares=(0.5,)
+    )  # fmt: skip
+    assert whys(traffic, 8)["rollback"] >= 7
+
+
+def test_an_equal_canary_is_not_promoted_where_nobody_fails() -> None:
+    """A ratio of failures is shown by failures."""
+    guard = watched(0, 1.0, 1.0, 2_000)
+    assert guard.towards == pytest.approx(0.75, abs=0.5)
 
 
 def test_a_much_worse_canary_is_rolled_back_soon() -> None:
-    assert outcomes(0.8, 0.4, 300).count("roll_back") >= 195
+    assert sum(watched(seed, 0.8, 0.4, 200).against >= ENOUGH for seed in range(40)) >= 38
 
 
 def test_a_better_canary_is_promoted_soon() -> None:
-    assert outcomes(0.6, 0.85, 400).count("promote") >= 190
+    assert sum(watched(seed, 0.6, 0.85, 250).towards >= ENOUGH for seed in range(40)) >= 38
 
 
-def test_sessions_are_paired_within_their_slice_in_the_order_they_came() -> None:
-    guard = LiveGuard(margin=0.05)
-    for _ in range(3):
-        guard.judged("canary", "a", False)
-    guard.judged("incumbent", "b", True)
+def test_the_order_of_verdicts_changes_nothing() -> None:
+    chance = Random(3)
+    sessions: list[tuple[Arm, str, bool, float]] = [
+        (chance.choice(("canary", "incumbent")), chance.choice("ab"), chance.random() < 0.5,
+         chance.choice((0.05, 0.25)))
+        for _ in range(300)
+    ]  # fmt: skip
+    at = [("", str(number)) for number in range(300)]
+    found = set()
+    for _ in range(5):
+        mixed = list(zip(sessions, at, strict=True))
+        chance.shuffle(mixed)
+        guard = LiveGuard(RISK_RATIO)
+        for session, when in mixed:
+            guard.count(*session, when)
+        found.add((guard.against, guard.towards, guard.imbalance, guard.pairs, guard.expected))
+    assert len(found) == 1
+
+
+def test_each_session_counts_with_the_share_that_drew_it() -> None:
+    """A canary's failure is worth more where hardly any session is its."""
+    rare, often = (told([("canary", "a", False, share)] * 3) for share in (0.01, 0.5))
+    assert rare.against > 2 * often.against
+    mixed = told([("canary", "a", False, 0.01), ("incumbent", "a", True, 0.5)])
+    assert mixed.expected == pytest.approx(0.51)
+    with pytest.raises(ValueError, match="above 0 and below 1, not 1"):
+        told([("canary", "a", True, 1.0)])
+
+
+def test_incumbents_sessions_say_as_much_without_a_partner() -> None:
+    guard = told([("incumbent", "a", False, 0.5)] * 12)
+    assert guard.towards >= ENOUGH
     assert guard.pairs == 0
-    guard.judged("incumbent", "a", True)
-    assert guard.pairs == 1
-    assert guard.against > 0.99
 
 
-def test_what_was_decided_stays_decided() -> None:
-    guard = LiveGuard(margin=0.05)
-    for _ in range(200):
-        guard.judged("canary", "a", False)
-        guard.judged("incumbent", "a", True)
-    assert guard.outcome == "roll_back"
-    assert guard.pairs < 200
-    for _ in range(1_000):
-        guard.judged("canary", "a", True)
-        guard.judged("incumbent", "a", False)
-    assert guard.outcome == "roll_back"
+def test_arms_that_are_judged_in_other_parts_than_drawn_are_unequal() -> None:
+    sessions: list[tuple[Arm, str, bool, float]] = [("incumbent", "a", n % 2 == 0, 0.25)
+                                                    for n in range(400)]  # fmt: skip
+    assert told([*sessions, *[("canary", "a", True, 0.25)] * 133]).imbalance < 1
+    assert told([*sessions, *[("canary", "a", True, 0.25)] * 60]).imbalance >= UNEQUAL
+    assert told([*sessions, *[("canary", "a", True, 0.25)] * 240]).imbalance >= UNEQUAL
+
+
+def test_the_kinds_of_task_hold_the_level_together() -> None:
+    """Evidence at one of many kinds weighs less, and the weights of all kinds sum to 1."""
+    one = told([("canary", "a", False, 0.05)] * 4)
+    others: list[tuple[Arm, str, bool, float]] = [
+        ("incumbent", f"{n % 30}", False, 0.05) for n in range(300)
+    ]
+    many = told([*others, *[("canary", "z", False, 0.05)] * 4])
+    assert many.against_kind("z") == one.against_kind("a")
+    assert many.against < one.against / 10
+    assert (one.worst_kind, many.worst_kind) == ("a", "z")
+    nobody = told([(arm, f"{n}", True, 0.5) for n in range(200) for arm in ("canary", "incumbent")])
+    assert nobody.against <= 1.1
+
+
+def test_open_sessions_count_against_the_canary_in_the_order_of_their_beginnings() -> None:
+    early = [Begun(f"{n:04}", "incumbent", 0.5, success=False) for n in range(12)]
+    open_later = [Begun(f"{n:04}", "canary", 0.5, success=None) for n in range(100, 150)]
+    assert settled_evidence([*early, *open_later], RISK_RATIO) >= ENOUGH, "the path before them"
+    open_first = [one._replace(began="0000") for one in open_later]
+    assert settled_evidence([*open_first, *early], RISK_RATIO) == 1
+    assert settled_evidence([], RISK_RATIO) == 1
 
 
 @pytest.mark.parametrize("counted", ["tool_errors", "loops", "format_errors"])
@@ -67,6 +171,20 @@ def test_in_silence_conduct_that_got_worse_rolls_back(counted: str) -> None:
     before = Behaviour(sessions=400, tool_errors=8, loops=8, format_errors=8)
     counts = {"tool_errors": 1, "loops": 1, "format_errors": 1} | {counted: 9}
     assert on_silence(Behaviour(sessions=50, **counts), before) == "roll_back"
+
+
+@pytest.mark.parametrize("expected", [0.5, 1.0, 3.0, 20.0])
+def test_in_silence_equal_conduct_is_rarely_taken_for_worse(expected: float) -> None:
+    """Also where the incumbent's own count is a matter of chance: by its Poisson quantile, equal
+    policies were rolled back in 24 % of cases for an expected count of 1."""
+    chance, sessions, failed = Random(f"{expected}"), 60, 0
+    for _ in range(200):
+        counts = [
+            [sum(chance.random() < expected / sessions for _ in range(sessions)) for _ in range(3)]
+            for _ in range(2)
+        ]
+        failed += on_silence(*(Behaviour(sessions, *each) for each in counts)) == "roll_back"
+    assert failed <= 200 * 0.05
 
 
 def test_silence_never_promotes() -> None:

@@ -135,6 +135,14 @@ def test_who_is_asked_next_is_of_the_route_and_in_the_end_the_base(given: list[i
     assert len(choice.order) == len(set(choice.order))
 
 
+def test_a_choice_says_by_which_shares_it_was_drawn_where_there_were_several() -> None:
+    several = table(route(3, 1))
+    assert asked(several, "agent").shares == {"base": 0.75, "a1": 0.25}
+    assert asked(several, "agent", {"agent": "a1"}).shares is None, "it was kept"
+    assert asked(table(route(0, 1)), "agent").shares is None, "nothing to choose"
+    assert asked(several, "a1").shares is None, "it was named"
+
+
 @pytest.mark.parametrize("before", [None, "a1"])
 def test_a_session_stays_with_who_answered_it_while_shares_change(before: Policy) -> None:
     choice = asked(table(Route("base", (Part("a2", 1.0),))), "agent", {"agent": before})
