@@ -141,7 +141,7 @@ def extended(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> S
         if kind == target or not (overall or f"slice {kind}" in open_checks):
             return count
         # A kind that was not open before catches up, so that the last look is at the most.
-        return min(first[kind] * _GROWTH**sizes.look, max(count, trial.most_tasks))
+        return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))
 
     tasks = {kind: grown(kind, count) for kind, count in sizes.tasks.items()}
     if tasks == sizes.tasks:
