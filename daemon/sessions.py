@@ -156,9 +156,7 @@ def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> C
         app.settle()
     closing = _Closing(app, set() if lost is None else lost)
     closing.run()
-    return Closed(
-        len(ends), closing.rollouts, tuple(closing.failures), tuple(dict.fromkeys(closing.troubles))
-    )
+    return Closed(len(ends), closing.rollouts, tuple(closing.failures), closing.troubles)
 
 
 def retry(app: "App", failed: ClosingFailed) -> None:
@@ -221,7 +219,8 @@ class _Closing:
         what is an earlier one's."""
         self.rollouts = 0
         self.failures: list[Failure] = []
-        self.troubles: list[str] = []
+        self._waits: dict[str, tuple[str, int]] = {}
+        """By class of the error: what it said first, and of how many sessions."""
 
     def run(self) -> None:
         """Close everything that can be closed."""
@@ -258,12 +257,12 @@ class _Closing:
         for session in sessions:
             end = session.end
             if end.rollout in self._lost:
-                self._hold(end, f"rollout {end.rollout} was appended, and is not in the tables")
+                self._hold_lost(end)
                 continue
             try:
                 entries = _Making(self._app, self._keys).rollout(session)
             except WAITS as error:
-                self._hold(end, str(error) or type(error).__name__)
+                self._hold(end, type(error).__name__, str(error) or type(error).__name__)
             except STOPS:
                 raise
             except Exception as error:  # of this session alone: a dead letter says so
@@ -287,11 +286,21 @@ class _Closing:
             if end.rollout in known or end.rollout in aside:
                 continue
             self._lost.add(end.rollout)
-            self._hold(end, f"rollout {end.rollout} was appended, and is not in the tables")
+            self._hold_lost(end)
 
-    def _hold(self, end: Row[Any], why: str) -> None:
+    def _hold_lost(self, end: Row[Any]) -> None:
+        why = f"rollout {end.rollout} was appended, and is not in the tables; see kintsugi doctor"
+        self._hold(end, "", why)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why sessions wait, one sentence for each class of error: thousands may."""
+        return tuple(f"{count:,} sessions wait: {why}" for why, count in self._waits.values())
+
+    def _hold(self, end: Row[Any], kind: str, why: str) -> None:
         self._held.add(end.session)
-        self.troubles.append(f"sessions wait: {why}")
+        first, count = self._waits.get(kind, (why, 0))
+        self._waits[kind] = first, count + 1
 
 
 def failure(session: str, error: Exception) -> Failure:
