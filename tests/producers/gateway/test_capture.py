@@ -297,7 +297,7 @@ def test_whatever_an_engine_says_is_passed_on_and_never_stored_as_what_it_is_not
     said: Any,
 ) -> None:
     for endpoint in ("chat", "completions", "messages"):
-        given = Asked(endpoint, {"messages": [], "prompt": "a"})  # type: ignore[arg-type]
+        given = Asked(endpoint, {"messages": [], "prompt": "a"})
         odd = {"choices": [said], "usage": said, "prompt_token_ids": [1]}
         for document, take in product((odd, {"choices": said}), ("whole", "chunk")):
             capture = capturing(given, BOTH, VLLM)
