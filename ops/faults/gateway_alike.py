@@ -24,7 +24,7 @@ from ops.faults.gateway_scene import Scene, scene
 
 AT_ONCE: Final = 10
 TURNS: Final = ("Hello", "Yes, please", "I am customer {}", "Bye")
-KILLS: Final = 4
+KILLS: Final = 2
 """While ten customers talk."""
 LIFE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0
