@@ -146,6 +146,8 @@ class Seen:
         self._since = since
         self._risk_ratio = risk_ratio
         self._sessions: dict[str, JudgedSession] = {}
+        self._begun: list[Begun] = []
+        """Of each session that the guard counted, what a promotion needs to know besides."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
@@ -167,15 +169,9 @@ class Seen:
     def settled(self, connection: "Connection") -> float:
         """Evidence for the canary that no session which is open in `connection` can take away."""
         alias, base = self._route.alias, self._route.standing.base
+        unfinished = open_sessions(connection, alias, base, self._since)
         return settled_evidence(
-            [
-                Begun(one.began, arm, share, one.success)
-                for one in (
-                    *self._sessions.values(),
-                    *open_sessions(connection, alias, base, self._since),
-                )
-                for arm, share in self._arms(one)
-            ],
+            [*self._begun, *(begun for one in unfinished for begun in self._drawn(one))],
             self._risk_ratio,
         )
 
@@ -195,20 +191,22 @@ class Seen:
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
         kept = {name: one for name, one in self._sessions.items() if name not in touched}
         self._sessions = kept | now
-        self.guard = LiveGuard(self._risk_ratio)
+        self.guard, self._begun = LiveGuard(self._risk_ratio), []
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[JudgedSession]) -> None:
         for one in sessions:
-            for arm, share in self._arms(one):
-                self.guard.count(arm, one.slice, one.success, share, in_order(one))
+            for begun in self._drawn(one):
+                self._begun.append(begun)
+                self.guard.count(begun.arm, one.slice, one.success, begun.share, in_order(one))
 
-    def _arms(self, session: JudgedSession | OpenSession) -> Iterator[tuple[Arm, float]]:
-        """The arm of a session and the canary's share; nothing where chance had no choice."""
+    def _drawn(self, session: JudgedSession | OpenSession) -> Iterator[Begun]:
+        """The session as chance gave it; nothing where chance had no choice."""
         incumbent, base = self._route.standing.incumbent, self._route.standing.base
         share = canary_share(session.shares, self._canary, incumbent or base)
         if share is not None and session.adapter in (self._canary, incumbent):
-            yield "canary" if session.adapter == self._canary else "incumbent", share
+            arm: Arm = "canary" if session.adapter == self._canary else "incumbent"
+            yield Begun(session.began, arm, share, session.success)
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:

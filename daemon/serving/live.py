@@ -32,6 +32,7 @@ be shown, and nothing is promoted.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import exp, fsum, log
+from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from consumers.judged import Behaviour
@@ -244,16 +245,24 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
     their beginnings the whole path is one e-process, so the best moment may be chosen.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
+    ordered = sorted(sessions, key=itemgetter(0))
+    unfinished = [
+        place
+        for place, one in enumerate(ordered)
+        if one.success is None and one.arm == "canary"
+    ]  # fmt: skip
+    # Before the first of them, the 2nd, 3rd, 5th, 9th, ..., and at the end.
+    moments = [place for n, place in enumerate(unfinished) if n.bit_count() <= 1]
     cells: Counter[_Cell] = Counter()
-    largest, unfinished = 0.0, 0
-    for one in sorted(sessions, key=lambda one: one.began):
-        if one.success is None and one.arm == "canary":
-            if unfinished.bit_count() <= 1:  # before the first, and the 2nd, 3rd, 5th, 9th, ...
-                largest = max(largest, better.value(cells))
-            unfinished += 1
-        success = one.arm == "incumbent" if one.success is None else one.success
-        cells[_Cell(one.share, success, one.arm == "canary")] += 1
-    return max(largest, better.value(cells))
+    largest, before = 0.0, 0
+    for moment in (*moments, len(ordered)):
+        for (arm, share, success), number in Counter(
+            one[1:] for one in ordered[before:moment]
+        ).items():
+            assumed = arm == "incumbent" if success is None else success
+            cells[_Cell(share, assumed, arm == "canary")] += number
+        largest, before = max(largest, better.value(cells)), moment
+    return largest
 
 
 def on_silence(canary: Behaviour, incumbent: Behaviour) -> Literal["roll_back", "inconclusive"]:
