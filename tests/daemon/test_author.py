@@ -136,7 +136,7 @@ class _Written:
     """What a cycle made of recorded rollouts, without the labels of kinds."""
 
     quotas: tuple[Quota, ...]
-    tasks: list[tuple[str, str | None, str, str]]
+    tasks: list[tuple[str, str | None, str, str | None]]
     rejected: list[tuple[str, str, str]]
     pools: tuple[TaskPool, ...]
 
