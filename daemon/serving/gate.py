@@ -564,19 +564,6 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
     return rejected
 
 
-def poisson_95(expected: float) -> int:
-    """The least count that a Poisson variable exceeds with a chance of at most 5 %."""
-    if expected > 500:
-        return int(expected + 1.645 * sqrt(expected)) + 1
-    term = total = exp(-expected)
-    count = 0
-    while total < 0.95:
-        count += 1
-        term *= expected / count
-        total += term
-    return count
-
-
 def detectable(values: Sequence[float], alpha: float) -> float | None:
     """The mean that a one-sided test of so many values finds with a power of 80 %.
 

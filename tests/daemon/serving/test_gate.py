@@ -23,7 +23,6 @@ from daemon.serving.gate import (
     holm,
     level_of,
     paired,
-    poisson_95,
     rate,
     sign_flip,
     spent_alpha,
@@ -368,15 +367,6 @@ def test_a_task_that_lost_two_trials_has_to_be_run_again() -> None:
 def test_holm_rejects_in_order_of_evidence() -> None:
     assert holm({"a": 0.01, "b": 0.04, "c": 0.5}, 0.1) == {"a", "b"}
     assert holm({"a": 0.04, "b": 0.06, "c": 0.06}, 0.1) == set()
-
-
-@pytest.mark.parametrize(("expected", "quantile"), [(0, 0), (0.05, 0), (1, 3), (10, 15)])
-def test_the_quantile_of_a_poisson_variable(expected: float, quantile: int) -> None:
-    assert poisson_95(expected) == quantile
-
-
-def test_large_counts_have_a_quantile_near_that_of_the_normal_distribution() -> None:
-    assert poisson_95(499) <= poisson_95(501) <= 501 + 2 * sqrt(501)
 
 
 def test_the_detectable_gain_is_that_of_the_table() -> None:

@@ -7,7 +7,7 @@ from alembic import op
 
 STRING = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
-revision: str = "0011"
+revision: str = "0010"
 down_revision: str | None = "0009"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
