@@ -14,6 +14,7 @@ from consumers.batch import Batch
 from consumers.database import is_lasting
 from consumers.folds import fold_decision
 from consumers.prepared import prepare, why
+from consumers.storage import as_stored
 from events.errors import AheadOfLog, KintsugiError
 from events.log import EventLog, Record
 from events.registry import REGISTRY
@@ -62,7 +63,7 @@ def record_of(letter: "DeadLetterLine", log: EventLog) -> Record:
 def attempt(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
     """Fold it again and roll back."""
     record = record_of(letter, log)
-    item = prepare(record, REGISTRY)
+    item = prepare(as_stored(record), REGISTRY)
     if item.error is not None:
         return Attempt(letter, False, why(item.error))
     with engine.connect().execution_options(kintsugi_writes=True) as connection:
