@@ -44,12 +44,15 @@ def labelled(data: RolloutEnded) -> Labelled:
     diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
     messages = data.content.messages if data.content else ()
     calls = agent_calls(messages)
+    # A failure was asked for them already.
+    failed = data.success is False
+    loops = diagnosis.evidence.get("tool_loop", []) if failed else tool_loops(calls)
     labels = Labels(
         messages=len(messages),
         tool_calls=len(calls),
         tool_errors=sum(call.item.failed for call in calls),
         malformed_calls=sum(isinstance(call.item.call.arguments, str) for call in calls),
-        loops=len(tool_loops(calls)),
+        loops=len(loops),
         category=diagnosis.category,
         categories=diagnosis.categories,
         pivot=diagnosis.pivot,

@@ -17,7 +17,6 @@ from typing import Final
 from consumers.batch import Row, Staging
 from consumers.folding import Folding
 from consumers.folds import FACTS, READS_CONTENT
-from consumers.storage import as_stored
 from consumers.tables import Projected
 from events.codec import decode_value, decoded_bytes
 from events.envelope import Envelope, from_headers
@@ -33,6 +32,9 @@ HEAD_BYTES: Final = 16 << 20
 LABELLED_BYTES: Final = 16 << 20
 """Of what was said in a rollout, decompressed: about a gigabyte of memory at the worst, where it is
 nothing but empty messages."""
+
+_COMPRESSED_BYTES: Final = 512
+"""At least, of what is beyond `HEAD_BYTES` once decompressed: zstd takes four for 128 KiB."""
 
 REASON_CHARACTERS: Final = 500
 TYPE_CHARACTERS: Final = 128
@@ -57,8 +59,8 @@ class Prepared:
 
 
 def prepare(record: Record, registry: Registry) -> Prepared:
-    """The record, decoded; of `rollouts`, folded. Raises MemoryError and nothing else."""
-    record = as_stored(record)
+    """A record as `as_stored` makes it, decoded; of `rollouts`, folded. Raises MemoryError and
+    nothing else."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)
@@ -80,7 +82,7 @@ def _decoded(record: Record, envelope: Envelope, registry: Registry) -> Folding:
     if record.stream != data_type.STREAM:
         raise BadRecord(f"{envelope.type} belongs to {data_type.STREAM}, not to {record.stream}")
     content = envelope.type in READS_CONTENT
-    if record.stream == ROLLOUTS.name:
+    if record.stream == ROLLOUTS.name and len(record.value) >= _COMPRESSED_BYTES:
         head, said = decoded_bytes(record.value)
         if head > HEAD_BYTES:
             raise BadRecord(f"a head of {head:,} bytes; one is read up to {HEAD_BYTES:,}")

@@ -38,6 +38,8 @@ TEXT_CHARACTERS: Final = 4_000_000
 ROWS: Final = 250_000
 """That one event may make."""
 
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**63 - 1
 _NUL: Final = "\x00"
 _MARK: Final = "\ufffd"
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
@@ -48,26 +50,29 @@ _QUOTED: Final = 60
 def storable(model: type[Projected], row: Mapping[str, Any]) -> tuple[Row, int]:
     """The row as both databases will hold it, and the characters of its texts. Raises BadRecord for
     one that either could not hold."""
-    stored: Row = {}
+    stored = dict(row)
+    required = _required(model)
     characters = 0
     for name, value in row.items():
+        if value is None:
+            if name in required:
+                raise BadRecord(f"{_place(model, name)} is not said, and no row is without it")
+            continue
         kind = type(value)
         if kind is str:
+            characters += len(value)
             if _NUL in value:
-                value = value.replace(_NUL, _MARK)
+                stored[name] = value.replace(_NUL, _MARK)
             if not value.isascii() or len(value) > TEXT_CHARACTERS:
                 _check_text(model, name, value)
-            characters += len(value)
         elif kind is int:
-            if not -(2**63) <= value < 2**63:
+            if not _LEAST <= value <= _MOST:
                 raise BadRecord(f"{_place(model, name)} is a number of more than 64 bits")
         elif kind is float:
             if not isfinite(value):
                 raise BadRecord(f"{_place(model, name)} is {value}, which is no number")
-            value += 0.0  # -0.0 becomes 0.0
-        elif value is None and name in _required(model):
-            raise BadRecord(f"{_place(model, name)} is not said, and no row is without it")
-        stored[name] = value
+            if value == 0.0:
+                stored[name] = 0.0  # and not -0.0
     if characters > _SHORT:
         _check_keys(model, stored)
     return stored, characters
@@ -140,7 +145,7 @@ def as_stored(record: Record) -> Record:
     """
     if not is_origin(record.source, record.sequence):
         record = replace(record, source=f"foreign:{record.offset}", sequence=0)
-    if any(b"\x00" in raw for _, raw in record.headers):
+    if b"\x00" in b"".join([raw for _, raw in record.headers]):
         mark = _MARK.encode()
         headers = tuple((name, raw.replace(b"\x00", mark)) for name, raw in record.headers)
         record = replace(record, headers=headers)

@@ -17,6 +17,7 @@ from consumers.batch import Batch
 from consumers.database import is_lasting
 from consumers.folds import fold_decision
 from consumers.prepared import prepare, why
+from consumers.storage import as_stored
 from events.codec import decode
 from events.errors import AheadOfLog, KintsugiError
 from events.log import EventLog, Record
@@ -92,7 +93,7 @@ def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
 
 def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
     record = record_of(letter, log)
-    item = prepare(record, REGISTRY)
+    item = prepare(as_stored(record), REGISTRY)
     if item.error is not None:
         return Attempt(letter, False, why(item.error))
     with engine.connect().execution_options(kintsugi_writes=True) as connection:
