@@ -190,7 +190,7 @@ class Seen:
 
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
         kept = {name: one for name, one in self._sessions.items() if name not in touched}
-        self._sessions = kept | now
+        self._sessions = {**kept, **now}
         self.guard, self._begun = LiveGuard(self._risk_ratio), []
         self._count(self._sessions.values())
 

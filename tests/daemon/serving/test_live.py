@@ -20,10 +20,11 @@ from daemon.settings import Canary
 from ops.bench.guard import Ended, Traffic, Watch
 
 RISK_RATIO = 1.25
+Session = tuple[Arm, str, bool, float]
 HOUR = 60.0
 
 
-def told(sessions: Iterable[tuple[Arm, str, bool, float]]) -> LiveGuard:
+def told(sessions: Iterable[Session]) -> LiveGuard:
     guard = LiveGuard(RISK_RATIO)
     for session in sessions:
         guard.count(*session)
@@ -102,7 +103,7 @@ def test_a_better_canary_is_promoted_soon() -> None:
 
 def test_the_order_of_verdicts_changes_nothing() -> None:
     chance = Random(3)
-    sessions: list[tuple[Arm, str, bool, float]] = [
+    sessions: list[Session] = [
         (chance.choice(("canary", "incumbent")), chance.choice("ab"), chance.random() < 0.5,
          chance.choice((0.05, 0.25)))
         for _ in range(300)
@@ -136,23 +137,22 @@ def test_incumbents_sessions_say_as_much_without_a_partner() -> None:
 
 
 def test_arms_that_are_judged_in_other_parts_than_drawn_are_unequal() -> None:
-    sessions: list[tuple[Arm, str, bool, float]] = [("incumbent", "a", n % 2 == 0, 0.25)
-                                                    for n in range(400)]  # fmt: skip
-    assert told([*sessions, *[("canary", "a", True, 0.25)] * 133]).imbalance < 1
-    assert told([*sessions, *[("canary", "a", True, 0.25)] * 60]).imbalance >= UNEQUAL
-    assert told([*sessions, *[("canary", "a", True, 0.25)] * 240]).imbalance >= UNEQUAL
+    sessions: list[Session] = [("incumbent", "a", n % 2 == 0, 0.25) for n in range(400)]
+    canary: Session = ("canary", "a", True, 0.25)
+    assert told([*sessions, *[canary] * 133]).imbalance < 1
+    assert told([*sessions, *[canary] * 60]).imbalance >= UNEQUAL
+    assert told([*sessions, *[canary] * 240]).imbalance >= UNEQUAL
 
 
 def test_the_kinds_of_task_hold_the_level_together() -> None:
     """Evidence at one of many kinds weighs less, and the weights of all kinds sum to 1."""
-    one = told([("canary", "a", False, 0.05)] * 4)
-    others: list[tuple[Arm, str, bool, float]] = [
-        ("incumbent", f"{n % 30}", False, 0.05) for n in range(300)
-    ]
-    many = told([*others, *[("canary", "z", False, 0.05)] * 4])
-    assert many.against_kind("z") == one.against_kind("a")
+    failed: Session = ("canary", "z", False, 0.05)
+    one = told([failed] * 4)
+    others: list[Session] = [("incumbent", f"{n % 30}", False, 0.05) for n in range(300)]
+    many = told([*others, *[failed] * 4])
+    assert many.against_kind("z") == one.against_kind("z")
     assert many.against < one.against / 10
-    assert (one.worst_kind, many.worst_kind) == ("a", "z")
+    assert many.worst_kind == "z"
     nobody = told([(arm, f"{n}", True, 0.5) for n in range(200) for arm in ("canary", "incumbent")])
     assert nobody.against <= 1.1
 
