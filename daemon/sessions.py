@@ -233,8 +233,10 @@ class _Closing:
         while True:
             with self._app.reading() as connection:
                 ends = _pending(connection, after)
-                # A later end of a session has what the earlier one leaves.
-                first = {end.session: end for end in reversed(ends)}
+                first: dict[str, Row[Any]] = {}
+                for end in ends:
+                    # A later end of the session has what the earlier one leaves.
+                    first.setdefault(end.session, end)
                 sessions = [
                     _Session.read(connection, end)
                     for end in first.values()
