@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from consumers import folds
-from consumers.batch import Batch
+from consumers.batch import Staging
 from consumers.folding import Folding
 from daemon.app import App
 from daemon.isolation import PARTS, Breaks
@@ -126,7 +126,7 @@ def test_where_the_key_store_is_away_sealed_sessions_wait_and_others_do_not(
         closed = close_sessions(away, LATER)
         assert (closed.rollouts, closed.failures) == (1, ())
         (trouble,) = closed.troubles
-        assert trouble.startswith("3 sessions wait: setting privacy.keys_url cannot be used")
+        assert trouble.startswith("3 sessions wait: the key store")
     assert letters(kintsugi) == []
     assert close_sessions(app, LATER).rollouts == len(sealed)
 
@@ -149,14 +149,14 @@ def test_where_the_folder_of_all_blobs_is_away_its_sessions_wait(
 def test_a_rollout_that_cannot_be_folded_is_appended_once(
     app: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fold = folds.FOLDS["RolloutEnded"]
+    fold = folds.FACTS["RolloutEnded"]
 
-    def breaks(folding: Folding, data: Any, batch: Batch) -> None:
+    def breaks(folding: Folding, data: Any, batch: Staging) -> None:
         if data.session == "bad":
             raise ValueError("a defect of ours")
         fold(folding, data, batch)
 
-    monkeypatch.setitem(cast(dict[str, Any], folds.FOLDS), "RolloutEnded", breaks)
+    monkeypatch.setitem(cast(dict[str, Any], folds.FACTS), "RolloutEnded", breaks)
     app.append([*good(app, "bad"), *good(app, "well", 1)])
     assert close_sessions(app, LATER).rollouts == 1
     assert close_sessions(app, LATER) == Closed(ended=0, rollouts=0)
