@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ops.bench.guard import main, measure
 from ops.bench.guard import Traffic as Simulated
+from ops.bench.guard import main, measure
 
 
 def test_the_command_takes_its_flags_and_prints_one_document(
