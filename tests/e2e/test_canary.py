@@ -247,7 +247,9 @@ def test_a_canary_that_is_worse_is_rolled_back_by_itself(stage: Stage) -> None:
 
     while len(stage.turns("worse")) < 2:
         for answerer, sessions in agent.drawn(ROUND).items():
-            assert set(several(visit, sessions)) == {answerer == BASE}
+            done = set(several(visit, sessions))
+            # Of a round in which it is rolled back, what it had moves.
+            assert done == {answerer == BASE} or len(stage.turns("worse")) == 2
             counts[answerer] += len(sessions)
         assert sum(counts.values()) <= MOST_SESSIONS, counts
     stage.wait_for(2, "worse")
