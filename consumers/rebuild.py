@@ -38,6 +38,7 @@ from consumers.tables import (
     Projected,
     Projection,
 )
+from events import private
 from events.errors import KintsugiError
 from events.log import Cursor, EventLog
 from events.streams import STREAMS
@@ -227,7 +228,7 @@ def _drop_schema(engine: Engine) -> None:
 def _fresh_file(engine: Engine) -> Iterator[Engine]:
     live = Path(str(engine.url.database))
     path = live.with_name(f"{live.name}.rebuild")
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
+    with private.open_lock(path.with_name(f"{path.name}.lock")) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -48,7 +48,7 @@ from daemon.transcript import ERASED
 from envs.environment import Environment, UnknownTask
 from envs.episode import Termination
 from envs.grading import VERSION, grade
-from envs.registry import EnvironmentBroken, UnknownEnvironment, open_environment
+from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
 from envs.task import TaskDefinition
 from events.bodies import Bodies
 from events.codec import encode
@@ -627,11 +627,11 @@ def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] 
     """A task of an environment; None where either is not known here. Raises EnvironmentsAway,
     EnvironmentBroken."""
     settings = app.settings
-    away = [str(path) for path in settings.environments.paths if not path.exists()]
+    away = [str(path) for path in settings.environments.paths if is_away(path.expanduser())]
     if away:
         raise EnvironmentsAway(
-            f"{', '.join(away)} of environments.paths is not there, so it cannot be said whose "
-            f"task {task_id} is; bring it back, or take it out of the setting"
+            f"{', '.join(away)} of environments.paths is not there, or is empty, so it cannot be "
+            f"said whose task {task_id} is; bring it back, or take it out of the setting"
         )
     try:
         environment = open_environment(
@@ -640,7 +640,13 @@ def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] 
             paths=settings.environments.paths,
         )
         task = environment.task(task_id)
-    except (UnknownEnvironment, UnknownTask):
+    except (UnknownEnvironment, UnknownTask) as error:
+        if settings.benchmarks is not None and is_away(settings.benchmarks):
+            raise EnvironmentsAway(
+                f"{settings.benchmarks} of the setting benchmarks is not there, or is empty, so it "
+                f"cannot be said whether it has task {task_id}; bring it back, or take it out of "
+                "the setting"
+            ) from error
         return None
     return environment, task
 

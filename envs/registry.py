@@ -143,8 +143,24 @@ def require_allowed(place: str, *, paths: Sequence[Path] = (), places: Sequence[
 
 
 def _holds(path: Path, file: Path) -> bool:
-    """Whether a file is what a setting names, or lies in the folder that it names."""
-    return file.resolve() == path.resolve() or file.resolve().parent == path.resolve()
+    """Whether a file is what a setting names, or one of those that are looked at in the folder that
+    it names."""
+    if file.resolve() == path.resolve():
+        return True
+    return file.resolve().parent == path.resolve() and _is_looked_at(file.resolve())
+
+
+def _is_looked_at(file: Path) -> bool:
+    return file.suffix == ".py" and not file.name.startswith("_")
+
+
+def is_away(path: Path) -> bool:
+    """Whether a file or folder that a setting names is not there now, or is a folder in which
+    nothing is, as where a disk is not mounted."""
+    try:
+        return not any(path.iterdir()) if path.is_dir() else not path.is_file()
+    except OSError:
+        return True
 
 
 def _file_of(text: str) -> Path:
@@ -247,7 +263,7 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
 def _in_path(path: Path) -> Iterator[Found]:
     """The environments of a file, or of the files of a folder."""
     if path.is_dir():
-        files = sorted(file for file in path.glob("*.py") if not file.name.startswith("_"))
+        files = sorted(file for file in path.iterdir() if _is_looked_at(file))
         if not files:
             raise UnknownEnvironment(f"folder {path} has no Python file; put an environment there")
     elif path.is_file():

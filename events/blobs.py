@@ -75,7 +75,7 @@ class BlobStore:
         try:
             body = self._path(digest).read_bytes()
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and self.folder.is_dir():
+            if isinstance(error, FileNotFoundError) and self._is_there():
                 raise BlobError(
                     f"blob {digest} is not in {self.folder}: {error.strerror}; restore it from a "
                     "copy"
@@ -91,6 +91,10 @@ class BlobStore:
                 "copy"
             )
         return body
+
+    def _is_there(self) -> bool:
+        """Whether the folder holds anything: an empty one may be waiting for its disk."""
+        return self.folder.is_dir() and any(self.folder.iterdir())
 
     def holds(self, digest: str) -> bool:
         """Whether it is there, whatever its bytes are."""

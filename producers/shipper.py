@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from events import private
 from events.errors import KintsugiError, LogError, LogFull, LogUnavailable
 from events.kafka_sender import Outgoing, Pending, Sender
 from events.log import Cursor, Record
@@ -169,7 +170,7 @@ class Shipper:
     def _alone(self) -> Iterator[None]:
         """Hold the spool's lock; the kernel lets it go with the process."""
         path = self._spool.path.with_name(self._spool.path.name + ".shipper")
-        with path.open("w") as lock:
+        with private.open_lock(path) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

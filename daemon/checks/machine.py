@@ -95,7 +95,10 @@ def modes(app: "App") -> Finding:
             f"everybody on this machine may read {named} in {home}; close them with "
             f"chmod -R o-rwx, in {home}: {' '.join(found)}"
         )
-    return True, f"nobody else may read what is in {home}, but for its adapters"
+    listed = (
+        "; everybody may list it (chmod o-rw closes it)" if private.open_to_others(home) else ""
+    )
+    return True, f"nobody else may read what is in {home}, but for its adapters{listed}"
 
 
 def _write(path: Path) -> None:

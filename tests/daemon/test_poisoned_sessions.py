@@ -16,7 +16,7 @@ from daemon.app import App
 from daemon.isolation import PARTS, Breaks
 from daemon.serving.fleet import open_fleet
 from daemon.sessions import Closed, close_sessions, failure
-from daemon.settings import Privacy, Settings, load
+from daemon.settings import Environments, Privacy, Settings, load
 from daemon.work import Worker
 from events.errors import LogUnavailable
 from events.keys import KeysUnavailable
@@ -141,9 +141,33 @@ def test_where_the_folder_of_all_blobs_is_away_its_sessions_wait(
     closed = close_sessions(app, LATER)
     assert (closed.rollouts, closed.failures) == (1, ())
     assert "check that the folder is there" in closed.troubles[0]
+    blobs.mkdir()  # where a disk is mounted when it is there
+    closed = close_sessions(app, LATER)
+    assert (closed.rollouts, closed.failures) == (0, ())
+    blobs.rmdir()
     (app.home / "elsewhere").rename(blobs)
     assert close_sessions(app, LATER).rollouts == 1
     assert letters(kintsugi) == []
+
+
+@pytest.mark.parametrize("setting", ["environments", "benchmarks"])
+def test_where_a_folder_of_the_settings_is_empty_what_names_a_task_waits(
+    app: App, kintsugi: Kintsugi, home: Path, tmp_path: Path, setting: str
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    settings = {
+        "environments": Settings(home=home, environments=Environments(paths=(mount,))),
+        "benchmarks": Settings(home=home, benchmarks=mount),
+    }
+    talk = Talk(app, "visitor")
+    app.append([*talk.call("a", 0, task="retail/base/0"), *talk.over(5), *good(app, "open", 1)])
+    with App(settings[setting]) as waits:
+        closed = close_sessions(waits, LATER)
+        assert (closed.rollouts, closed.failures) == (1, ())
+        assert f"{mount}" in closed.troubles[0]
+    assert letters(kintsugi) == []
+    assert close_sessions(app, LATER).rollouts == 1
 
 
 def test_a_rollout_that_cannot_be_folded_is_appended_once(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumers.database import open_database, sqlite_url, writing
+from consumers.rebuild import rebuild
 from daemon.app import App
 from daemon.checks.machine import modes
 from daemon.settings import load
@@ -123,6 +124,21 @@ def test_the_doctor_names_what_everybody_may_read(place: Path) -> None:
         assert not ok
         assert "evaluations" in detail
         assert "chmod" in detail
+        (place / "evaluations").rmdir()
+        place.chmod(0o711)
+        assert "may list it" not in modes(app)[1]
+        place.chmod(0o755)  # as an earlier version made it
+        ok, detail = modes(app)
+        assert ok
+        assert "everybody may list it" in detail
+
+
+def test_the_lock_of_a_rebuild_is_private_too(place: Path) -> None:
+    with App(load(home=place)) as app:
+        app.append(list(mix(2)))
+        app.settle()
+        rebuild(app.log, app.engine)
+        assert modes(app)[0]
 
 
 def test_a_file_that_is_made_is_never_open_for_a_moment(place: Path) -> None:

@@ -295,6 +295,16 @@ def test_what_is_no_name_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("name", ["_tool.py", "notes.txt"])
+def test_an_event_opens_only_what_is_looked_at_in_a_folder(tmp_path: Path, name: str) -> None:
+    file, mark = marked(tmp_path / "ours", "mine")
+    hidden = file.rename(file.parent / name)
+    for place in (f"{hidden}", f"{hidden}:mine"):
+        with pytest.raises(UnknownEnvironment, match=r"environments\.paths"):
+            open_recorded(place, paths=[hidden.parent])
+    assert not mark.exists()
+
+
 def test_an_event_opens_files_of_the_settings_and_no_other(tmp_path: Path) -> None:
     (file, _), (other, mark) = (
         marked(tmp_path / "ours", "mine"),
