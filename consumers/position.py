@@ -84,17 +84,22 @@ class Unread:
             for source in self._touched
         }
 
-    def accepts(self, record: Record) -> bool:
-        """Whether to fold it; what was folded before, or comes too early, is counted and passed."""
+    def accepts(self, record: Record, raw: Record | None = None) -> bool:
+        """Whether to fold it; what was folded before, or comes too early, is counted and passed.
+
+        `raw` is the record as the log holds it, where `record` was changed for the tables: it is
+        what digests are of, for a spool is asked whether it holds the same.
+        """
+        raw = record if raw is None else raw
         reached = self._reached.get(record.source, Reached())
         if record.sequence <= reached.sequence:
             self.duplicates += 1
-            if record.sequence == reached.sequence and self._is_another(record):
+            if record.sequence == reached.sequence and self._is_another(record.source, raw):
                 self.others.append(record)
             return False
         if record.sequence == reached.sequence + 1:
             caught_up = reached.beyond is None or record.sequence >= reached.beyond
-            self._move(record, replace(reached, beyond=None) if caught_up else reached)
+            self._move(record, raw, replace(reached, beyond=None) if caught_up else reached)
             return True
         self.gaps += 1
         beyond = max(record.sequence, reached.beyond or 0)
@@ -110,16 +115,16 @@ class Unread:
         else:
             self._last[record.source] = last
 
-    def _move(self, record: Record, reached: Reached) -> None:
+    def _move(self, record: Record, raw: Record, reached: Reached) -> None:
         source = record.source
         self._before = self._reached.get(source, Reached()), self._last.get(source)
         self._reached[record.source] = replace(reached, sequence=record.sequence)
-        self._last[record.source] = record
+        self._last[record.source] = raw
         self._touched.add(record.source)
 
-    def _is_another(self, record: Record) -> bool:
-        known = self._sha256(record.source)
-        return known is not None and record_sha256(record) != known
+    def _is_another(self, source: str, raw: Record) -> bool:
+        known = self._sha256(source)
+        return known is not None and record_sha256(raw) != known
 
     def _sha256(self, source: str) -> str | None:
         last = self._last.get(source)

@@ -38,6 +38,8 @@ _COMPRESSED_BYTES: Final = 512
 
 REASON_CHARACTERS: Final = 500
 TYPE_CHARACTERS: Final = 128
+ID_CHARACTERS: Final = 256
+"""Of an id in a dead letter: any of ours is a UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,12 @@ def dead_letter(item: Prepared, error: Exception) -> Row:
 
 
 def _missing_rollout(item: Prepared) -> str | None:
-    """The live rollout that a record would have been: its event has the rollout's id."""
-    return from_headers(item.record.headers).id if item.kind == RolloutEnded.TYPE else None
+    """The live rollout that a record would have been: its event has the rollout's id. None for an
+    id that none of ours has: a dead letter must never be refused itself."""
+    if item.kind != RolloutEnded.TYPE:
+        return None
+    rollout = from_headers(item.record.headers).id
+    return rollout if len(rollout) <= ID_CHARACTERS else None
 
 
 def why(error: Exception) -> str:

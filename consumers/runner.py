@@ -320,7 +320,8 @@ class Runner:
         characters = 0
         for record in records:
             named = as_stored(record)
-            item = prepare(named, self._registry) if unread.accepts(named) else Prepared(named)
+            new = unread.accepts(named, record)
+            item = prepare(named, self._registry) if new else Prepared(named)
             prepared.append(item)
             characters += item.characters
             if halts(item) or characters > BATCH_CHARACTERS:
@@ -402,8 +403,8 @@ class Runner:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
         done = _Done(Unread(reached_sources(connection, stream, partition)), stands)
-        for item in prepared:
-            if done.unread.accepts(item.record):
+        for item, raw in zip(prepared, records, strict=False):
+            if done.unread.accepts(item.record, raw):
                 if halts(item):
                     done.unread.refuse(item.record)
                     assert isinstance(item.error, SchemaAhead), "that is what halting is"

@@ -1,12 +1,12 @@
 """How the fold stands to its log: how far behind it is, and what halts it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
 
-from consumers.position import Standing, check_log, gaps, standings
+from consumers.position import Standing, check_log, gaps, position, standings
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
 from events.codec import decode
 from events.errors import (
@@ -19,9 +19,11 @@ from events.errors import (
     LogUnavailable,
     SchemaAhead,
 )
+from events.learning import PatternsDiagnosed
 from events.log import EventLog
+from events.position import Position, entries
 from events.sqlite import SqliteLog
-from events.streams import STREAMS
+from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -64,6 +66,8 @@ class Folded:
     """Where every partition stands that was folded."""
     gaps: list[str]
     """What the log lacks before the fold can go on with a source, as sentences."""
+    position: Position
+    """Per source, the last sequence folded."""
 
     @property
     def offsets(self) -> dict[tuple[str, int], int]:
@@ -77,7 +81,7 @@ def folded(connection: "Connection") -> Folded:
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return Folded(version, standings(connection), gaps(connection))
+    return Folded(version, standings(connection), gaps(connection), position(connection))
 
 
 def lag(log: EventLog, reached: Folded) -> dict[str, int]:
@@ -91,6 +95,33 @@ def lag(log: EventLog, reached: Folded) -> dict[str, int]:
         )
         for stream in STREAMS
     }
+
+
+def missing(log: EventLog, reached: Folded) -> list[str]:
+    """What the log lacks before the fold can go on, as sentences: what `gaps` are, and rollouts
+    that a round names and that the log does not hold. Raises LogUnavailable."""
+    return [*reached.gaps, *_unheld(log, reached)]
+
+
+def _unheld(log: EventLog, reached: Folded) -> Iterator[str]:
+    offset = reached.offsets.get((LEARNING.name, 0), 0)
+    try:
+        if lag(log, reached)[ROLLOUTS.name] or offset >= log.end(LEARNING.name)[0]:
+            return
+        records = log.read(LEARNING.name, 0, offset, limit=1)
+        data = decode(records[0], content=False).data if records else None
+    except (BadRecord, SchemaAhead, AheadOfLog, LogTruncated):
+        return  # which halts the fold, or is a dead letter
+    if not isinstance(data, PatternsDiagnosed):
+        return
+    for stream, partition, source, sequence in entries(data.position):
+        held = reached.position.get(stream, {}).get(str(partition), {}).get(source, -1)
+        if stream == ROLLOUTS.name and held < sequence:
+            yield (
+                f"a round at {LEARNING.name}/0@{offset} names {stream}/{partition} up to sequence "
+                f"{sequence} of source {source}, of which the log holds up to {held}; ship that "
+                "source's spool"
+            )
 
 
 def oldest_unfolded_ms(log: EventLog, reached: Folded) -> dict[str, int]:

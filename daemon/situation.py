@@ -57,7 +57,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 def _log(app: "App", reached: "Folded") -> dict[str, Any]:
     """Streams, lag and halts; where the log cannot be reached, null and why."""
-    from daemon.health import halts, lag, streams
+    from daemon.health import halts, lag, missing, streams
     from events.errors import LogError
 
     where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
@@ -71,7 +71,7 @@ def _log(app: "App", reached: "Folded") -> dict[str, Any]:
             "projection": {
                 "state": "halted" if halted else "live",
                 "halted": halted,
-                "gaps": reached.gaps,
+                "gaps": missing(log, reached),
             },
         }
     except LogError as error:

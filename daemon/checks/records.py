@@ -63,14 +63,14 @@ def database(app: "App") -> Finding:
 
 def fold(app: "App") -> Finding:
     """The fold: not halted, without gaps, and not behind for long."""
-    from daemon.health import folded, halts, lag, oldest_unfolded_ms
+    from daemon.health import folded, halts, lag, missing, oldest_unfolded_ms
 
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return True, "nothing to fold yet"
     with app.reading() as connection:
         reached = folded(connection)
     events = app.readable_log
-    wrong = [*halts(events, reached), *reached.gaps]
+    wrong = [*halts(events, reached), *missing(events, reached)]
     if wrong:
         return False, "; ".join(wrong)
     said = f"{sum(lag(events, reached).values()):,} events behind"

@@ -215,8 +215,15 @@ def _boot() -> str:
         return str(uuid4())
 
 
+_UNWRITTEN: Final[dict[Path, Seen]] = {}
+"""Looks that a disk refused, of attempts that run: this process goes on from them."""
+
+
 def _noted(attempt: Path) -> Seen | None:
-    text = _text(_seen(attempt))
+    path = _seen(attempt)
+    if path in _UNWRITTEN:
+        return _UNWRITTEN[path]
+    text = _text(path)
     try:
         return None if text is None else Seen.model_validate_json(text)
     except ValidationError:
@@ -226,10 +233,14 @@ def _noted(attempt: Path) -> Seen | None:
 def _note(attempt: Path, seen: Seen) -> None:
     path = _seen(attempt)
     unfinished = path.with_name(f"tmp-{path.name}")
-    # Who may not write here, or has no room, has looked all the same.
-    with suppress(OSError):
+    try:
         unfinished.write_text(seen.model_dump_json())
         unfinished.replace(path)
+    except OSError:
+        # Who may not write here, or has no room, has looked all the same.
+        _UNWRITTEN[path] = seen
+    else:
+        _UNWRITTEN.pop(path, None)
 
 
 def _seen(attempt: Path) -> Path:

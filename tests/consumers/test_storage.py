@@ -96,6 +96,14 @@ def test_what_no_table_holds_is_one_dead_letter(
     assert rollouts(engine) == ["after", "before"]
 
 
+def test_a_dead_letter_is_never_refused_itself(engine: Engine) -> None:
+    unreadable = named(replace(ended("x", session="s"), value=b"no frame"), NOISE)
+    log = log_of([ended("before", session="s"), unreadable, ended("after", session="s")])
+    fold(log, engine)
+    assert len(letters(engine)) == 1
+    assert rollouts(engine) == ["after", "before"]
+
+
 def test_what_just_fits_is_folded(engine: Engine) -> None:
     widest = "\U0002a6d6" * (KEY_BYTES // 4)
     name, longest = "\U0002a6d6" * 128, Task(id="\U0002a6d6" * 256)

@@ -1,11 +1,14 @@
 """What the reading commands print: keys, types and order are a promise to scripts."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from events.sqlite import SqliteLog
+from tests.consumers.folding import diagnosed
 from tests.daemon.commands import tau_bench_run, write_lines
 from tests.daemon.conftest import Kintsugi
 
@@ -165,6 +168,17 @@ def test_status_says_what_exists_and_what_is_missing(imported: Path, kintsugi: K
     assert missing.startswith("agent has no executable environment")
     assert (status["routes"], status["adapters"]) == ([], [])
     assert status["projection"] == {"state": "live", "halted": [], "gaps": []}
+
+
+def test_status_names_the_rollouts_that_a_round_waits_for(
+    imported: Path, kintsugi: Kintsugi
+) -> None:
+    with closing(SqliteLog(imported / "log.db")) as log:
+        log.append([diagnosed({"rollouts": {"0": {"nobody": 3}}}, "lost")])
+    status = kintsugi("status", "--json").json
+    (gap,) = status["projection"]["gaps"]
+    assert "up to sequence 3 of source nobody" in gap
+    assert status["lag"]["learning"] == 1
 
 
 def test_statistics_count_events_and_bytes(imported: Path, kintsugi: Kintsugi) -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from consumers import reads
+from consumers.runner import ORDER
 from daemon.app import App
 from daemon.checks import records
 from daemon.settings import Settings
 from daemon.spooled import SpoolRestored, check_spool
+from events.serving import OperatorActed
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
 from producers.owning import SpoolOwned
 from producers.renewing import renew
-from tests.consumers.folding import Broker, ended, fold
+from tests.consumers.folding import Broker, ended, entry, fold
 
 PARTITION = ROLLOUTS.partition_of("s")
 
@@ -70,6 +72,20 @@ def test_a_spool_that_was_restored_is_told_however_far_it_has_grown(home: Path, 
         ok, said = records.spool(app)
         assert not ok
         assert "restored from before" in said
+
+
+def test_one_whose_last_event_the_tables_hold_otherwise_was_not_restored(home: Path) -> None:
+    """PostgreSQL has no NUL in text, so a mark stands in its place."""
+    broker = Broker()
+    with App(Settings(home=home)) as app:
+        with closing(SqliteLog(home / "log.db")) as spool:
+            data = OperatorActed(actor="a", action="pause", reason="pasted\x00text")
+            spool.append([entry(data, "o"), ended("r", session="s\x00")])
+            for stream, partition in ORDER:
+                if spool.end(stream)[partition]:
+                    broker.deliver(spool.read(stream, partition, 0))
+        fold(broker, app.engine)
+        checked(home, app)
 
 
 def test_one_that_was_not_is_left_alone(home: Path) -> None:

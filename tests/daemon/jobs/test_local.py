@@ -102,6 +102,22 @@ def test_what_a_job_did_while_the_machine_slept_or_nobody_looked_is_not_counted(
     ended(here)
 
 
+def test_a_silent_job_is_seen_on_a_disk_that_takes_no_notes(tmp_path: Path) -> None:
+    now = [0.0]
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
+    (attempts / "1.out").touch()
+    folder = JobFolder(tmp_path, lambda: now[0])
+    folder.running([attempts / "1"])
+    (note,) = attempts.glob("*.seen")
+    # Where the next note would be written first, nothing can be.
+    note.with_name(f"tmp-{note.name}").mkdir()
+    for _ in range(10):
+        now[0] += 10
+        state = folder.running([attempts / "1"])
+    assert state.silent == 100
+
+
 def test_the_grace_of_a_job_that_does_not_listen_minds_no_clock_either(tmp_path: Path) -> None:
     now = [1000.0]
     here = LocalRunner(tmp_path / "jobs", command=COMMAND, grace=20.0, clock=lambda: now[0])
