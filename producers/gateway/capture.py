@@ -76,12 +76,6 @@ class _Choice:
     has_logprobs: bool = False
     finish: str | None = None
 
-    @property
-    def pieces(self) -> int:
-        """How much was said so far: tokens, and pieces of text and of calls."""
-        calls = sum(len(call.pieces) + 1 for call in self.calls.values())
-        return len(self.text) + len(self.reasoning) + len(self.token_ids) + calls
-
     def drop_tokens(self) -> None:
         """Forget what cannot be trained on any more."""
         self.token_ids, self.logprobs, self.spelled = [], [], []
@@ -167,6 +161,8 @@ class Capture:
         """Choices that were asked for."""
         self._most = most
         self._held = 0
+        self._pieces = 0
+        """That were kept so far: tokens, calls, and pieces of text and of calls."""
         self._odd: str | None = None
         """What the engine said that no engine says; the first of it."""
         self._choices: dict[int, _Choice] = {}
@@ -233,14 +229,14 @@ class Capture:
         one = self._choice(number)
         if one is None:
             return
-        ended, before = one.finish is not None, one.pieces
+        ended, before = one.finish is not None, self._pieces
         self._take_prompt(self._prompt_of(number), choice.get("prompt_token_ids"))
         if isinstance(said, dict):
             self._take_words(one, said)
         elif said is not None:
             self._doubt("what a choice says is no object")
         self._take_tokens(one, choice)
-        if ended and one.pieces > before:
+        if ended and self._pieces > before:
             self._doubt("a choice goes on after its end")
         if isinstance(finish := choice.get("finish_reason"), str):
             one.finish = str(readable(finish))[:128]
@@ -256,6 +252,7 @@ class Capture:
         if isinstance(ids, list) and self._holds(_ID_BYTES * len(ids)):
             one.has_ids = True
             one.token_ids += ids
+            self._pieces += len(ids)
         elif ids is not None:
             self._doubt("token ids are no list")
         if isinstance(scores, dict):
@@ -292,6 +289,7 @@ class Capture:
     def _take_call(self, one: _Choice, number: int, said: Json) -> None:
         if number not in one.calls and self._holds(_ENTRY_BYTES):
             one.calls[number] = _Call()
+            self._pieces += 1
         call = one.calls.get(number)
         if call is None:
             return
@@ -309,6 +307,7 @@ class Capture:
         if isinstance(text, str):
             if text and self._holds(_PIECE_BYTES + len(text)):
                 parts.append(text)
+                self._pieces += 1
         elif text is not None:
             self._doubt(f"{what} is no text")
 

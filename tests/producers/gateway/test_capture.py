@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -321,3 +323,48 @@ def test_an_endless_answer_is_kept_to_a_bound_and_passed_on_beyond_it() -> None:
     assert sum(map(len, capture.spoken())) < 20_000
     (message,) = found.messages
     assert len(str(message.content)) < 11_000
+
+
+def operations(work: Callable[[], object]) -> int:
+    """How many operations of Python's machine some work takes."""
+    count = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("finish", [None, "tool_calls"])
+def test_a_streamed_call_costs_the_same_however_many_came_before(finish: str | None) -> None:
+    capture = Capture(chat(stream=True), BOTH, EMBEDDED)
+
+    def stream(first: int) -> Callable[[], None]:
+        pieces = [
+            delta(
+                {"tool_calls": [{"index": n, "function": {"name": "a", "arguments": "{}"}}]},
+                None, None, finish_reason=finish,
+            )
+            for n in range(first, first + 100)
+        ]  # fmt: skip
+
+        def take() -> None:
+            for piece in pieces:
+                capture.chunk(piece)
+
+        return take
+
+    early = operations(stream(0))
+    for first in (100, 200, 300):
+        stream(first)()
+    assert operations(stream(400)) < 1.5 * early
+    assert len(capture.captured().messages[0].tool_calls) == 500
