@@ -44,6 +44,9 @@ _PIECE_BYTES: Final = 64
 _ENTRY_BYTES: Final = 1000
 """Of a choice or a call."""
 
+_STRAY_CHOICES: Final = 16
+"""Held of the choices that nobody asked for: enough to see what the engine did."""
+
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Of Anthropic's usage: together they are the prompt."""
 
@@ -161,6 +164,8 @@ class Capture:
         """Choices that were asked for."""
         self._most = most
         self._held = 0
+        self._full = False
+        """Whether more came than is held; no token is held then."""
         self._pieces = 0
         """That were kept so far: tokens, calls, and pieces of text and of calls."""
         self._odd: str | None = None
@@ -242,10 +247,15 @@ class Capture:
             one.finish = str(readable(finish))[:128]
 
     def _choice(self, number: int) -> _Choice | None:
-        """None where no more can be held."""
-        if number not in self._choices and self._holds(_ENTRY_BYTES):
+        """None where it is not held."""
+        if number not in self._choices and self._may_hold(number) and self._holds(_ENTRY_BYTES):
             self._choices[number] = _Choice()
         return self._choices.get(number)
+
+    def _may_hold(self, number: int) -> bool:
+        """Not every choice that nobody asked for; what has one is doubted already."""
+        asked_for = 0 <= number < self._expected
+        return asked_for or len(self._choices) < self._expected + _STRAY_CHOICES
 
     def _take_tokens(self, one: _Choice, choice: Json) -> None:
         ids, scores = choice.get("token_ids"), choice.get("logprobs")
@@ -332,9 +342,12 @@ class Capture:
 
     def _holds(self, size: int) -> bool:
         """Whether so much more can be held; where not, the tokens are given up."""
+        if self._full:
+            return False
         self._held += size
         if self._held <= self._most:
             return True
+        self._full = True
         self._doubt(f"the answer is more than {self._most:,} bytes to hold")
         self._prompts = {}
         for choice in self._choices.values():

@@ -368,3 +368,37 @@ def test_a_streamed_call_costs_the_same_however_many_came_before(finish: str | N
         stream(first)()
     assert operations(stream(400)) < 1.5 * early
     assert len(capture.captured().messages[0].tool_calls) == 500
+
+
+def test_beyond_its_bound_an_answer_costs_the_same_however_many_choices_it_has() -> None:
+    def beyond(choices: int) -> int:
+        capture = Capture(chat(stream=True, n=choices), BOTH, EMBEDDED, most=choices * 1_000)
+        capture.chunk({"choices": [{"index": n, "delta": {}} for n in range(choices)]})
+        piece = delta({"content": "a"}, [5], scores(-0.5))
+        capture.chunk(piece)
+        cost = operations(lambda: [capture.chunk(piece) for _ in range(20)])
+        assert "more than" in (capture.captured().untrainable_because or "")
+        return cost
+
+    assert beyond(2_000) < 1.5 * beyond(20)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed: bool) -> None:
+    for index in (range(5_000), range(-5_000, 0), [*range(1, 5_000), 0]):
+        capture = Capture(chat(), Added(), EMBEDDED)
+        said = {"role": "assistant", "content": "a"}
+        name = "delta" if streamed else "message"
+        one = {name: said, "finish_reason": "stop"}
+        sent = {"choices": [one | {"index": number} for number in index]}
+        assert (capture.chunk if streamed else capture.whole)(sent) == sent
+        found = capture.captured()
+        assert "none of 1 from 0" in (found.untrainable_because or "")
+        assert found.finished
+        assert 0 < len(found.messages) < 100
+        assert len(capture.spoken()) < 500
+    capture = Capture(chat(n=200), BOTH, EMBEDDED)
+    sent = {"prompt_token_ids": [1], "choices": [choice([5], [-0.5], index=n) for n in range(200)]}
+    capture.whole(sent)
+    assert len(capture.captured().messages) == 200
+    assert capture.captured().untrainable_because is None
