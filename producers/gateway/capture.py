@@ -144,6 +144,10 @@ class Captured:
     """Whether every choice that began has ended."""
 
 
+NOTHING: Final = Captured((), {}, "nothing was captured", None, None, None, 0, finished=False)
+"""Of an answer that could not be taken."""
+
+
 class Capture:
     """The answer to one call while it comes."""
 
@@ -456,9 +460,10 @@ class Capture:
         if not tools:
             return 0
         offered = {
-            function.get("name")
+            name
             for tool in tools
             if isinstance(function := tool.get("function"), dict)
+            and isinstance(name := function.get("name"), str)
         }
         broken = sum(
             call.name not in offered or isinstance(parse_arguments(call.arguments), str)

@@ -333,8 +333,8 @@ def test_bytes_after_a_segments_frame_are_damage(
     with pytest.raises(LogCorrupt, match=file.name):
         restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
     assert not (tmp_path / "back.db").exists()
-    for frame in frames.values():
-        file.write_bytes(frame[:-1])
+    for whole in frames.values():
+        file.write_bytes(whole[:-1])
         with pytest.raises(LogCorrupt, match=file.name):
             records(Archive(tmp_path / "kept"))
 

@@ -385,12 +385,15 @@ def test_beyond_its_bound_an_answer_costs_the_same_however_many_choices_it_has()
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed: bool) -> None:
-    for index in (range(5_000), range(-5_000, 0), [*range(1, 5_000), 0]):
+    indices: list[list[int]] = [
+        [*range(5_000)], [*range(-5_000, 0)], [*range(1, 5_000), 0],
+    ]  # fmt: skip
+    for index in indices:
         capture = Capture(chat(), Added(), EMBEDDED)
         said = {"role": "assistant", "content": "a"}
         name = "delta" if streamed else "message"
-        one = {name: said, "finish_reason": "stop"}
-        sent = {"choices": [one | {"index": number} for number in index]}
+        one: Json = {name: said, "finish_reason": "stop"}
+        sent: Json = {"choices": [one | {"index": number} for number in index]}
         assert (capture.chunk if streamed else capture.whole)(sent) == sent
         found = capture.captured()
         assert "none of 1 from 0" in (found.untrainable_because or "")
@@ -402,3 +405,15 @@ def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed
     capture.whole(sent)
     assert len(capture.captured().messages) == 200
     assert capture.captured().untrainable_because is None
+
+
+@pytest.mark.parametrize("name", [["x"], {"a": 1}, 5, None, True])
+def test_a_tool_whose_name_is_no_text_is_no_tool_to_call(name: Any) -> None:
+    tools = [{"type": "function", "function": {"name": one}} for one in (name, "get")]
+    capture = Capture(chat(tools=tools), Added(), EMBEDDED)
+    calls = [
+        {"id": one, "function": {"name": one, "arguments": "{}"}} for one in ("get", "other", "x")
+    ]
+    said = {"role": "assistant", "tool_calls": calls}
+    capture.whole({"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]})
+    assert capture.captured().invalid_tool_calls == 2
