@@ -34,6 +34,9 @@ MAX_BYTES: Final = BYTES + (16 << 20)
 _MOST_WINDOW: Final = 1 << 25
 """Bytes that a frame may look back: as much as a whole segment."""
 
+_PIECE: Final = 256
+"""Bytes that are inflated at a time where no size is announced: each 4 may become 128 KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -89,14 +92,24 @@ def unpacked(stream: str, partition: int, stored: bytes, expected: str, name: st
 
 
 def _inflated(stored: bytes) -> bytes:
-    """What was compressed, and of more than a segment may hold a byte more than that."""
+    """What one frame holds and nothing follows; of more than a segment may hold, its beginning,
+    which is longer than that. Raises ZstdError."""
     size = zstandard.frame_content_size(stored)
     if 0 <= size <= MAX_BYTES:
-        return zstandard.ZstdDecompressor().decompress(stored)
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     # A frame may announce what it likes, or nothing: no memory is set aside by what it says.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-    with decompressor.stream_reader(stored) as reader:
-        return reader.read(MAX_BYTES + 1)
+    inflater = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
+    pieces: list[bytes] = []
+    at = length = 0
+    while at < len(stored) and length <= MAX_BYTES and not inflater.eof:
+        pieces.append(inflater.decompress(stored[at : at + _PIECE]))
+        at, length = at + _PIECE, length + len(pieces[-1])
+    if length <= MAX_BYTES and not inflater.eof:
+        raise zstandard.ZstdError("its frame is cut off")
+    after = len(inflater.unused_data) + max(0, len(stored) - at)
+    if inflater.eof and after:
+        raise zstandard.ZstdError(f"{after} bytes follow its frame")
+    return b"".join(pieces)
 
 
 def _records(stream: str, partition: int, content: bytes, at: int) -> list[Record]:

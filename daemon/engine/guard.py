@@ -56,10 +56,14 @@ def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
     if refused is not None:
         kind = "PermissionDeniedError" if refused.status == 403 else "BadRequestError"
         return ApiError(refused.status, kind, str(refused))
-    origin = dict(headers).get(b"origin")
+    named = dict(headers)
+    origin = named.get(b"origin")
     # Beyond its machine it has names that it does not know, and no client but a page has an origin.
     if origin is not None and not is_here(origin.decode("latin-1")):
         return forbidden(f"a page of {origin[:80].decode('latin-1')!r} asks; {_REMEDY}")
+    # Of what a page has a browser fetch without reading it, there is no origin: an image, a link.
+    if named.get(b"sec-fetch-site") == b"cross-site":
+        return forbidden(f"a browser asks for a page of another site; {_REMEDY}")
     return None
 
 

@@ -152,8 +152,11 @@ class Call(Response):
     async def _closed(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
         bug = failure if isinstance(failure, Exception) else None
-        if not await self._record.ended():
-            await self._broken_off(bug, stopped)
+        try:
+            if not await self._record.ended():
+                await self._broken_off(bug, stopped)
+        except Exception as error:  # the call has its end, and what follows must be done
+            bug = bug or error
         self._settled()
         if not self._continued:
             self._desk.sessions.settle(self._arrived.attributed.claim, completed=False)

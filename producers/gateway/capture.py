@@ -44,6 +44,9 @@ _PIECE_BYTES: Final = 64
 _ENTRY_BYTES: Final = 1000
 """Of a choice or a call."""
 
+_STRAY_CHOICES: Final = 16
+"""Held of the choices that nobody asked for: enough to see what the engine did."""
+
 _PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 """Of Anthropic's usage: together they are the prompt."""
 
@@ -75,12 +78,6 @@ class _Choice:
     has_ids: bool = False
     has_logprobs: bool = False
     finish: str | None = None
-
-    @property
-    def pieces(self) -> int:
-        """How much was said so far: tokens, and pieces of text and of calls."""
-        calls = sum(len(call.pieces) + 1 for call in self.calls.values())
-        return len(self.text) + len(self.reasoning) + len(self.token_ids) + calls
 
     def drop_tokens(self) -> None:
         """Forget what cannot be trained on any more."""
@@ -147,6 +144,10 @@ class Captured:
     """Whether every choice that began has ended."""
 
 
+NOTHING: Final = Captured((), {}, "nothing was captured", None, None, None, 0, finished=False)
+"""Of an answer that could not be taken."""
+
+
 class Capture:
     """The answer to one call while it comes."""
 
@@ -167,6 +168,10 @@ class Capture:
         """Choices that were asked for."""
         self._most = most
         self._held = 0
+        self._full = False
+        """Whether more came than is held; no token is held then."""
+        self._pieces = 0
+        """That were kept so far: tokens, calls, and pieces of text and of calls."""
         self._odd: str | None = None
         """What the engine said that no engine says; the first of it."""
         self._choices: dict[int, _Choice] = {}
@@ -233,29 +238,35 @@ class Capture:
         one = self._choice(number)
         if one is None:
             return
-        ended, before = one.finish is not None, one.pieces
+        ended, before = one.finish is not None, self._pieces
         self._take_prompt(self._prompt_of(number), choice.get("prompt_token_ids"))
         if isinstance(said, dict):
             self._take_words(one, said)
         elif said is not None:
             self._doubt("what a choice says is no object")
         self._take_tokens(one, choice)
-        if ended and one.pieces > before:
+        if ended and self._pieces > before:
             self._doubt("a choice goes on after its end")
         if isinstance(finish := choice.get("finish_reason"), str):
             one.finish = str(readable(finish))[:128]
 
     def _choice(self, number: int) -> _Choice | None:
-        """None where no more can be held."""
-        if number not in self._choices and self._holds(_ENTRY_BYTES):
+        """None where it is not held."""
+        if number not in self._choices and self._may_hold(number) and self._holds(_ENTRY_BYTES):
             self._choices[number] = _Choice()
         return self._choices.get(number)
+
+    def _may_hold(self, number: int) -> bool:
+        """Not every choice that nobody asked for; what has one is doubted already."""
+        asked_for = 0 <= number < self._expected
+        return asked_for or len(self._choices) < self._expected + _STRAY_CHOICES
 
     def _take_tokens(self, one: _Choice, choice: Json) -> None:
         ids, scores = choice.get("token_ids"), choice.get("logprobs")
         if isinstance(ids, list) and self._holds(_ID_BYTES * len(ids)):
             one.has_ids = True
             one.token_ids += ids
+            self._pieces += len(ids)
         elif ids is not None:
             self._doubt("token ids are no list")
         if isinstance(scores, dict):
@@ -292,6 +303,7 @@ class Capture:
     def _take_call(self, one: _Choice, number: int, said: Json) -> None:
         if number not in one.calls and self._holds(_ENTRY_BYTES):
             one.calls[number] = _Call()
+            self._pieces += 1
         call = one.calls.get(number)
         if call is None:
             return
@@ -309,6 +321,7 @@ class Capture:
         if isinstance(text, str):
             if text and self._holds(_PIECE_BYTES + len(text)):
                 parts.append(text)
+                self._pieces += 1
         elif text is not None:
             self._doubt(f"{what} is no text")
 
@@ -333,9 +346,12 @@ class Capture:
 
     def _holds(self, size: int) -> bool:
         """Whether so much more can be held; where not, the tokens are given up."""
+        if self._full:
+            return False
         self._held += size
         if self._held <= self._most:
             return True
+        self._full = True
         self._doubt(f"the answer is more than {self._most:,} bytes to hold")
         self._prompts = {}
         for choice in self._choices.values():
@@ -444,9 +460,10 @@ class Capture:
         if not tools:
             return 0
         offered = {
-            function.get("name")
+            name
             for tool in tools
             if isinstance(function := tool.get("function"), dict)
+            and isinstance(name := function.get("name"), str)
         }
         broken = sum(
             call.name not in offered or isinstance(parse_arguments(call.arguments), str)

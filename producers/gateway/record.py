@@ -6,7 +6,8 @@
 
 Guarantee: a call that was begun is ended once, whoever stops waiting for that, and its end is safe
 after its start. Nothing is written that a rule of redaction matched. Where the disk refuses, `end`
-says so and nothing is raised: what the client is told then is up to the exchange (call.py).
+says so and nothing is raised: what the client is told then is up to the exchange (call.py). A
+mistake of ours in what makes an end is raised, and the call has ended as failed.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from events.rollouts import (
     Routed,
 )
 from events.sqlite_receipts import Receipt
-from producers.gateway.capture import Capture, Captured
+from producers.gateway.capture import NOTHING, Capture, Captured
 from producers.gateway.memory import as_sent
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
@@ -184,7 +185,8 @@ class Record:
         """Record how it ended; whether the whole call is in the log.
 
         `unproven` is why the engine's calls cannot be trained on. Only the first end counts: a
-        deadline may pass while it is being recorded. What was not begun has no end.
+        deadline may pass while it is being recorded. What was not begun has no end. Raises what
+        went wrong in reading the answer; the call is recorded as failed then.
         """
         if self._start is None:
             return False
@@ -194,7 +196,7 @@ class Record:
         return await asyncio.shield(self._end)
 
     async def ended(self) -> bool:
-        """Whether an end was begun; it is over then."""
+        """Whether an end was begun; it is over then. Raises as `end` does."""
         if self._end is None:
             return False
         await self._end
@@ -274,6 +276,27 @@ class Record:
         sent: Sent | None,
     ) -> bool:
         started = await self.started()
+        try:
+            return await self._append_answer(started, outcome, answer, unproven, error, sent)
+        except Exception as mistake:
+            await self._append_mistake(started, mistake)
+            raise
+
+    async def _append_mistake(self, started: bool, mistake: Exception) -> None:
+        """A mistake of ours is no reason for a call without an end."""
+        why = f"the gateway failed: {type(mistake).__name__}"
+        ended = await self._append(self._end_of("failed", NOTHING, (), why, why))
+        self._after = partial(self._known, "failed", started and ended is not None, ())
+
+    async def _append_answer(
+        self,
+        started: bool,
+        outcome: Outcome,
+        answer: Capture,
+        unproven: str | None,
+        error: str | None,
+        sent: Sent | None,
+    ) -> bool:
         found = answer.captured()
         error = None if error is None else self._redaction.text(error)[:_LONGEST_ERROR]
         messages, redacted = await self._redacted(answer, found.messages, sent)

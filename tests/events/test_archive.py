@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -308,6 +308,35 @@ def test_a_frame_that_announces_no_size_is_read(log: SqliteLog, tmp_path: Path) 
         content = zstandard.ZstdDecompressor().decompress(file.read_bytes())
         file.write_bytes(writer.compress(content) + writer.flush())
     assert records(Archive(tmp_path / "archive")) == whole
+
+
+def test_bytes_after_a_segments_frame_are_damage(
+    log: SqliteLog, blobs: BlobStore, tmp_path: Path
+) -> None:
+    export(log, blobs, tmp_path / "kept")
+    file = min((tmp_path / "kept" / "segments").iterdir())
+    announced = file.read_bytes()
+    writer = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    content = zstandard.ZstdDecompressor().decompress(announced)
+    frames = {"announced": announced, "not": writer.compress(content) + writer.flush()}
+    more = {
+        "a byte": b"\0",
+        "text": b"x" * 1000,
+        "a frame of nothing": zstandard.ZstdCompressor().compress(b""),
+        "a frame to skip": struct.pack("<II", 0x184D2A50, 4) + b"abcd",
+        "the same again": announced,
+    }
+    for frame, what in product(frames, more):
+        file.write_bytes(frames[frame] + more[what])
+        with pytest.raises(LogCorrupt, match=file.name):
+            records(Archive(tmp_path / "kept"))
+    with pytest.raises(LogCorrupt, match=file.name):
+        restore(Archive(tmp_path / "kept"), tmp_path / "back.db", blobs)
+    assert not (tmp_path / "back.db").exists()
+    for whole in frames.values():
+        file.write_bytes(whole[:-1])
+        with pytest.raises(LogCorrupt, match=file.name):
+            records(Archive(tmp_path / "kept"))
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,23 @@ def test_beyond_its_machine_it_has_any_name_and_still_answers_no_page(
         assert (status, live.server.adapters.loaded) == (403, {})
 
 
+@pytest.mark.parametrize("path", [LOAD, "/v1/chat/completions", "/v1/models"])
+def test_beyond_its_machine_a_browser_that_asks_for_another_sites_page_is_refused(
+    path: str, base: Policy, served_chat: Chat, adapter: Path
+) -> None:
+    bodies = {LOAD: loading(adapter), "/v1/models": b""}
+    body, host = bodies.get(path, json.dumps(HELLO).encode()), "10.0.0.7:8000"
+    with open_to_all(base, served_chat) as live:
+        status, said = asked(
+            live.url, path, JSON, "sec-fetch-site: cross-site", body=body, host=host
+        )
+        assert (status, live.server.adapters.loaded) == (403, {}), said
+        assert json.loads(said)["error"]["type"] == "PermissionDeniedError"
+        for fields in ([], ["sec-fetch-site: none"], ["sec-fetch-site: same-origin"]):
+            assert asked(live.url, path, JSON, *fields, body=body, host=host)[0] == 200
+            asked(live.url, UNLOAD, JSON, body=b'{"lora_name": "one"}', host=host)
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [(["content-encoding: gzip"], 415), (["transfer-encoding: chunked"], 400)],

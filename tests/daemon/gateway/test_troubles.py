@@ -14,6 +14,7 @@ import pytest
 
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
 from events.sqlite import SqliteLog
+from producers.gateway.capture import Capture, Captured
 from producers.gateway.keys import ClientKey, hashed, minted_key
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
@@ -269,3 +270,45 @@ def test_an_engine_that_breaks_in_a_stream_is_recorded(recite: Recite, front_ove
     assert isinstance(ended, CallEnded)
     assert ended.outcome == "failed"
     assert "the engine failed" in (ended.error or "")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_without_a_readable_name_are_served_and_recorded(
+    stream: bool, tmp_path: Path
+) -> None:
+    tools = [{"type": "function", "function": {"name": ["x"]}}]
+    with recording_upstream() as engine:
+        url = engine.url.removesuffix("/v1")
+        with fronting(tmp_path, [url], proven=False) as front:
+            answer = post(front.url, messages=HELLO, tools=tools, stream=stream)
+            assert (answer.status_code, b"Hi" in answer.content) == (200, True)
+            (ended,) = front.ended()
+            assert (len(front.started()), ended.outcome) == (1, "completed")
+
+
+class Broken(Capture):
+    """What a mistake in the code that takes answers comes to."""
+
+    def captured(self) -> Captured:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_mistake_in_the_capture_ends_the_call_as_failed(
+    stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producers.gateway.call.capturing", Broken)
+    with recording_upstream() as engine:
+        url = engine.url.removesuffix("/v1")
+        with fronting(tmp_path, [url], proven=False) as front:
+            try:
+                answer = post(front.url, messages=HELLO, stream=stream)
+                assert answer.status_code == 500
+            except httpx2.RemoteProtocolError:
+                assert stream, "a stream that began is cut off"
+            (ended,) = front.ended()
+            assert [one.call for one in front.started()] == [ended.call]
+            assert (ended.outcome, ended.content) == ("failed", None)
+            assert ended.error == "the gateway failed: ZeroDivisionError"
+            in_flight = "kintsugi_gateway_calls_in_flight"
+            assert front.wait_for(lambda: front.gateway.metrics.value(in_flight) == 0)

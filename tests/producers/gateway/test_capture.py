@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -321,3 +323,97 @@ def test_an_endless_answer_is_kept_to_a_bound_and_passed_on_beyond_it() -> None:
     assert sum(map(len, capture.spoken())) < 20_000
     (message,) = found.messages
     assert len(str(message.content)) < 11_000
+
+
+def operations(work: Callable[[], object]) -> int:
+    """How many operations of Python's machine some work takes."""
+    count = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("finish", [None, "tool_calls"])
+def test_a_streamed_call_costs_the_same_however_many_came_before(finish: str | None) -> None:
+    capture = Capture(chat(stream=True), BOTH, EMBEDDED)
+
+    def stream(first: int) -> Callable[[], None]:
+        pieces = [
+            delta(
+                {"tool_calls": [{"index": n, "function": {"name": "a", "arguments": "{}"}}]},
+                None, None, finish_reason=finish,
+            )
+            for n in range(first, first + 100)
+        ]  # fmt: skip
+
+        def take() -> None:
+            for piece in pieces:
+                capture.chunk(piece)
+
+        return take
+
+    early = operations(stream(0))
+    for first in (100, 200, 300):
+        stream(first)()
+    assert operations(stream(400)) < 1.5 * early
+    assert len(capture.captured().messages[0].tool_calls) == 500
+
+
+def test_beyond_its_bound_an_answer_costs_the_same_however_many_choices_it_has() -> None:
+    def beyond(choices: int) -> int:
+        capture = Capture(chat(stream=True, n=choices), BOTH, EMBEDDED, most=choices * 1_000)
+        capture.chunk({"choices": [{"index": n, "delta": {}} for n in range(choices)]})
+        piece = delta({"content": "a"}, [5], scores(-0.5))
+        capture.chunk(piece)
+        cost = operations(lambda: [capture.chunk(piece) for _ in range(20)])
+        assert "more than" in (capture.captured().untrainable_because or "")
+        return cost
+
+    assert beyond(2_000) < 1.5 * beyond(20)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed: bool) -> None:
+    indices: list[list[int]] = [
+        [*range(5_000)], [*range(-5_000, 0)], [*range(1, 5_000), 0],
+    ]  # fmt: skip
+    for index in indices:
+        capture = Capture(chat(), Added(), EMBEDDED)
+        said = {"role": "assistant", "content": "a"}
+        name = "delta" if streamed else "message"
+        one: Json = {name: said, "finish_reason": "stop"}
+        sent: Json = {"choices": [one | {"index": number} for number in index]}
+        assert (capture.chunk if streamed else capture.whole)(sent) == sent
+        found = capture.captured()
+        assert "none of 1 from 0" in (found.untrainable_because or "")
+        assert found.finished
+        assert 0 < len(found.messages) < 100
+        assert len(capture.spoken()) < 500
+    capture = Capture(chat(n=200), BOTH, EMBEDDED)
+    sent = {"prompt_token_ids": [1], "choices": [choice([5], [-0.5], index=n) for n in range(200)]}
+    capture.whole(sent)
+    assert len(capture.captured().messages) == 200
+    assert capture.captured().untrainable_because is None
+
+
+@pytest.mark.parametrize("name", [["x"], {"a": 1}, 5, None, True])
+def test_a_tool_whose_name_is_no_text_is_no_tool_to_call(name: Any) -> None:
+    tools = [{"type": "function", "function": {"name": one}} for one in (name, "get")]
+    capture = Capture(chat(tools=tools), Added(), EMBEDDED)
+    calls = [
+        {"id": one, "function": {"name": one, "arguments": "{}"}} for one in ("get", "other", "x")
+    ]
+    said = {"role": "assistant", "tool_calls": calls}
+    capture.whole({"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]})
+    assert capture.captured().invalid_tool_calls == 2

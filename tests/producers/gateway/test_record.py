@@ -9,10 +9,10 @@ import pytest
 
 from events.blobs import BlobStore
 from events.codec import decode
-from events.rollouts import CallEnded, CallStarted, EventData
+from events.rollouts import CallEnded, CallStarted, EventData, Outcome
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.capture import Capture, capturing
+from producers.gateway.capture import Capture, Captured, capturing
 from producers.gateway.metrics import Metrics
 from producers.gateway.record import Answerer, Arrived, Caller, Record
 from producers.gateway.recorder import Recorder
@@ -160,6 +160,31 @@ def test_a_call_can_be_gone_on_from_once_its_end_is_settled(desk: Desk) -> None:
     assert found.session == "s"
     assert found.parent is not None
     assert found.parent.call == record.call
+
+
+class Broken(Capture):
+    """What a mistake in the code that takes answers comes to."""
+
+    def captured(self) -> Captured:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("outcome", ["completed", "aborted"])
+def test_an_answer_that_cannot_be_taken_still_ends_its_call(desk: Desk, outcome: Outcome) -> None:
+    async def calls() -> None:
+        record = desk.record()
+        record.begin(BASE)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await record.end(outcome, Broken(ASKED, Added(), None), None)
+        assert record.settle() == "failed"
+
+    asyncio.run(calls())
+    started, ended = desk.events()
+    assert isinstance(started, CallStarted)
+    assert isinstance(ended, CallEnded)
+    assert (ended.call, ended.outcome, ended.trainable) == (started.call, "failed", False)
+    assert ended.error == "the gateway failed: ZeroDivisionError"
 
 
 def test_a_log_that_refuses_is_said_and_not_raised(desk: Desk) -> None:
