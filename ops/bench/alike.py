@@ -5,8 +5,9 @@
 Simulated customers of one key, unnamed, through the gateway's memory: `at-once` talk at any moment,
 each opens with one of `openings` sentences (the n-th is said 1/n as often as the first) and goes on
 with words of their own; `stop` is the probability to stop after an answer, `chance` that an answer
-is unlike any other, `most` the entries that are remembered. One line of JSON: `mixed` sessions hold two customers' calls; `split` is the
-share of the calls after the first that began a session, `whole` that of the conversations in one.
+is unlike any other, `most` the entries that are remembered. One line of JSON: `mixed` sessions hold
+two customers' calls; `split` is the share of the calls after the first that began a session,
+`whole` that of the conversations in one.
 """
 
 import argparse

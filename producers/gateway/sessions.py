@@ -10,8 +10,8 @@ exactly one session can be meant:
     several, and exactly one is not continued      that one
     whatever else                                  not known: a session of its own
 
-Answers are compared without white space, for clients strip it. A call that is being answered has
-not continued anything yet, so its beginning makes another one doubtful; one that failed or was cut
+Answers are compared without the white space around them, for clients strip it. A call that is
+being answered has not continued anything yet, so its beginning makes another one doubtful; one that failed or was cut
 off never does, nor one whose client may not have heard the answer (it hung up, or the gateway was
 killed then) before it goes on from that. A session that its client ended is never continued, and
 makes those that are alike as doubtful as any other. What was answered in part, as a choice beside
@@ -120,7 +120,7 @@ class Conversation:
     answers: tuple[int, ...] = ()
     """Which of them are the model's, counted from 1."""
     loose: tuple[Digest, ...] = (b"",)
-    """As `beginnings`, answers without white space."""
+    """As `beginnings`, answers without the white space around them."""
     last: "_Heard | None" = None
     """The last answer, where it is known."""
 
@@ -141,22 +141,24 @@ class Conversation:
     def followed_by(self, messages: Sequence[Any]) -> "Conversation":
         """With more messages at its end."""
         beginnings, loose = list(self.beginnings), list(self.loose)
-        answers, last = list(self.answers), self.last
+        answers, last = list(self.answers), None
         for message in messages:
-            exact, without = _texts(message)
+            exact, bare = _texts(message)
+            same = bare is exact and loose[-1] == beginnings[-1]
             beginnings.append(_digest(exact, beginnings[-1]))
-            loose.append(_digest(without, loose[-1]))
+            loose.append(beginnings[-1] if same else _digest(bare, loose[-1]))
             if _is_answer(message):
                 answers.append(len(beginnings) - 1)
-                last = _Heard.of(message)
-        return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), last)
+                last = message
+        heard = self.last if last is None else _Heard.of(last)
+        return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
 
     def answered(self, message: Mapping[str, Any]) -> Digest:
         """The digest with an answer at its end."""
         return _digest(_texts(message)[0], self.beginnings[-1])
 
     def answered_alike(self, message: Mapping[str, Any]) -> Digest:
-        """The same without the white space of answers."""
+        """The same without the white space around answers."""
         return _digest(_texts(message)[1], self.loose[-1])
 
 
@@ -170,7 +172,7 @@ class _Heard:
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> "_Heard":
-        text = _without_space(message.get("content"))
+        text = _bare(message.get("content"))
         known = text if isinstance(text, str) else ""
         return _Heard(known[:_CUT_LETTERS], bool(message.get("tool_calls")))
 
@@ -437,12 +439,10 @@ class Sessions:
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():
             before = self._known.get(key)
-            if isinstance(value, _Alike) and isinstance(before, _Alike):
-                value.recall(before)
-            elif isinstance(value, _Cut) and isinstance(before, _Cut):
-                value.recall(before)
-            if isinstance(value, _Alike | _Cut) and key in earlier._forgotten:
-                value.crowded = True
+            if isinstance(value, _Alike | _Cut):
+                if before is not None:
+                    value.recall(before)
+                value.crowded = value.crowded or key in earlier._forgotten
             self._remember(key, value)
         self._forgotten.recall(earlier._forgotten)
         self._unsure |= earlier._unsure
@@ -523,24 +523,28 @@ def _digest(text: str, before: Digest = b"") -> Digest:
 
 
 def _texts(message: Any) -> tuple[str, str]:
-    """A message as it is compared, and without the white space of an answer."""
+    """A message as it is compared, and without the white space around an answer; the same object
+    where there is none."""
     exact = _text(message)
     if not _is_answer(message):
         return exact, exact
-    return exact, _text({**message, "content": _without_space(message.get("content"))})
+    content = message.get("content")
+    bare = _bare(content)
+    return exact, exact if bare == content else _text({**message, "content": bare})
 
 
 def _is_answer(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "assistant"
 
 
-def _without_space(content: Any) -> Any:
-    """The text of an answer, whole or in parts; anything else as it is."""
+def _bare(content: Any) -> Any:
+    """The text of an answer, whole or in parts, without white space around it and with one way to
+    end a line; anything else as it is."""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         texts = [part.get("text") for part in content]
         if all(isinstance(text, str) for text in texts):
             content = "".join(texts)
-    return "".join(content.split()) if isinstance(content, str) else content
+    return content.replace("\r\n", "\n").strip() if isinstance(content, str) else content
 
 
 def _text(message: Any) -> str:
