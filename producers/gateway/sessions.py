@@ -10,14 +10,14 @@ exactly one session can be meant:
     several, and exactly one is not continued      that one
     whatever else                                  not known: a session of its own
 
-Answers are compared without the white space around them, for clients strip it. A call that is
-being answered has not continued anything yet, so its beginning makes another one doubtful; one that failed or was cut
-off never does, nor one whose client may not have heard the answer (it hung up, or the gateway was
-killed then) before it goes on from that. A session that its client ended is never continued, and
-makes those that are alike as doubtful as any other. What was answered in part, as a choice beside
-the first or without being recorded, names no session, but makes one that was answered the same, or
-with what a client can have heard of a cut answer, doubtful. So does a beginning that was forgotten
-before anybody went on from it, and for an hour all that was not read after a restart.
+Answers are compared without the white space around them, for clients strip it. A call that is being
+answered has not continued anything yet, so its beginning makes another one doubtful; one that
+failed or was cut off never does, nor one whose client may not have heard the answer (it hung up, or
+the gateway was killed then) before it goes on from that. A session that its client ended is never
+continued, and makes those that are alike as doubtful as any other. What was answered in part, as a
+choice beside the first or without being recorded, names no session, but makes one that was answered
+the same, or with what a client can have heard of a cut answer, doubtful. So does a beginning that
+was forgotten before anybody went on from it, and for an hour all that was not read after a restart.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with

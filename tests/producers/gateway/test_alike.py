@@ -194,7 +194,7 @@ def talk(
 
 
 @pytest.mark.parametrize("troubles", TROUBLES, ids=lambda names: "+".join(sorted(names)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=Seeds)
 def test_no_two_customers_are_ever_in_one_session(troubles: frozenset[Trouble], seed: int) -> None:
     chance = random.Random(seed)
