@@ -1,12 +1,13 @@
 """What it costs that a call which may continue several conversations continues none.
 
-    python -m ops.bench.alike [--conversations N] [--at-once K] [--openings W] [--stop P]
+    python -m ops.bench.alike [--conversations N] [--at-once K] [--openings W] [--stop P] [--most M]
 
 Simulated customers of one key, unnamed, through the gateway's memory: `at-once` talk at any moment,
 each opens with one of `openings` sentences (the n-th is said 1/n as often as the first) and goes on
 with words of their own; `stop` is the probability to stop after an answer, `chance` that an answer
-is unlike any other. One line of JSON: `mixed` sessions hold two customers' calls; `split` is the
-share of the calls after the first that began a session, `whole` that of the conversations in one.
+is unlike any other, `most` the entries that are remembered. One line of JSON: `mixed` sessions hold
+two customers' calls; `split` is the share of the calls after the first that began a session,
+`whole` that of the conversations in one.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from producers.gateway.sessions import Conversation, Sessions
+from producers.gateway.sessions import MAX_KNOWN, Conversation, Sessions
 
 _SCOPE: Final = ("agent", None)
 
@@ -30,13 +31,19 @@ class _Customer:
 
 
 def simulate(
-    conversations: int, at_once: int, openings: int, stop: float, chance: float, seed: int = 0
+    conversations: int,
+    at_once: int,
+    openings: int,
+    stop: float,
+    chance: float,
+    most: int = MAX_KNOWN,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """The figures of one run."""
     draw = random.Random(seed)
     sentences = [f"Opening {number}" for number in range(openings)]
     weights = [1 / (number + 1) for number in range(openings)]
-    sessions, customers, talking = Sessions(), list[_Customer](), list[_Customer]()
+    sessions, customers, talking = Sessions(most), list[_Customer](), list[_Customer]()
     while len(customers) < conversations or talking:
         while len(talking) < at_once and len(customers) < conversations:
             customer = _Customer(len(customers), draw.choices(sentences, weights)[0])
@@ -90,9 +97,15 @@ def main() -> None:
     parser.add_argument("--openings", type=int, default=1_000)
     parser.add_argument("--stop", type=float, default=0.2)
     parser.add_argument("--chance", type=float, default=0.0)
+    parser.add_argument("--most", type=int, default=MAX_KNOWN)
     chosen = parser.parse_args()
     figures = simulate(
-        chosen.conversations, chosen.at_once, chosen.openings, chosen.stop, chosen.chance
+        chosen.conversations,
+        chosen.at_once,
+        chosen.openings,
+        chosen.stop,
+        chosen.chance,
+        chosen.most,
     )
     print(json.dumps(figures))
 

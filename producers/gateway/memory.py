@@ -8,8 +8,10 @@ stored whole. So is one whose parent lies before what is read, whose body lies i
 sealed with a key that is gone.
 
 Guarantee: bounded in records and seconds; what is not found again costs a longer record or,
-unnamed, a session too many, never a parent whose stored messages are others. Blocking; raises
-LogError.
+unnamed, a session too many, never a parent whose stored messages are others. Partitions are read
+back to moments of their own; before the newest of these somebody may have said the same whom nobody
+knows, so for an hour from then on no unnamed call continues another (`Sessions.forget_before`).
+Blocking; raises LogError.
 """
 
 import heapq
@@ -17,11 +19,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from events.codec import Event, decode, opened, sealed_of
 from events.errors import BadRecord, SchemaAhead
-from events.log import Record
+from events.log import Record, now_ms
 from events.messages import Message
 from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.sealing import Keys
@@ -61,15 +64,24 @@ def remembered(
     deadline = time.monotonic() + seconds
     memory = _Memory(also, keys)
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
-    partitions = [
-        _newest(spool, partition, max(start, end - most), end)
-        for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
+    partitions, floor = list[Iterator[Record]](), 0
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        first = max(start, end - most)
+        records = _newest(spool, partition, first, end)
+        oldest = next(records, None)
+        if first > 0:
+            # Of what came before it, this partition tells nothing, whatever the others tell.
+            floor = max(floor, now_ms() if oldest is None else oldest.recorded_ms)
+        if oldest is not None:
+            partitions.append(chain([oldest], records))
     # In the order in which they came: what was alike at a moment was doubtful then.
     for record in heapq.merge(*partitions, key=_moment):
         if given_up() or time.monotonic() > deadline:
+            floor = now_ms()
             break
         memory.take(record)
+    if floor:
+        memory.sessions.forget_before(floor)
     memory.finish()
     return memory.sessions
 
@@ -181,7 +193,7 @@ class _Memory:
                     data.session, data.call, scope, conversation, answer, known.keyid
                 )
                 if claim is not None:
-                    self._last.append((self._now, claim, conversation.answered(answer)))
+                    self._last.append((self._now, claim, conversation.answered_alike(answer)))
             else:
                 self.sessions.may_be_answered(data.session, scope, conversation, answer)
 

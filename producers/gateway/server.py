@@ -29,6 +29,7 @@ from starlette.routing import Route
 
 from events.envelope import derived_id, minted_id, utc_now
 from events.errors import LogError
+from events.log import now_ms
 from producers.gateway import openapi
 from producers.gateway.answered import Answered
 from producers.gateway.asker import (
@@ -199,7 +200,9 @@ class Gateway:
         except LogError as error:
             # Sessions begin anew and calls are stored whole, which is all that this would save.
             _logger.warning("%s", error, extra={"action": "nothing_recalled"})
-            self.desk.sessions.recall(Sessions())
+            nothing = Sessions()
+            nothing.forget_before(now_ms())
+            self.desk.sessions.recall(nothing)
             return
         self.desk.sessions.recall(earlier)
         routing.recall(answered.stays)

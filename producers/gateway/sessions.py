@@ -4,18 +4,20 @@ Who names the session decides: a header, the API key, the path, in this order. A
 continues an earlier one of the same key and user whose messages and answer it begins with, where
 exactly one session can be meant:
 
-    one session has that beginning             this one, also where a call continues it already: a
-                                               regenerated answer, a title, a retry is a fork
-    several, and exactly one is not continued  that one
-    several, and none or more of them are so   not known: a session of its own
-    several, and a later answer that is not    not known
-    known follows
+    one session has it, and no call continues it   this one
+    one has it, and some call of it asked for more
+    of these messages than the shared answer       this one: a retry, an answer made anew (a fork)
+    several, and exactly one is not continued      that one
+    whatever else                                  not known: a session of its own
 
-A call that is being answered has not continued anything yet, so its beginning makes another one
-doubtful; one that failed or was cut off never does, nor one whose client may not have heard the
-answer (it hung up, or the gateway was killed then) before it goes on from that. A session that its
-client ended is over. What was answered in part, as a choice beside the first or without being
-recorded, names no session, but makes one that was answered the same doubtful.
+Answers are compared without the white space around them, for clients strip it. A call that is being
+answered has not continued anything yet, so its beginning makes another one doubtful; one that
+failed or was cut off never does, nor one whose client may not have heard the answer (it hung up, or
+the gateway was killed then) before it goes on from that. A session that its client ended is never
+continued, and makes those that are alike as doubtful as any other. What was answered in part, as a
+choice beside the first or without being recorded, names no session, but makes one that was answered
+the same, or with what a client can have heard of a cut answer, doubtful. So does a beginning that
+was forgotten before anybody went on from it, and for an hour all that was not read after a restart.
 
     parent            the longest earlier call of the session and of the same person whose messages
                       this one begins with
@@ -25,12 +27,13 @@ A call that goes on from none is stored whole: a compacted history or a rewritte
 a fork, and stays one. A call of another person is no parent, nor one that was sealed with another
 key: erasing somebody takes nothing from anybody else.
 
-Guarantee: two conversations whose calls were all answered by this gateway, and are remembered, are
-never in one unnamed session as long as nobody goes back. Bounded memory; what was forgotten costs a
-longer record or, unnamed, a session too many, never a wrong parent. Not covered: of conversations
-that are word for word the same up to an answer, one that asks anew from there (an edited message, a
-new answer) while exactly one other is not continued yet; a beginning that another gateway answered,
-or that was forgotten. After a restart memory.py finds the newest again.
+Guarantee: two conversations whose calls were all answered by this gateway are never in one unnamed
+session as long as nobody goes back. Bounded memory; what was forgotten costs a longer record or,
+unnamed, a session too many, never a wrong parent. Not covered: of conversations that are word for
+word the same up to an answer, one that asks anew from there (an edited message, a new answer) while
+exactly one other is not continued yet; a beginning that another gateway answered; one that was
+forgotten more than 262,144 such ago, or that lies before what memory.py reads after a restart and
+that somebody comes back to an hour after the moment from which on all was read.
 """
 
 import secrets
@@ -41,6 +44,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from events.canonical import exact_json
+from events.log import now_ms
 from events.rollouts import Attribution
 from producers.conversation import parse_arguments
 
@@ -49,6 +53,18 @@ MAX_KNOWN: Final = 65_536
 
 MAX_ALIKE: Final = 16
 """Sessions that are remembered of one beginning; of more, none is meant."""
+
+COMES_BACK_MS: Final = 3_600_000
+"""After which nobody is expected to go on from what was said before all that is known: twice what
+lets a session idle."""
+
+_CUT_LETTERS: Final = 256
+"""Of a cut answer that are kept; what begins like them may be its beginning."""
+
+_FORGOTTEN_BITS: Final = 1 << 22
+_FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
+"""Beginnings of a generation, of which two are kept: at 4 bits each, one of 200 that never were
+forgotten is taken for one that was (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
 
 Digest = bytes
 Scope = tuple[str | None, str | None]
@@ -103,6 +119,10 @@ class Conversation:
     tools: Digest
     answers: tuple[int, ...] = ()
     """Which of them are the model's, counted from 1."""
+    loose: tuple[Digest, ...] = (b"",)
+    """As `beginnings`, answers without the white space around them."""
+    last: "_Heard | None" = None
+    """The last answer, where it is known."""
 
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
@@ -115,20 +135,120 @@ class Conversation:
     def first(self, messages: int) -> "Conversation":
         """Its beginning."""
         answers = tuple(place for place in self.answers if place <= messages)
-        return Conversation(self.beginnings[: messages + 1], self.tools, answers)
+        loose, last = self.loose[: messages + 1], self.last if answers == self.answers else None
+        return Conversation(self.beginnings[: messages + 1], self.tools, answers, loose, last)
 
     def followed_by(self, messages: Sequence[Any]) -> "Conversation":
         """With more messages at its end."""
-        beginnings, answers = list(self.beginnings), list(self.answers)
+        beginnings, loose = list(self.beginnings), list(self.loose)
+        answers, last = list(self.answers), None
         for message in messages:
-            beginnings.append(_next(beginnings[-1], message))
-            if isinstance(message, dict) and message.get("role") == "assistant":
+            exact, bare = _texts(message)
+            same = bare is exact and loose[-1] == beginnings[-1]
+            beginnings.append(_digest(exact, beginnings[-1]))
+            loose.append(beginnings[-1] if same else _digest(bare, loose[-1]))
+            if _is_answer(message):
                 answers.append(len(beginnings) - 1)
-        return Conversation(tuple(beginnings), self.tools, tuple(answers))
+                last = message
+        heard = self.last if last is None else _Heard.of(last)
+        return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
 
     def answered(self, message: Mapping[str, Any]) -> Digest:
         """The digest with an answer at its end."""
-        return _next(self.beginnings[-1], message)
+        return _digest(_texts(message)[0], self.beginnings[-1])
+
+    def answered_alike(self, message: Mapping[str, Any]) -> Digest:
+        """The same without the white space around answers."""
+        return _digest(_texts(message)[1], self.loose[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What an answer begins with."""
+
+    text: str
+    calls: bool
+    """Whether it calls tools."""
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> "_Heard":
+        text = _bare(message.get("content"))
+        known = text if isinstance(text, str) else ""
+        return _Heard(known[:_CUT_LETTERS], bool(message.get("tool_calls")))
+
+    def may_be_cut_from(self, whole: "_Heard") -> bool:
+        """Whether a client that heard some of an answer may have this."""
+        return whole.text.startswith(self.text) and (whole.calls or not self.calls)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Answers to one request that clients may have heard in part."""
+
+    heard: list[tuple[str, _Heard]] = field(default_factory=list)
+    """The session, and all that can have been heard."""
+    crowded: bool = False
+
+    def add(self, session: str, heard: _Heard) -> None:
+        if (session, heard) in self.heard:
+            return
+        self.heard.append((session, heard))
+        if len(self.heard) > MAX_ALIKE:
+            del self.heard[0]
+            self.crowded = True
+
+    def recall(self, earlier: "_Cut") -> None:
+        """Add what was known before."""
+        newer, self.heard = self.heard, list(earlier.heard)
+        self.crowded = self.crowded or earlier.crowded
+        for session, heard in newer:
+            self.add(session, heard)
+
+    def doubts(self, session: str, answer: _Heard | None) -> bool:
+        """Whether an answer of a session may be what another's client has."""
+        others = [heard for name, heard in self.heard if name != session]
+        if self.crowded or (others and answer is None):
+            return True
+        return answer is not None and any(answer.may_be_cut_from(heard) for heard in others)
+
+
+class _Forgotten:
+    """Beginnings that were forgotten before anybody went on from them: a Bloom filter of the
+    newest, in a megabyte. May take others for one, never one for none."""
+
+    def __init__(self) -> None:
+        self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
+        self._count = 0
+
+    def add(self, key: tuple[Any, ...]) -> None:
+        if self._count >= _FORGOTTEN_MOST:
+            self._old, self._new, self._count = self._new, bytearray(_FORGOTTEN_BITS // 8), 0
+        self._count += 1
+        for place, bit in _bits(key):
+            self._new[place] |= bit
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        bits = _bits(key)
+        return any(
+            all(known[place] & bit for place, bit in bits) for known in (self._new, self._old)
+        )
+
+    def recall(self, earlier: "_Forgotten") -> None:
+        """Add what was forgotten before."""
+        self._count += earlier._count
+        self._new = _either(self._new, earlier._new)
+        self._old = _either(self._old, earlier._old)
+
+
+def _bits(key: tuple[Any, ...]) -> list[tuple[int, int]]:
+    raw = blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    numbers = (int.from_bytes(raw[n : n + 4]) % _FORGOTTEN_BITS for n in range(0, 16, 4))
+    return [(number >> 3, 1 << (number & 7)) for number in numbers]
+
+
+def _either(left: bytearray, right: bytearray) -> bytearray:
+    both = int.from_bytes(left) | int.from_bytes(right)
+    return bytearray(both.to_bytes(len(left)))
 
 
 @dataclass(slots=True)
@@ -142,7 +262,13 @@ class _Alike:
     asking: Counter[str] = field(default_factory=Counter)
     """Session -> how many calls that continue it from here are not answered yet."""
     crowded: bool = False
-    """Whether there were more sessions than are remembered."""
+    """Whether there were more sessions than are remembered, or some were forgotten."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may go on from here who has not yet."""
+        free = not all(self.sessions.values())
+        return free or bool(self.crowded or self.unheard or self.asking)
 
     def add(self, session: str, heard: bool) -> None:
         if not heard:
@@ -157,16 +283,16 @@ class _Alike:
             self.unheard.pop()
             self.crowded = True
 
-    def meant(self, directly: bool, over: Callable[[str], bool]) -> str | None:
-        """The one session that a request can continue; None where it is not known."""
-        unheard = self.unheard - self.sessions.keys()
-        if self.crowded or unheard:
+    def meant(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
+        """The one session that a request can continue; None where it is not known. `asked` is
+        whether a call of a session asked for more of it than the shared answer."""
+        if self.crowded or self.unheard - self.sessions.keys():
             return None
-        if len(self.sessions) == 1:
-            return next(iter(self.sessions))
+        if len(self.sessions) == 1 and asked(only := next(iter(self.sessions))):
+            return only
         if not directly:
             return None
-        free = [name for name, count in self.sessions.items() if not count and not over(name)]
+        free = [name for name, count in self.sessions.items() if not count]
         return free[0] if len(free) == 1 and not self.asking[free[0]] else None
 
     def recall(self, earlier: "_Alike") -> None:
@@ -181,8 +307,12 @@ class _Alike:
 class Sessions:
     """What is known of recent calls."""
 
-    def __init__(self, most: int = MAX_KNOWN) -> None:
+    def __init__(self, most: int = MAX_KNOWN, clock: Callable[[], int] = now_ms) -> None:
+        """`clock` tells Unix milliseconds."""
         self._most = most
+        self._clock = clock
+        self._forgotten = _Forgotten()
+        self._doubtful_until = 0
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
         self._unsure: dict[Claim, Claim] = {}
@@ -216,14 +346,16 @@ class Sessions:
 
     def settle(self, claim: Claim | None, completed: bool) -> None:
         """A call that had taken this was answered, or came to nothing and gives it back."""
-        alike = None if claim is None else self._known.get(("alike", claim.scope, claim.beginning))
-        if claim is None or alike is None:
-            return
-        alike.asking -= Counter([claim.session])
-        if completed and claim.session in alike.sessions:
+        while claim is not None:
+            alike = self._known.get(("alike", claim.scope, claim.beginning))
+            if alike is None:
+                return
+            alike.asking -= Counter([claim.session])
+            if not completed or claim.session not in alike.sessions:
+                return
             alike.sessions[claim.session] += 1
             # Who goes on from an answer has it.
-            self.settle(self._unsure.pop(claim, None), completed=True)
+            claim = self._unsure.pop(claim, None)
 
     def may_have_missed(self, claim: Claim, answer: Digest) -> None:
         """A call that continued something was answered, and perhaps its client never heard: unless
@@ -264,21 +396,26 @@ class Sessions:
         digest = conversation.answered(answer)
         known = Parent(call, len(conversation) + 1, keyid=keyid), conversation.tools
         self._remember(("said", session, scope[1], digest), known)
-        self._add(scope, digest, session, heard=True)
+        self._add(scope, conversation.answered_alike(answer), session, heard=True)
 
     def may_be_answered(
         self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
     ) -> None:
         """Remember what a client may take for its answer, and nobody knows whether it does."""
-        if len(conversation):
-            self._add(scope, conversation.answered(answer), session, heard=False)
+        if not len(conversation):
+            return
+        self._add(scope, conversation.answered_alike(answer), session, heard=False)
+        key = ("cut", scope, conversation.loose[-1])
+        cut = self._known.get(key) or _Cut(crowded=key in self._forgotten)
+        cut.add(session, _Heard.of(answer))
+        self._remember(key, cut)
 
     def placed(self, call: str, session: str) -> None:
         """Remember which session a call is of."""
         self._remember(("call", call), session)
 
     def ended(self, session: str) -> None:
-        """A client said that a session is over: of several that are alike it is not meant."""
+        """A client said that a session is over: no unnamed call continues it."""
         self._remember(("over", session), True)
 
     def session_of(self, call: str) -> str | None:
@@ -291,32 +428,65 @@ class Sessions:
         may not be known yet."""
         self._recalling = True
 
+    def forget_before(self, moment_ms: int) -> None:
+        """Of what was said before a moment (Unix milliseconds) not all is known: until those who
+        said it are not expected back any more, no call is taken for another's continuation."""
+        self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
+
     def recall(self, earlier: "Sessions") -> None:
         """Add what was known earlier; what is known already is newer and stays."""
+        self._doubtful_until = max(self._doubtful_until, earlier._doubtful_until)
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():
             before = self._known.get(key)
-            if isinstance(value, _Alike) and isinstance(before, _Alike):
-                value.recall(before)
+            if isinstance(value, _Alike | _Cut):
+                if before is not None:
+                    value.recall(before)
+                value.crowded = value.crowded or key in earlier._forgotten
             self._remember(key, value)
+        self._forgotten.recall(earlier._forgotten)
         self._unsure |= earlier._unsure
         self._recalling = False
 
     def _continued(self, scope: Scope, conversation: Conversation) -> str | None:
-        begun = None if self._recalling else self._beginning(scope, conversation)
+        if self._recalling or self._clock() < self._doubtful_until:
+            return None
+        begun = self._beginning(scope, conversation)
         if begun is None:
             return None
         beginning, alike = begun
-        place = conversation.beginnings.index(beginning)
-        directly = not conversation.answers or conversation.answers[-1] <= place
-        return alike.meant(directly, self._is_over)
+        place = conversation.loose.index(beginning)
+        later = [answer for answer in conversation.answers if answer > place]
 
-    def _is_over(self, session: str) -> bool:
-        return ("over", session) in self._known
+        def asked(session: str) -> bool:
+            parent = self._parent(session, scope[1], conversation)
+            return parent is not None and parent.messages > place
+
+        session = alike.meant(not later, asked)
+        if session is None or ("over", session) in self._known:
+            return None
+        if any(self._may_be_anothers(scope, conversation, n, session) for n in (place, *later)):
+            return None
+        return session
+
+    def _may_be_anothers(
+        self, scope: Scope, conversation: Conversation, place: int, session: str
+    ) -> bool:
+        """Whether an answer is perhaps one that another client than a session's has."""
+        answered = ("alike", scope, conversation.loose[place])
+        alike: _Alike | None = self._known.get(answered)
+        if answered in self._forgotten if alike is None else alike.unheard - {session}:
+            return True
+        request = ("cut", scope, conversation.loose[place - 1])
+        cut: _Cut | None = self._known.get(request)
+        if cut is None:
+            return request in self._forgotten
+        last = conversation.last if conversation.answers[-1:] == (place,) else None
+        return cut.doubts(session, last)
 
     def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, _Alike] | None:
         """The longest known beginning of a conversation, and who has it."""
-        for digest in reversed(conversation.beginnings[1:]):
+        for digest in reversed(conversation.loose[1:]):
             alike = self._known.get(("alike", scope, digest))
             if alike is not None and alike.sessions:
                 return digest, alike
@@ -334,7 +504,7 @@ class Sessions:
 
     def _add(self, scope: Scope, beginning: Digest, session: str, heard: bool) -> None:
         key = ("alike", scope, beginning)
-        alike = self._known.get(key) or _Alike()
+        alike = self._known.get(key) or _Alike(crowded=key in self._forgotten)
         alike.add(session, heard)
         self._remember(key, alike)
 
@@ -342,16 +512,39 @@ class Sessions:
         self._known[key] = value
         self._known.move_to_end(key)
         while len(self._known) > self._most:
-            self._known.popitem(last=False)
-
-
-def _next(before: Digest, message: Any) -> Digest:
-    return _digest(_text(message), before)
+            oldest, lost = self._known.popitem(last=False)
+            if isinstance(lost, _Cut) or (isinstance(lost, _Alike) and lost.is_open):
+                self._forgotten.add(oldest)
 
 
 def _digest(text: str, before: Digest = b"") -> Digest:
     raw = text.encode("utf-8", "surrogatepass")
     return blake2b(before + raw, digest_size=16).digest()
+
+
+def _texts(message: Any) -> tuple[str, str]:
+    """A message as it is compared, and without the white space around an answer; the same object
+    where there is none."""
+    exact = _text(message)
+    if not _is_answer(message):
+        return exact, exact
+    content = message.get("content")
+    bare = _bare(content)
+    return exact, exact if bare == content else _text({**message, "content": bare})
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def _bare(content: Any) -> Any:
+    """The text of an answer, whole or in parts, without white space around it and with one way to
+    end a line; anything else as it is."""
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        if all(isinstance(text, str) for text in texts):
+            content = "".join(texts)
+    return content.replace("\r\n", "\n").strip() if isinstance(content, str) else content
 
 
 def _text(message: Any) -> str:
@@ -360,7 +553,7 @@ def _text(message: Any) -> str:
     try:
         if not isinstance(message, dict):
             return exact_json(message)
-        if message.get("role") == "assistant":
+        if _is_answer(message):
             return exact_json(_answer(message))
         return exact_json({name: value for name, value in message.items() if value is not None})
     except RecursionError:

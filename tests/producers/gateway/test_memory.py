@@ -246,5 +246,43 @@ def test_a_conversation_that_its_client_ended_is_not_meant(log: SqliteLog) -> No
         call(log, f"{name}1", [USER], ANSWER, session=name)
     append(log, SessionEnded(session="a", because="idle"))
     assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
-    append(log, SessionEnded(session="a", because="asked"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT, ANSWER, NEXT).by == "none"
+    call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
+    append(log, SessionEnded(session="elsewhere", because="asked"))
     assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
+    append(log, SessionEnded(session="b", because="asked"))
+    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+
+
+@pytest.mark.parametrize(("hours", "by"), [(0.1, "none"), (2, "prefix")])
+def test_who_may_have_said_the_same_before_what_is_read_makes_it_doubtful(
+    log: SqliteLog, hours: float, by: str
+) -> None:
+    """Of two that are alike, the partition of the first was busier."""
+    then = 3600 * hours
+    call(log, "a1", [USER], ANSWER, session="a", seconds_ago=then + 60)
+    busy = next(n for n, end in enumerate(log.end("rollouts")) if end)
+    for number in range(8):
+        call(log, f"n{number}", [NEXT], ANSWER, session="a", seconds_ago=then)
+    quiet = next(name for name in "bcdefgh" if partition_of(log, name, then) != busy)
+    after = remembered(log, most=10)
+    found = attributed(after, USER, {"role": "assistant", "content": quiet}, NEXT)
+    assert found.by == by
+    named = attributed(after, NEXT, ANSWER, NEXT, named=Named("a", "header"))
+    assert named.parent is not None
+
+
+def partition_of(log: SqliteLog, session: str, seconds_ago: float) -> int:
+    """Append a call that is answered with its session's name; where it is."""
+    before = log.end("rollouts")
+    answer = {"role": "assistant", "content": session}
+    call(log, session, [USER], answer, session=session, seconds_ago=seconds_ago)
+    return next(n for n, end in enumerate(log.end("rollouts")) if end > before[n])
+
+
+def test_a_log_that_was_not_read_to_its_end_makes_all_doubtful(log: SqliteLog) -> None:
+    call(log, "a1", [USER], ANSWER, session="a")
+    call(log, "b1", [USER], ANSWER, session="b")
+    polls = iter((False, False, True))
+    after = remembered(log, given_up=lambda: next(polls))
+    assert attributed(after, USER, ANSWER, NEXT).by == "none"

@@ -6,6 +6,7 @@ from producers.gateway.feedback import Rate
 from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
 from producers.gateway.sessions import (
     MAX_ALIKE,
+    MAX_KNOWN,
     Attributed,
     Conversation,
     Named,
@@ -82,8 +83,8 @@ def test_what_is_forgotten_costs_a_session_and_never_a_wrong_parent() -> None:
 class Talks:
     """Customers of one key that say the same, through one memory."""
 
-    def __init__(self, name: str = "new") -> None:
-        self.sessions = Sessions()
+    def __init__(self, name: str = "new", most: int = MAX_KNOWN) -> None:
+        self.sessions = Sessions(most)
         self._name = name
         self._calls = 0
 
@@ -134,19 +135,95 @@ def test_who_says_the_same_after_another_goes_on_with_the_own_beginning() -> Non
     assert len(set(sessions)) == 5
 
 
-def test_one_that_stopped_makes_the_next_that_is_alike_doubtful_until_it_is_ended() -> None:
+def test_one_that_stopped_makes_the_next_that_is_alike_doubtful_also_when_it_is_ended() -> None:
     talks = Talks()
-    stopped, other = talks.says(USER), talks.says(USER)
+    stopped = talks.says(USER)
+    talks.says(USER)
     assert talks.tries(USER, ANSWER, NEXT).by == "none"
     talks.sessions.ended(stopped)
-    assert talks.tries(USER, ANSWER, NEXT).session == other
+    assert talks.tries(USER, ANSWER, NEXT).by == "none", "who judged it may go on nevertheless"
+
+
+def test_a_session_that_its_client_ended_is_not_continued() -> None:
+    talks = Talks()
+    ended = talks.says(USER)
+    talks.sessions.ended(ended)
+    again = talks.says(USER, ANSWER, NEXT)
+    assert again != ended
+    assert talks.says(USER, ANSWER, NEXT, ANSWER, NEXT) == again
 
 
 def test_an_answer_that_is_made_anew_is_a_fork_of_the_one_conversation() -> None:
     talks = Talks()
     session = talks.says(USER)
-    for content in ("And?", "And?", "Or?"):
-        assert talks.says(USER, ANSWER, {"role": "user", "content": content}) == session
+    for answer in (ANSWER, {"role": "assistant", "content": "Other"}):
+        assert talks.says(USER, ANSWER, NEXT, answer=answer) == session
+
+
+def test_other_words_after_an_answer_that_was_gone_on_from_may_be_anothers() -> None:
+    talks = Talks()
+    talks.says(USER)
+    waiting = talks.asks(USER, ANSWER, NEXT)
+    other_words = {"role": "user", "content": "Or?"}
+    assert talks.tries(USER, ANSWER, other_words).by == "none"
+    talks.sessions.settle(waiting.claim, completed=True)
+    assert talks.tries(USER, ANSWER, other_words).by == "none"
+
+
+def test_an_answer_without_its_white_space_may_be_anothers() -> None:
+    talks = Talks()
+    talks.says(USER)
+    mine = talks.says(SYSTEM, USER, answer={"role": "assistant", "content": "Hello\n"})
+    assert talks.tries(SYSTEM, USER, ANSWER, NEXT).session == mine, "and where none is, it is mine"
+    talks.says(USER, answer={"role": "assistant", "content": "Hello\n"})
+    assert talks.tries(USER, ANSWER, NEXT).by == "none"
+
+
+def test_what_a_client_can_have_of_a_cut_answer_may_be_anothers() -> None:
+    for cut, by in (("Hello the", "none"), ("Hel", "prefix"), ("Good", "prefix")):
+        talks = Talks()
+        talks.says(USER)
+        answer = {"role": "assistant", "content": cut}
+        talks.sessions.may_be_answered("other", SCOPE, Conversation.of([USER]), answer)
+        assert talks.tries(USER, ANSWER, NEXT).by == by, cut
+
+
+def test_of_two_that_are_alike_the_one_that_is_remembered_is_not_taken_for_the_other() -> None:
+    talks = Talks(most=40)
+    talks.says(USER)
+    for number in range(20):
+        talks.says({"role": "user", "content": f"{number}"})
+    talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT).by == "none"
+    unlike = talks.says(SYSTEM, USER)
+    assert talks.tries(SYSTEM, USER, ANSWER, NEXT).session == unlike, "what was forgotten is unlike"
+
+
+def test_what_was_gone_on_from_is_forgotten_without_doubt() -> None:
+    talks = Talks(most=40)
+    talks.says(USER)
+    talks.says(USER, ANSWER, NEXT)
+    for number in range(20):
+        talks.says({"role": "user", "content": f"{number}"})
+    mine = talks.says(USER)
+    assert talks.tries(USER, ANSWER, NEXT).session == mine
+
+
+def test_a_long_conversation_whose_answers_may_not_have_been_heard_is_settled() -> None:
+    talks, messages = Talks(), list[Any]()
+    answers: list[Any] = []
+    for _ in range(1_200):
+        messages.append(NEXT)
+        claim, conversation = talks.asks(*messages).claim, Conversation.of(messages)
+        talks.sessions.answered("s", "c", SCOPE, conversation, ANSWER)
+        talks.sessions.settle(claim, completed=True)
+        answers.append((claim, conversation.answered_alike(ANSWER)))
+        messages.append(ANSWER)
+    for claim, answer in reversed(answers[1:]):
+        talks.sessions.may_have_missed(claim, answer)
+    last = talks.asks(*messages, NEXT)
+    talks.sessions.settle(last.claim, completed=True)
+    assert talks.sessions._unsure == {}
 
 
 def test_a_call_that_came_to_nothing_leaves_its_beginning_to_who_asks_again() -> None:
