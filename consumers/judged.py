@@ -78,8 +78,13 @@ def in_order(judged: JudgedSession) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What needs no judge: of the ended sessions that one policy answered, how many had some."""
+    """What needs no judge: of the ended sessions that one policy answered, and that the same
+    shares drew, how many had some."""
 
+    adapter: str | None
+    """None for the base."""
+    shares: str
+    """JSON: policy -> share of the route that drew them."""
     sessions: int
     tool_errors: int
     loops: int
@@ -149,11 +154,9 @@ def touched_sessions(connection: Connection, after: Position, until: Position) -
     }
 
 
-def behaviours(
-    connection: Connection, alias: str, base: str, since: str
-) -> dict[str | None, Behaviour]:
-    """Adapter (None for the base) -> counts over its sessions that began at or after `since` and
-    became rollouts, judged or not."""
+def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
+    """Of each policy and the shares that drew it: counts over its sessions that began at or after
+    `since` and became rollouts, judged or not."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def having(count: ColumnElement[Any]) -> ColumnElement[int]:
@@ -163,20 +166,27 @@ def behaviours(
     rows = connection.execute(
         select(
             sessions.policy,
+            sessions.shares,
             func.count(rollouts.session.distinct()).label("sessions"),
             having(rollouts.tool_errors).label("tool_errors"),
             having(rollouts.loops).label("loops"),
             having(rollouts.malformed_calls).label("format_errors"),
         )
         .where(rollouts.session == sessions.session, rollouts.purpose == "live")
-        .group_by(sessions.policy)
+        .group_by(sessions.policy, sessions.shares)
+        .order_by(sessions.policy, sessions.shares)
     )
-    return {
-        None if row.policy == base else row.policy: Behaviour(
-            row.sessions, row.tool_errors, row.loops, row.format_errors
+    return [
+        Behaviour(
+            None if row.policy == base else row.policy,
+            row.shares,
+            row.sessions,
+            row.tool_errors,
+            row.loops,
+            row.format_errors,
         )
         for row in rows
-    }
+    ]
 
 
 def _touched(

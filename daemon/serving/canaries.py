@@ -30,7 +30,6 @@ from consumers import position, serving
 from consumers.judged import (
     EVERY,
     MOST_AMONG,
-    Behaviour,
     JudgedSession,
     OpenSession,
     behaviours,
@@ -47,6 +46,7 @@ from daemon.serving.live import (
     UNEQUAL,
     Arm,
     Begun,
+    Drawn,
     LiveGuard,
     on_silence,
     settled_evidence,
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from daemon.app import App
     from daemon.settings import Canary
 
-_NOBODY: Final = Behaviour(0, 0, 0, 0)
-
 _LONGEST_REASON: Final = 1000
 """Of a reason in an event."""
 
@@ -77,8 +75,8 @@ class Watched:
     canary: AdapterRow
     guard: LiveGuard
     """That was told all of it."""
-    behaviour: Callable[[], tuple[Behaviour, Behaviour]]
-    """Of the canary and of the incumbent, where nobody judged."""
+    drawn: Callable[[], Sequence[Drawn]]
+    """How ended sessions of both went, where nobody judged."""
     settled: Callable[[], float]
     """Evidence for the canary that no open session can take away."""
     position: Position
@@ -128,9 +126,9 @@ class Guards:
             one = self._seen.get(route.cause) or Seen(route, canary.adapter, since, risk_ratio)
             one.read(connection, read)
             seen[route.cause] = one
-            behaviour = partial(_behaviour, connection, route, canary.adapter, since)
+            drawn = partial(_drawn, connection, route, canary.adapter, since)
             settled = partial(one.settled, connection)
-            watched.append(Watched(route, canary, one.guard, behaviour, settled, read))
+            watched.append(Watched(route, canary, one.guard, drawn, settled, read))
         self._seen = seen
         return watched
 
@@ -202,11 +200,9 @@ class Seen:
 
     def _drawn(self, session: JudgedSession | OpenSession) -> Iterator[Begun]:
         """The session as chance gave it; nothing where chance had no choice."""
-        incumbent, base = self._route.standing.incumbent, self._route.standing.base
-        share = canary_share(session.shares, self._canary, incumbent or base)
-        if share is not None and session.adapter in (self._canary, incumbent):
-            arm: Arm = "canary" if session.adapter == self._canary else "incumbent"
-            yield Begun(session.began, arm, share, session.success)
+        coin = _coin(self._route, self._canary, session.adapter, session.shares)
+        if coin is not None:
+            yield Begun(session.began, *coin, session.success)
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:
@@ -260,7 +256,7 @@ def due_share(towards: float, shares: Sequence[float]) -> float:
 
 
 def _on_silence(watched: Watched, held: str | None) -> RouteChanged:
-    if on_silence(*watched.behaviour()) == "roll_back":
+    if on_silence(watched.drawn()) == "roll_back":
         return _turned(
             watched, "rollback", None,
             "its judged sessions decide nothing, and more of its sessions have errors or loops "
@@ -327,9 +323,25 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
             yield route, canaries[0], canaries[0].since
 
 
-def _behaviour(
+def _drawn(
     connection: "Connection", route: RouteRow, canary: str, since: str
-) -> tuple[Behaviour, Behaviour]:
-    """Of the canary and of the incumbent."""
+) -> Sequence[Drawn]:
+    """How the ended sessions that chance gave to either arm went."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
-    return counts.get(canary, _NOBODY), counts.get(route.standing.incumbent, _NOBODY)
+    coins = [(_coin(route, canary, one.adapter, one.shares), one) for one in counts]
+    return [
+        Drawn(*coin, one.sessions, (one.tool_errors, one.loops, one.format_errors))
+        for coin, one in coins
+        if coin is not None
+    ]
+
+
+def _coin(
+    route: RouteRow, canary: str, adapter: str | None, shares: str
+) -> tuple[Arm, float] | None:
+    """The arm of a session and the canary's share that drew it; None where chance had no choice."""
+    incumbent = route.standing.incumbent
+    share = canary_share(shares, canary, incumbent or route.standing.base)
+    if share is None or adapter not in (canary, incumbent):
+        return None
+    return "canary" if adapter == canary else "incumbent", share

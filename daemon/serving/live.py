@@ -35,8 +35,6 @@ from math import exp, fsum, log
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
-from consumers.judged import Behaviour
-from daemon.serving.binomial import conditional_binomial
 
 Arm = Literal["canary", "incumbent"]
 
@@ -47,11 +45,6 @@ UNEQUAL: Final = 100.0
 """Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
 so many times larger. Where failures last longer than successes, the better arm is judged sooner at
 first; this lets that pass."""
-
-SILENCE_ALPHA: Final = 0.05
-"""How often equal policies are rolled back in silence, at most."""
-
-_COUNTS: Final = ("tool_errors", "loops", "format_errors")
 
 
 class Ratios(NamedTuple):
@@ -265,18 +258,33 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
     return largest
 
 
-def on_silence(canary: Behaviour, incumbent: Behaviour) -> Literal["roll_back", "inconclusive"]:
+class Drawn(NamedTuple):
+    """Ended sessions of an arm that one share drew, judged or not."""
+
+    arm: Arm
+    share: float
+    """Of the canary, when they were drawn."""
+    sessions: int
+    faults: tuple[int, ...]
+    """By kind of fault: how many of the sessions had one."""
+
+
+def on_silence(drawn: Iterable[Drawn]) -> Literal["roll_back", "inconclusive"]:
     """What to do with a canary of which too few sessions were judged.
 
-    Roll back where more of its sessions had a tool error, a loop or a malformed call than equal
-    policies would have in 95 % of cases (conditional binomial, each of the three at a third of
-    5 %). Silence never promotes.
+    Roll back where more of its sessions had a fault than equal policies would have in 95 % of the
+    cases: given whether a session had one, its arm is a coin with the odds of the share that drew
+    it, so `against` is asked with the fault for the failure. The mean over the kinds of fault is
+    evidence of the same level. Neither drift nor a share that rose moves it: sessions of different
+    shares are never pooled. Silence never promotes.
     """
-    if not (canary.sessions and incumbent.sessions):
-        return "inconclusive"
-    share = canary.sessions / (canary.sessions + incumbent.sessions)
-    for name in _COUNTS:
-        after, before = getattr(canary, name), getattr(incumbent, name)
-        if conditional_binomial(after, before, share) <= SILENCE_ALPHA / len(_COUNTS):
-            return "roll_back"
-    return "inconclusive"
+    kinds: dict[int, Counter[_Cell]] = {}
+    for arm, share, sessions, faults in drawn:
+        for kind, number in enumerate(faults):
+            cells = kinds.setdefault(kind, Counter())
+            cells[_Cell(share, False, arm == "canary")] += number
+            cells[_Cell(share, True, arm == "canary")] += sessions - number
+    worse = Mixture(_EQUAL, _WORSE)
+    evidence = [worse.value(cells) for cells in kinds.values()]
+    shown = bool(evidence) and fsum(evidence) / len(evidence) >= ENOUGH
+    return "roll_back" if shown else "inconclusive"

@@ -38,7 +38,6 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from consumers.judged import Behaviour
 from consumers.routing import Standing
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
@@ -53,7 +52,6 @@ _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _LATE_MINUTES: Final = 240.0
 _BURST_MINUTES: Final = 10
 _MOST: Final = 0.99
-_NOBODY: Final = Behaviour(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ class Watch:
     def _watched(self) -> Watched:
         """As `kintsugi work` reads it from the tables."""
         return Watched(
-            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY),
+            _route(self._share), _CANARY, self._guard, lambda: (),
             self._settled, {},
         )  # fmt: skip
 

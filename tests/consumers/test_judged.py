@@ -1,6 +1,7 @@
 """What the live guard reads: sessions under one policy, with their first verdict, in one order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, select
@@ -114,7 +115,7 @@ def test_a_session_with_a_call_that_no_share_decided_says_nothing(
     assert [one.session for one in judged(engine)] == ["kept"]
     with database.reading(engine) as connection:
         counted = behaviours(connection, "agent", "base", SINCE)
-    assert [one.sessions for one in counted.values()] == [1]
+    assert [one.sessions for one in counted] == [1]
 
 
 def test_a_session_that_another_base_answered_in_between_says_nothing(engine: Engine) -> None:
@@ -240,14 +241,19 @@ def test_behaviour_is_counted_by_ended_sessions_judged_or_not(engine: Engine) ->
         call("s2", "a", 111), graded("s2", True, 151), graded("s2", True, 161),
         call("s3", "base", 112), graded("s3", None, 152, messages=asked("no", error=True)),
         call("open", "a", 113),
+        call("s4", "a", 114, shares={"a": 0.5, "base": 0.5}), graded("s4", None, 154),
+        call("s5", "a", 115, shares=None), graded("s5", None, 155),
     ]  # fmt: skip
     fold(log_of(entries), engine)
     with database.reading(engine) as connection:
         found = behaviours(connection, "agent", "base", SINCE)
-    assert found == {
-        "a": Behaviour(sessions=2, tool_errors=1, loops=1, format_errors=1),
-        None: Behaviour(sessions=1, tool_errors=1, loops=0, format_errors=1),
-    }
+    assert [replace(one, shares="") for one in found] == [
+        Behaviour("a", "", sessions=2, tool_errors=1, loops=1, format_errors=1),
+        Behaviour("a", "", sessions=1, tool_errors=0, loops=0, format_errors=0),
+        Behaviour(None, "", sessions=1, tool_errors=1, loops=0, format_errors=1),
+    ]
+    shares = [canary_share(one.shares, "a", "base") for one in found]
+    assert shares == [0.25, 0.5, 0.25], "sessions that different shares drew are not pooled"
 
 
 def test_between_two_positions_only_some_sessions_can_have_changed(engine: Engine) -> None:

@@ -55,10 +55,16 @@ class Traffic:
         self.decisions.take(data, f"step {next(self._number)}", "test")
 
     def sessions(
-        self, adapter: str | None, verdicts: Iterable[bool | None], loops: int = 0
+        self,
+        adapter: str | None,
+        verdicts: Iterable[bool | None],
+        loops: int = 0,
+        shares: dict[str, float] = SHARES,
     ) -> None:
         """Sessions of one call each."""
-        entries = [one for verdict in verdicts for one in self._session(adapter, verdict, loops)]
+        entries = [
+            one for verdict in verdicts for one in self._session(adapter, verdict, loops, shares)
+        ]
         self.app.append(entries)
         self.app.settle()
 
@@ -68,12 +74,18 @@ class Traffic:
         self.app.append([next(session) for session in sessions])
         self.app.settle()
 
-    def _session(self, adapter: str | None, verdict: bool | None, loops: int) -> Iterator[Entry]:
+    def _session(
+        self,
+        adapter: str | None,
+        verdict: bool | None,
+        loops: int,
+        shares: dict[str, float] = SHARES,
+    ) -> Iterator[Entry]:
         name = f"s{next(self._number)}"
         yield entry(
             CallStarted(
                 call=f"call-{name}", session=name, alias="agent", base="base",
-                policy=adapter or "base", routed="drawn", shares=SHARES,
+                policy=adapter or "base", routed="drawn", shares=shares,
             )
         )  # fmt: skip
         looping = Message(
@@ -238,6 +250,20 @@ def test_in_its_time_one_that_loops_more_is_rolled_back_though_nobody_judged(
     traffic.sessions(None, [None] * 20)
     (route,) = traffic.watch(DAY + timedelta(minutes=1))
     assert (route.why, shares(route)) == ("rollback", {None: 1.0})
+
+
+def test_in_its_time_an_equal_one_is_not_rolled_back_though_its_share_rose_as_traffic_got_worse(
+    traffic: Traffic,
+) -> None:
+    """It has its share of the loops of both times: those of the whole are more than its share of
+    all sessions, for most of its sessions are from the worse time."""
+    for loops, share in ((0, 0.05), (1, 0.25)):
+        canary = round(100 * share)
+        drew = {A: share, "base": 1 - share}
+        traffic.sessions(A, [None] * canary, loops, drew)
+        traffic.sessions(None, [None] * (100 - canary), loops, drew)
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert (route.why, shares(route)) == ("expired", {None: 1.0})
 
 
 def test_silence_never_promotes(traffic: Traffic) -> None:

@@ -1,17 +1,17 @@
 """The live guard: rolls back what does worse, promotes what does not, and else waits."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import pytest
 
-from consumers.judged import Behaviour
 from daemon.serving.live import (
     ENOUGH,
     UNEQUAL,
     Arm,
     Begun,
+    Drawn,
     LiveGuard,
     on_silence,
     settled_evidence,
@@ -22,6 +22,7 @@ from ops.bench.guard import Ended, Traffic, Watch
 RISK_RATIO = 1.25
 Session = tuple[Arm, str, bool, float]
 HOUR = 60.0
+_ARMS: tuple[Arm, Arm] = ("canary", "incumbent")
 
 
 def told(sessions: Iterable[Session]) -> LiveGuard:
@@ -166,11 +167,18 @@ def test_open_sessions_count_against_the_canary_in_the_order_of_their_beginnings
     assert settled_evidence([], RISK_RATIO) == 1
 
 
-@pytest.mark.parametrize("counted", ["tool_errors", "loops", "format_errors"])
-def test_in_silence_conduct_that_got_worse_rolls_back(counted: str) -> None:
-    before = Behaviour(sessions=400, tool_errors=8, loops=8, format_errors=8)
-    counts = {"tool_errors": 1, "loops": 1, "format_errors": 1} | {counted: 9}
-    assert on_silence(Behaviour(sessions=50, **counts), before) == "roll_back"
+def drawn(share: float, canary: Sequence[int], incumbent: Sequence[int]) -> list[Drawn]:
+    """Of each arm: its sessions, then how many of them had each fault."""
+    return [
+        Drawn("canary", share, canary[0], tuple(canary[1:])),
+        Drawn("incumbent", share, incumbent[0], tuple(incumbent[1:])),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_in_silence_conduct_that_got_worse_rolls_back(kind: int) -> None:
+    faults = [9 if kind == one else 1 for one in range(3)]
+    assert on_silence(drawn(1 / 9, [50, *faults], [400, 8, 8, 8])) == "roll_back"
 
 
 @pytest.mark.parametrize("expected", [0.5, 1.0, 3.0, 20.0])
@@ -183,11 +191,49 @@ def test_in_silence_equal_conduct_is_rarely_taken_for_worse(expected: float) -> 
             [sum(chance.random() < expected / sessions for _ in range(sessions)) for _ in range(3)]
             for _ in range(2)
         ]
-        failed += on_silence(*(Behaviour(sessions, *each) for each in counts)) == "roll_back"
+        arms = [[sessions, *each] for each in counts]
+        failed += on_silence(drawn(0.5, *arms)) == "roll_back"
     assert failed <= 200 * 0.05
 
 
+@pytest.mark.parametrize("follows", [False, True], ids=["by a plan", "after what was seen"])
+def test_in_silence_equal_conduct_is_rarely_taken_for_worse_as_traffic_and_share_change(
+    follows: bool,
+) -> None:
+    """Sessions of both shares pooled, equal policies were rolled back in over 90 % of these."""
+    failed = 0
+    for seed in range(100):
+        chance, share = Random(seed), 0.05
+        counts: Counter[tuple[Arm, float, bool]] = Counter()
+        for number in range(3_000):
+            arm: Arm = "canary" if chance.random() < share else "incumbent"
+            counts[arm, share, chance.random() < (0.05 if number < 1_500 else 0.3)] += 1
+            lucky = counts["canary", 0.05, True] <= 0.05 * counts["incumbent", 0.05, True]
+            if number == 1_500 and (lucky or not follows):
+                share = 0.25
+        strata = [
+            part
+            for each in (0.05, 0.25)
+            for part in drawn(
+                each,
+                *(
+                    [counts[arm, each, True] + counts[arm, each, False], counts[arm, each, True]]
+                    for arm in _ARMS
+                ),
+            )
+        ]
+        failed += on_silence(strata) == "roll_back"
+    assert failed <= 5
+
+
+def test_in_silence_conduct_that_got_worse_is_seen_over_all_shares_together() -> None:
+    """At neither share by itself."""
+    seldom, often = drawn(0.05, [100, 9], [1_900, 50]), drawn(0.25, [100, 10], [300, 7])
+    assert on_silence(seldom) == on_silence(often) == "inconclusive"
+    assert on_silence([*seldom, *often]) == "roll_back"
+
+
 def test_silence_never_promotes() -> None:
-    before = Behaviour(sessions=400, tool_errors=80, loops=80, format_errors=80)
-    assert on_silence(Behaviour(50, 0, 0, 0), before) == "inconclusive"
-    assert on_silence(Behaviour(0, 0, 0, 0), before) == "inconclusive"
+    assert on_silence(drawn(0.1, [50, 0, 0, 0], [400, 80, 80, 80])) == "inconclusive"
+    assert on_silence(drawn(0.1, [50, 0, 0, 0], [0, 0, 0, 0])) == "inconclusive"
+    assert on_silence([]) == "inconclusive"
