@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, select, true
+from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, or_, select, true
 
 from consumers.tables import Call, Feedback, Rollout
 from events.position import Position, entries
@@ -53,7 +53,7 @@ class JudgedSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session that has neither a verdict nor an end."""
+    """A session without a verdict that may come still."""
 
     session: str
     adapter: str | None
@@ -121,24 +121,38 @@ def judged_sessions(
     ]
 
 
-def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
+def open_sessions(
+    connection: Connection, alias: str, base: str, since: str, waits: str | None = None
+) -> list[OpenSession]:
     """The sessions of an alias that began at or after `since` and have neither ended nor been
-    judged."""
+    judged; with `waits`, those that began at or after it also if they ended."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
     feedback = Feedback.table().c
     ended = select(rollouts.rollout).where(rollouts.session == sessions.session).exists()
+    graded = select(rollouts.rollout).where(
+        rollouts.session == sessions.session, rollouts.purpose == "live",
+        rollouts.success.is_not(None),
+    )  # fmt: skip
     judged = select(feedback.feedback).where(
         feedback.session == sessions.session, feedback.verified, feedback.success.is_not(None)
     )
+    awaited = ~ended if waits is None else or_(~ended, sessions.began >= waits)
     rows = connection.execute(
         select(sessions.session, sessions.policy, sessions.began, sessions.shares)
-        .where(~ended, ~judged.exists())
+        .where(awaited, ~graded.exists(), ~judged.exists())
         .order_by(sessions.session)
     )
     return [
         OpenSession(row.session, None if row.policy == base else row.policy, row.began, row.shares)
         for row in rows
     ]
+
+
+def latest_call(connection: Connection, alias: str) -> str | None:
+    """When the latest call to an alias began (RFC 3339 as stored); None without any."""
+    calls = Call.table().c
+    latest = select(func.max(calls.started)).where(calls.alias == alias)
+    return connection.execute(latest).scalar()
 
 
 def touched_sessions(connection: Connection, after: Position, until: Position) -> set[str]:

@@ -8,7 +8,7 @@ held against the shares that drew them (live.py), from the first session of the 
 evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's
 share rises through `canary.shares`, one step each time the evidence for it has grown by the same
 factor. While one arm's sessions are judged more often than the other's, the share does not rise;
-then, and while its open sessions may still change the result, nothing is promoted. After
+then, and while verdicts to come may still change the result, nothing is promoted. After
 `canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
 back or just ends. Silence never promotes.
 
@@ -36,6 +36,7 @@ from consumers.judged import (
     canary_share,
     in_order,
     judged_sessions,
+    latest_call,
     open_sessions,
     touched_sessions,
 )
@@ -48,10 +49,11 @@ from daemon.serving.live import (
     Begun,
     Drawn,
     LiveGuard,
+    longest_wait,
     on_silence,
     settled_evidence,
 )
-from events.envelope import parse_timestamp
+from events.envelope import parse_timestamp, timestamp
 from events.lifecycle import State
 from events.position import Position, covers
 from events.serving import ArmCounts, LiveEvidence, RouteChanged, RouteShare, Why
@@ -78,7 +80,7 @@ class Watched:
     drawn: Callable[[], Sequence[Drawn]]
     """How ended sessions of both went, where nobody judged."""
     settled: Callable[[], float]
-    """Evidence for the canary that no open session can take away."""
+    """Evidence for the canary that no verdict to come can take away."""
     position: Position
     """The rollouts that were read."""
 
@@ -146,6 +148,8 @@ class Seen:
         self._sessions: dict[str, JudgedSession] = {}
         self._begun: list[Begun] = []
         """Of each session that the guard counted, what a promotion needs to know besides."""
+        self._waits: dict[tuple[Arm, bool], list[float]] = {}
+        """By arm and outcome: the ages of the counted sessions at their verdicts, in seconds."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
@@ -165,13 +169,28 @@ class Seen:
         self._position = until
 
     def settled(self, connection: "Connection") -> float:
-        """Evidence for the canary that no session which is open in `connection` can take away."""
+        """Evidence for the canary that no verdict which is still to come in `connection` can take
+        away."""
         alias, base = self._route.alias, self._route.standing.base
-        unfinished = open_sessions(connection, alias, base, self._since)
+        unfinished = open_sessions(
+            connection, alias, base, self._since, self._earliest_awaited(connection)
+        )
         return settled_evidence(
             [*self._begun, *(begun for one in unfinished for begun in self._drawn(one))],
             self._risk_ratio,
         )
+
+    def _earliest_awaited(self, connection: "Connection") -> str | None:
+        """A session that ended without a verdict and began then may still get one.
+
+        Ages are counted up to the latest call: a clock of the tables, so that whoever reads them
+        says the same.
+        """
+        latest = latest_call(connection, self._route.alias)
+        if latest is None:
+            return None
+        wait = timedelta(seconds=longest_wait(self._waits.values()))
+        return max(self._since, timestamp(parse_timestamp(latest) - wait))
 
     def _touched(self, connection: "Connection", until: Position) -> set[str] | None:
         """The sessions to read; None for all of them."""
@@ -189,13 +208,17 @@ class Seen:
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
         kept = {name: one for name, one in self._sessions.items() if name not in touched}
         self._sessions = {**kept, **now}
-        self.guard, self._begun = LiveGuard(self._risk_ratio), []
+        self.guard, self._begun, self._waits = LiveGuard(self._risk_ratio), [], {}
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[JudgedSession]) -> None:
         for one in sessions:
             for begun in self._drawn(one):
                 self._begun.append(begun)
+                if one.time is not None:
+                    age = parse_timestamp(one.time) - parse_timestamp(one.began)
+                    ages = self._waits.setdefault((begun.arm, one.success), [])
+                    ages.append(max(0.0, age.total_seconds()))
                 self.guard.count(begun.arm, one.slice, one.success, begun.share, in_order(one))
 
     def _drawn(self, session: JudgedSession | OpenSession) -> Iterator[Begun]:
@@ -235,7 +258,7 @@ def reason_to_hold(watched: Watched, towards: float) -> str | None:
             f"{guard.expected:.1f}: whether a session is judged depends on who answers it"
         )
     if towards >= ENOUGH and watched.settled() < ENOUGH:
-        return "too many of its sessions are still open"
+        return "too many of its sessions are still open, or too young to be without a verdict"
     return None
 
 
@@ -323,9 +346,7 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
             yield route, canaries[0], canaries[0].since
 
 
-def _drawn(
-    connection: "Connection", route: RouteRow, canary: str, since: str
-) -> Sequence[Drawn]:
+def _drawn(connection: "Connection", route: RouteRow, canary: str, since: str) -> Sequence[Drawn]:
     """How the ended sessions that chance gave to either arm went."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
     coins = [(_coin(route, canary, one.adapter, one.shares), one) for one in counts]

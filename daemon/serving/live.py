@@ -18,23 +18,26 @@ Under its null each reaches 20 at any time, however often anybody looks, with a 
 sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
 changes nothing, and a share may depend on all verdicts before the session was drawn.
 
-A canary that is slow to fail looks good until its failures arrive. So a promotion needs the same
-evidence among the sessions that began before some moment, with those of them that are still open
-counted against the canary (`settled_evidence`): in the order of their beginnings the arms are coins
-again, whatever a session takes.
+A canary that is slow to fail, or whose failures are judged late, looks good until they are known.
+So a promotion needs the same evidence among the sessions that began before some moment, with those
+of them whose verdict may still come counted against the canary (`settled_evidence`): in the order
+of their beginnings the arms are coins again, whatever a session takes. A verdict may still come
+while a session is open, and until it is older than 99 % of those of some arm and outcome were when
+they were judged (`longest_wait`).
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
-rollback, that sessions of both arms that come to the same take the same time. Not covered: who
-judges, and silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can
-be shown, and nothing is promoted.
+rollback, that sessions of both arms that come to the same take the same time; for a promotion, that
+verdicts of ended sessions come equally late for both arms, or at least that those still to come do
+not come later than all but 1 % of their arm and outcome did so far. Not covered: who judges, and
+silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can be shown, and
+nothing is promoted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import exp, fsum, log
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, exp, fsum, log
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
-
 
 Arm = Literal["canary", "incumbent"]
 
@@ -45,6 +48,10 @@ UNEQUAL: Final = 100.0
 """Imbalance from which on nothing is promoted: 1 / 0.01; below it, evidence for a canary has to be
 so many times larger. Where failures last longer than successes, the better arm is judged sooner at
 first; this lets that pass."""
+
+
+_WAITED: Final = 0.99
+"""Part of the verdicts of an arm and outcome after which no more are waited for."""
 
 
 class Ratios(NamedTuple):
@@ -227,15 +234,15 @@ class Begun(NamedTuple):
     arm: Arm
     share: float
     success: bool | None
-    """None while it is open."""
+    """None while its verdict may still come."""
 
 
 def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
-    """The evidence for a canary that no open session can take away.
+    """The evidence for a canary that no verdict to come can take away.
 
-    Over the sessions that began before some moment, an open one of the canary taken for a failure
-    and one of the incumbent for a success; the largest of several such moments. In the order of
-    their beginnings the whole path is one e-process, so the best moment may be chosen.
+    Over the sessions that began before some moment, one of the canary without a verdict taken for
+    a failure and one of the incumbent for a success; the largest of several such moments. In the
+    order of their beginnings the whole path is one e-process, so the best moment may be chosen.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
     ordered = sorted(sessions, key=itemgetter(0))
@@ -256,6 +263,16 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
             cells[_Cell(share, assumed, arm == "canary")] += number
         largest, before = max(largest, better.value(cells)), moment
     return largest
+
+
+def longest_wait(waits: Iterable[Sequence[float]]) -> float:
+    """How old a session may be, in the unit of `waits`, and still get its verdict.
+
+    `waits`, by arm and outcome: how old sessions were when they were judged. The longest of their
+    99th percentiles (nearest rank), so that a slow arm's few failures are not lost among the many
+    sessions of the other, and no stray verdict among hundreds speaks for all. 0 without any.
+    """
+    return max((sorted(ages)[ceil(_WAITED * len(ages)) - 1] for ages in waits if ages), default=0.0)
 
 
 class Drawn(NamedTuple):

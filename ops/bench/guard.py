@@ -41,7 +41,7 @@ from typing import Any, Final
 from consumers.routing import Standing
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
-from daemon.serving.live import Arm, Begun, LiveGuard, settled_evidence
+from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence
 from daemon.settings import Canary
 from events.envelope import timestamp
 from events.lifecycle import State
@@ -164,11 +164,19 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _settled(self) -> float:
-        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open."""
+        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open once
+        it is older than others were at theirs."""
+        waits: dict[tuple[Arm, bool | None], list[float]] = {}
+        for begun, _, judged in self._sessions:
+            if judged <= self._minute:
+                age = judged - float(begun.began)
+                waits.setdefault((begun.arm, begun.success), []).append(age)
+        latest = float(self._sessions[-1][0].began) if self._sessions else 0.0
+        awaited = latest - longest_wait(waits.values())
         sessions = [
             begun if judged <= self._minute else begun._replace(success=None)
             for begun, ends, judged in self._sessions
-            if judged <= self._minute or ends > self._minute
+            if judged <= self._minute or ends > self._minute or float(begun.began) >= awaited
         ]
         return settled_evidence(sessions, self._settings.risk_ratio)
 

@@ -13,6 +13,7 @@ from consumers.judged import (
     behaviours,
     canary_share,
     judged_sessions,
+    latest_call,
     open_sessions,
     touched_sessions,
 )
@@ -173,6 +174,22 @@ def test_open_sessions_have_neither_an_end_nor_a_verdict(engine: Engine) -> None
         ("base", None, timestamp(at(111))), ("doubted", "a", timestamp(at(112))),
         ("open", "a", timestamp(at(110))),
     ]  # fmt: skip
+
+
+def test_a_session_that_ended_is_waited_for_while_its_verdict_may_come(engine: Engine) -> None:
+    entries = [
+        call("old", "a", 110), graded("old", None, 140),
+        call("open", "a", 111),
+        call("young", "a", 115), graded("young", None, 141),
+        call("graded", "a", 116), graded("graded", False, 142),
+        call("told", "a", 117), graded("told", None, 143), told("told", True, 144),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    with database.reading(engine) as connection:
+        found = open_sessions(connection, "agent", "base", SINCE, timestamp(at(115)))
+        assert latest_call(connection, "agent") == timestamp(at(117))
+        assert latest_call(connection, "other") is None
+    assert [one.session for one in found] == ["open", "young"]
 
 
 def test_the_row_of_a_call_says_why_it_was_answered_and_by_which_server(engine: Engine) -> None:

@@ -60,10 +60,14 @@ class Traffic:
         verdicts: Iterable[bool | None],
         loops: int = 0,
         shares: dict[str, float] = SHARES,
+        began: timedelta = timedelta(),
+        ended: timedelta = timedelta(),
     ) -> None:
-        """Sessions of one call each."""
+        """Sessions of one call each; `began` and `ended` from now."""
         entries = [
-            one for verdict in verdicts for one in self._session(adapter, verdict, loops, shares)
+            one
+            for verdict in verdicts
+            for one in self._session(adapter, verdict, loops, shares, began, ended)
         ]
         self.app.append(entries)
         self.app.settle()
@@ -80,13 +84,16 @@ class Traffic:
         verdict: bool | None,
         loops: int,
         shares: dict[str, float] = SHARES,
+        began: timedelta = timedelta(),
+        ended: timedelta = timedelta(),
     ) -> Iterator[Entry]:
         name = f"s{next(self._number)}"
         yield entry(
             CallStarted(
                 call=f"call-{name}", session=name, alias="agent", base="base",
                 policy=adapter or "base", routed="drawn", shares=shares,
-            )
+            ),
+            began,
         )  # fmt: skip
         looping = Message(
             role="assistant", tool_calls=(ToolCall(id="c", name="look", arguments={"a": 1}),)
@@ -97,7 +104,8 @@ class Traffic:
                 rollout=f"rollout-{name}", alias="agent", base="base", policy=adapter or "base",
                 source="live", session=name, success=verdict, task=Task(id="t", capability="k"),
                 content=RolloutContent(messages=(looping, answer) * (5 * loops)),
-            )
+            ),
+            ended,
         )  # fmt: skip
 
     def watch(self, later: timedelta = timedelta()) -> list[RouteChanged]:
@@ -214,6 +222,20 @@ def test_a_canary_is_not_promoted_while_its_open_sessions_may_change_that(
     traffic.sessions(None, [True, False] * 50)
     (route,) = traffic.watch()
     assert route.why == "promoted", "sixty failures more would not matter now"
+
+
+def test_a_canary_is_not_promoted_while_verdicts_of_its_ended_sessions_may_come(
+    traffic: Traffic,
+) -> None:
+    """They are as young as others were that were judged since."""
+    slow = timedelta(minutes=5)
+    traffic.sessions(A, [None] * 60)
+    traffic.sessions(A, [True] * 20, ended=slow)
+    traffic.sessions(None, [True, False] * 10, ended=slow)
+    assert traffic.watch() == []
+    traffic.sessions(None, [None], began=2 * slow, ended=2 * slow)
+    (route,) = traffic.watch()
+    assert route.why == "promoted", "nobody was judged who was as old as they are now"
 
 
 def test_the_decision_names_what_it_read_and_follows_from_the_route(traffic: Traffic) -> None:
