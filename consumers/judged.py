@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Subquery, case, func, null, select, true
 
 from consumers.tables import Call, Feedback, Rollout
 from events.position import Position, entries
@@ -53,12 +53,13 @@ class JudgedSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session without a verdict that may come still."""
+    """A session without a verdict."""
 
     session: str
     adapter: str | None
     began: str
     shares: str
+    ended: bool
     success: None = None
 
 
@@ -121,11 +122,8 @@ def judged_sessions(
     ]
 
 
-def open_sessions(
-    connection: Connection, alias: str, base: str, since: str, waits: str | None = None
-) -> list[OpenSession]:
-    """The sessions of an alias that began at or after `since` and have neither ended nor been
-    judged; with `waits`, those that began at or after it also if they ended."""
+def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
+    """The sessions of an alias that began at or after `since` and have not been judged."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
     feedback = Feedback.table().c
     ended = select(rollouts.rollout).where(rollouts.session == sessions.session).exists()
@@ -136,14 +134,25 @@ def open_sessions(
     judged = select(feedback.feedback).where(
         feedback.session == sessions.session, feedback.verified, feedback.success.is_not(None)
     )
-    awaited = ~ended if waits is None else or_(~ended, sessions.began >= waits)
     rows = connection.execute(
-        select(sessions.session, sessions.policy, sessions.began, sessions.shares)
-        .where(awaited, ~graded.exists(), ~judged.exists())
+        select(
+            sessions.session,
+            sessions.policy,
+            sessions.began,
+            sessions.shares,
+            case((ended, 1), else_=0).label("ended"),
+        )
+        .where(~graded.exists(), ~judged.exists())
         .order_by(sessions.session)
     )
     return [
-        OpenSession(row.session, None if row.policy == base else row.policy, row.began, row.shares)
+        OpenSession(
+            row.session,
+            None if row.policy == base else row.policy,
+            row.began,
+            row.shares,
+            bool(row.ended),
+        )
         for row in rows
     ]
 

@@ -172,15 +172,14 @@ class Seen:
         """Evidence for the canary that no verdict which is still to come in `connection` can take
         away."""
         alias, base = self._route.alias, self._route.standing.base
-        unfinished = open_sessions(
-            connection, alias, base, self._since, self._earliest_awaited(connection)
-        )
+        unfinished = open_sessions(connection, alias, base, self._since)
         return settled_evidence(
             [*self._begun, *(begun for one in unfinished for begun in self._drawn(one))],
             self._risk_ratio,
+            self._earliest_awaited(connection),
         )
 
-    def _earliest_awaited(self, connection: "Connection") -> str | None:
+    def _earliest_awaited(self, connection: "Connection") -> str:
         """A session that ended without a verdict and began then may still get one.
 
         Ages are counted up to the latest call: a clock of the tables, so that whoever reads them
@@ -188,7 +187,7 @@ class Seen:
         """
         latest = latest_call(connection, self._route.alias)
         if latest is None:
-            return None
+            return self._since
         wait = timedelta(seconds=longest_wait(self._waits.values()))
         return max(self._since, timestamp(parse_timestamp(latest) - wait))
 
@@ -225,7 +224,8 @@ class Seen:
         """The session as chance gave it; nothing where chance had no choice."""
         coin = _coin(self._route, self._canary, session.adapter, session.shares)
         if coin is not None:
-            yield Begun(session.began, *coin, session.success)
+            ended = isinstance(session, OpenSession) and session.ended
+            yield Begun(session.began, *coin, session.success, ended)
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:

@@ -23,12 +23,13 @@ So a promotion needs the same evidence among the sessions that began before some
 of them whose verdict may still come counted against the canary (`settled_evidence`): in the order
 of their beginnings the arms are coins again, whatever a session takes. A verdict may still come
 while a session is open, and until it is older than 99 % of those of some arm and outcome were when
-they were judged (`longest_wait`).
+they were judged (`longest_wait`). Of those that are waited for no more, the canary's should not
+lack verdicts more often: evidence that they do divides the evidence for it.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
 rollback, that sessions of both arms that come to the same take the same time; for a promotion, that
-verdicts of ended sessions come equally late for both arms, or at least that those still to come do
-not come later than all but 1 % of their arm and outcome did so far. Not covered: who judges, and
+verdicts of ended sessions come equally late for both arms; where one arm's come later, the wait and
+the lack catch most of it, and no bound is proved. Not covered: who judges, and
 silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can be shown, and
 nothing is promoted.
 """
@@ -234,18 +235,28 @@ class Begun(NamedTuple):
     arm: Arm
     share: float
     success: bool | None
-    """None while its verdict may still come."""
+    """None without a verdict."""
+    ended: bool = False
+    """Whether one without a verdict ended."""
 
 
-def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
+def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str = "") -> float:
     """The evidence for a canary that no verdict to come can take away.
 
     Over the sessions that began before some moment, one of the canary without a verdict taken for
     a failure and one of the incumbent for a success; the largest of several such moments. In the
     order of their beginnings the whole path is one e-process, so the best moment may be chosen.
+
+    Those that ended without a verdict and began before `awaited` are taken to have none. What
+    evidence there is that the canary's are more often so divides the result.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
-    ordered = sorted(sessions, key=itemgetter(0))
+    known, given_up = list[Begun](), list[Begun]()
+    for session in sessions:
+        over = session.success is None and session.ended and session.began < awaited
+        (given_up if over else known).append(session)
+    lack = _lack([session for session in known if session.began < awaited], given_up)
+    ordered = sorted(known, key=itemgetter(0))
     unfinished = [
         place
         for place, one in enumerate(ordered)
@@ -257,12 +268,22 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
     largest, before = 0.0, 0
     for moment in (*moments, len(ordered)):
         for (arm, share, success), number in Counter(
-            one[1:] for one in ordered[before:moment]
+            one[1:4] for one in ordered[before:moment]
         ).items():
             assumed = arm == "incumbent" if success is None else success
             cells[_Cell(share, assumed, arm == "canary")] += number
         largest, before = max(largest, better.value(cells)), moment
-    return largest
+    return largest / max(1.0, lack)
+
+
+def _lack(judged: Iterable[Begun], never: Iterable[Begun]) -> float:
+    """Evidence that the canary's sessions go without a verdict more often than the incumbent's:
+    `against`, with that for the failure."""
+    cells = Counter(_Cell(one.share, False, one.arm == "canary") for one in never)
+    cells.update(
+        _Cell(one.share, True, one.arm == "canary") for one in judged if one.success is not None
+    )
+    return Mixture(_EQUAL, _WORSE).value(cells)
 
 
 def longest_wait(waits: Iterable[Sequence[float]]) -> float:

@@ -172,13 +172,14 @@ class Watch:
                 age = judged - float(begun.began)
                 waits.setdefault((begun.arm, begun.success), []).append(age)
         latest = float(self._sessions[-1][0].began) if self._sessions else 0.0
-        awaited = latest - longest_wait(waits.values())
+        awaited = f"{max(0.0, latest - longest_wait(waits.values())):012.6f}"
         sessions = [
-            begun if judged <= self._minute else begun._replace(success=None)
+            begun
+            if judged <= self._minute
+            else begun._replace(success=None, ended=ends <= self._minute)
             for begun, ends, judged in self._sessions
-            if judged <= self._minute or ends > self._minute or float(begun.began) >= awaited
         ]
-        return settled_evidence(sessions, self._settings.risk_ratio)
+        return settled_evidence(sessions, self._settings.risk_ratio, awaited)
 
     def _watched(self) -> Watched:
         """As `kintsugi work` reads it from the tables."""

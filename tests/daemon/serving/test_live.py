@@ -202,15 +202,14 @@ def promoted_with_late_failures(seed: int) -> bool:
             waits.setdefault((session.arm, session.success), []).append(when - number)
             if not verdicts:
                 break
-        if now % 50 or guard.towards < ENOUGH * guard.imbalance:
+        if now % 50 or guard.towards < ENOUGH * guard.imbalance or guard.imbalance >= UNEQUAL:
             continue
-        awaited = now - longest_wait(waits.values())
+        awaited = f"{max(0, int(now - longest_wait(waits.values()))):06}"
         known = [
-            session if number in judged else session._replace(success=None)
+            session if number in judged else session._replace(success=None, ended=True)
             for number, session in enumerate(began)
-            if number in judged or number >= awaited
         ]
-        if settled_evidence(known, RISK_RATIO) >= ENOUGH:
+        if settled_evidence(known, RISK_RATIO, awaited) >= ENOUGH:
             return True
     return False
 
