@@ -53,12 +53,13 @@ class JudgedSession:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session that has neither a verdict nor an end."""
+    """A session without a verdict."""
 
     session: str
     adapter: str | None
     began: str
     shares: str
+    ended: bool
     success: None = None
 
 
@@ -78,8 +79,13 @@ def in_order(judged: JudgedSession) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What needs no judge: of the ended sessions that one policy answered, how many had some."""
+    """What needs no judge: of the ended sessions that one policy answered, and that the same
+    shares drew, how many had some."""
 
+    adapter: str | None
+    """None for the base."""
+    shares: str
+    """JSON: policy -> share of the route that drew them."""
     sessions: int
     tool_errors: int
     loops: int
@@ -117,23 +123,45 @@ def judged_sessions(
 
 
 def open_sessions(connection: Connection, alias: str, base: str, since: str) -> list[OpenSession]:
-    """The sessions of an alias that began at or after `since` and have neither ended nor been
-    judged."""
+    """The sessions of an alias that began at or after `since` and have not been judged."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
     feedback = Feedback.table().c
     ended = select(rollouts.rollout).where(rollouts.session == sessions.session).exists()
+    graded = select(rollouts.rollout).where(
+        rollouts.session == sessions.session, rollouts.purpose == "live",
+        rollouts.success.is_not(None),
+    )  # fmt: skip
     judged = select(feedback.feedback).where(
         feedback.session == sessions.session, feedback.verified, feedback.success.is_not(None)
     )
     rows = connection.execute(
-        select(sessions.session, sessions.policy, sessions.began, sessions.shares)
-        .where(~ended, ~judged.exists())
+        select(
+            sessions.session,
+            sessions.policy,
+            sessions.began,
+            sessions.shares,
+            case((ended, 1), else_=0).label("ended"),
+        )
+        .where(~graded.exists(), ~judged.exists())
         .order_by(sessions.session)
     )
     return [
-        OpenSession(row.session, None if row.policy == base else row.policy, row.began, row.shares)
+        OpenSession(
+            row.session,
+            None if row.policy == base else row.policy,
+            row.began,
+            row.shares,
+            bool(row.ended),
+        )
         for row in rows
     ]
+
+
+def latest_call(connection: Connection, alias: str) -> str | None:
+    """When the latest call to an alias began (RFC 3339 as stored); None without any."""
+    calls = Call.table().c
+    latest = select(func.max(calls.started)).where(calls.alias == alias)
+    return connection.execute(latest).scalar()
 
 
 def touched_sessions(connection: Connection, after: Position, until: Position) -> set[str]:
@@ -149,11 +177,9 @@ def touched_sessions(connection: Connection, after: Position, until: Position) -
     }
 
 
-def behaviours(
-    connection: Connection, alias: str, base: str, since: str
-) -> dict[str | None, Behaviour]:
-    """Adapter (None for the base) -> counts over its sessions that began at or after `since` and
-    became rollouts, judged or not."""
+def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
+    """Of each policy and the shares that drew it: counts over its sessions that began at or after
+    `since` and became rollouts, judged or not."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
     def having(count: ColumnElement[Any]) -> ColumnElement[int]:
@@ -163,20 +189,27 @@ def behaviours(
     rows = connection.execute(
         select(
             sessions.policy,
+            sessions.shares,
             func.count(rollouts.session.distinct()).label("sessions"),
             having(rollouts.tool_errors).label("tool_errors"),
             having(rollouts.loops).label("loops"),
             having(rollouts.malformed_calls).label("format_errors"),
         )
         .where(rollouts.session == sessions.session, rollouts.purpose == "live")
-        .group_by(sessions.policy)
+        .group_by(sessions.policy, sessions.shares)
+        .order_by(sessions.policy, sessions.shares)
     )
-    return {
-        None if row.policy == base else row.policy: Behaviour(
-            row.sessions, row.tool_errors, row.loops, row.format_errors
+    return [
+        Behaviour(
+            None if row.policy == base else row.policy,
+            row.shares,
+            row.sessions,
+            row.tool_errors,
+            row.loops,
+            row.format_errors,
         )
         for row in rows
-    }
+    ]
 
 
 def _touched(

@@ -8,7 +8,7 @@ held against the shares that drew them (live.py), from the first session of the 
 evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's
 share rises through `canary.shares`, one step each time the evidence for it has grown by the same
 factor. While one arm's sessions are judged more often than the other's, the share does not rise;
-then, and while its open sessions may still change the result, nothing is promoted. After
+then, and while verdicts to come may still change the result, nothing is promoted. After
 `canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
 back or just ends. Silence never promotes.
 
@@ -30,13 +30,13 @@ from consumers import position, serving
 from consumers.judged import (
     EVERY,
     MOST_AMONG,
-    Behaviour,
     JudgedSession,
     OpenSession,
     behaviours,
     canary_share,
     in_order,
     judged_sessions,
+    latest_call,
     open_sessions,
     touched_sessions,
 )
@@ -47,11 +47,13 @@ from daemon.serving.live import (
     UNEQUAL,
     Arm,
     Begun,
+    Drawn,
     LiveGuard,
+    longest_wait,
     on_silence,
     settled_evidence,
 )
-from events.envelope import parse_timestamp
+from events.envelope import parse_timestamp, timestamp
 from events.lifecycle import State
 from events.position import Position, covers
 from events.serving import ArmCounts, LiveEvidence, RouteChanged, RouteShare, Why
@@ -62,8 +64,6 @@ if TYPE_CHECKING:
 
     from daemon.app import App
     from daemon.settings import Canary
-
-_NOBODY: Final = Behaviour(0, 0, 0, 0)
 
 _LONGEST_REASON: Final = 1000
 """Of a reason in an event."""
@@ -77,10 +77,10 @@ class Watched:
     canary: AdapterRow
     guard: LiveGuard
     """That was told all of it."""
-    behaviour: Callable[[], tuple[Behaviour, Behaviour]]
-    """Of the canary and of the incumbent, where nobody judged."""
+    drawn: Callable[[], Sequence[Drawn]]
+    """How ended sessions of both went, where nobody judged."""
     settled: Callable[[], float]
-    """Evidence for the canary that no open session can take away."""
+    """Evidence for the canary that no verdict to come can take away."""
     position: Position
     """The rollouts that were read."""
 
@@ -128,9 +128,9 @@ class Guards:
             one = self._seen.get(route.cause) or Seen(route, canary.adapter, since, risk_ratio)
             one.read(connection, read)
             seen[route.cause] = one
-            behaviour = partial(_behaviour, connection, route, canary.adapter, since)
+            drawn = partial(_drawn, connection, route, canary.adapter, since)
             settled = partial(one.settled, connection)
-            watched.append(Watched(route, canary, one.guard, behaviour, settled, read))
+            watched.append(Watched(route, canary, one.guard, drawn, settled, read))
         self._seen = seen
         return watched
 
@@ -148,6 +148,8 @@ class Seen:
         self._sessions: dict[str, JudgedSession] = {}
         self._begun: list[Begun] = []
         """Of each session that the guard counted, what a promotion needs to know besides."""
+        self._waits: dict[tuple[Arm, bool], list[float]] = {}
+        """By arm and outcome: the ages of the counted sessions at their verdicts, in seconds."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:
@@ -167,13 +169,27 @@ class Seen:
         self._position = until
 
     def settled(self, connection: "Connection") -> float:
-        """Evidence for the canary that no session which is open in `connection` can take away."""
+        """Evidence for the canary that no verdict which is still to come in `connection` can take
+        away."""
         alias, base = self._route.alias, self._route.standing.base
         unfinished = open_sessions(connection, alias, base, self._since)
         return settled_evidence(
             [*self._begun, *(begun for one in unfinished for begun in self._drawn(one))],
             self._risk_ratio,
+            self._earliest_awaited(connection),
         )
+
+    def _earliest_awaited(self, connection: "Connection") -> str:
+        """A session that ended without a verdict and began then may still get one.
+
+        Ages are counted up to the latest call: a clock of the tables, so that whoever reads them
+        says the same.
+        """
+        latest = latest_call(connection, self._route.alias)
+        if latest is None:
+            return self._since
+        wait = timedelta(seconds=longest_wait(self._waits.values()))
+        return max(self._since, timestamp(parse_timestamp(latest) - wait))
 
     def _touched(self, connection: "Connection", until: Position) -> set[str] | None:
         """The sessions to read; None for all of them."""
@@ -191,22 +207,25 @@ class Seen:
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
         kept = {name: one for name, one in self._sessions.items() if name not in touched}
         self._sessions = {**kept, **now}
-        self.guard, self._begun = LiveGuard(self._risk_ratio), []
+        self.guard, self._begun, self._waits = LiveGuard(self._risk_ratio), [], {}
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[JudgedSession]) -> None:
         for one in sessions:
             for begun in self._drawn(one):
                 self._begun.append(begun)
+                if one.time is not None:
+                    age = parse_timestamp(one.time) - parse_timestamp(one.began)
+                    ages = self._waits.setdefault((begun.arm, one.success), [])
+                    ages.append(max(0.0, age.total_seconds()))
                 self.guard.count(begun.arm, one.slice, one.success, begun.share, in_order(one))
 
     def _drawn(self, session: JudgedSession | OpenSession) -> Iterator[Begun]:
         """The session as chance gave it; nothing where chance had no choice."""
-        incumbent, base = self._route.standing.incumbent, self._route.standing.base
-        share = canary_share(session.shares, self._canary, incumbent or base)
-        if share is not None and session.adapter in (self._canary, incumbent):
-            arm: Arm = "canary" if session.adapter == self._canary else "incumbent"
-            yield Begun(session.began, arm, share, session.success)
+        coin = _coin(self._route, self._canary, session.adapter, session.shares)
+        if coin is not None:
+            ended = isinstance(session, OpenSession) and session.ended
+            yield Begun(session.began, *coin, session.success, ended)
 
 
 def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:
@@ -239,7 +258,7 @@ def reason_to_hold(watched: Watched, towards: float) -> str | None:
             f"{guard.expected:.1f}: whether a session is judged depends on who answers it"
         )
     if towards >= ENOUGH and watched.settled() < ENOUGH:
-        return "too many of its sessions are still open"
+        return "too many of its sessions are still open, or too young to be without a verdict"
     return None
 
 
@@ -260,7 +279,7 @@ def due_share(towards: float, shares: Sequence[float]) -> float:
 
 
 def _on_silence(watched: Watched, held: str | None) -> RouteChanged:
-    if on_silence(*watched.behaviour()) == "roll_back":
+    if on_silence(watched.drawn()) == "roll_back":
         return _turned(
             watched, "rollback", None,
             "its judged sessions decide nothing, and more of its sessions have errors or loops "
@@ -327,9 +346,23 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
             yield route, canaries[0], canaries[0].since
 
 
-def _behaviour(
-    connection: "Connection", route: RouteRow, canary: str, since: str
-) -> tuple[Behaviour, Behaviour]:
-    """Of the canary and of the incumbent."""
+def _drawn(connection: "Connection", route: RouteRow, canary: str, since: str) -> Sequence[Drawn]:
+    """How the ended sessions that chance gave to either arm went."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
-    return counts.get(canary, _NOBODY), counts.get(route.standing.incumbent, _NOBODY)
+    coins = [(_coin(route, canary, one.adapter, one.shares), one) for one in counts]
+    return [
+        Drawn(*coin, one.sessions, (one.tool_errors, one.loops, one.format_errors))
+        for coin, one in coins
+        if coin is not None
+    ]
+
+
+def _coin(
+    route: RouteRow, canary: str, adapter: str | None, shares: str
+) -> tuple[Arm, float] | None:
+    """The arm of a session and the canary's share that drew it; None where chance had no choice."""
+    incumbent = route.standing.incumbent
+    share = canary_share(shares, canary, incumbent or route.standing.base)
+    if share is None or adapter not in (canary, incumbent):
+        return None
+    return "canary" if adapter == canary else "incumbent", share

@@ -329,14 +329,24 @@ def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str
         malformed=sum(row.malformed_calls for row in rows),
         tokens=round(mean(known) * len(rows)) if known else 0,
         token_spread=stdev(known) if len(known) > 1 else 0.0,
+        violating=_violating(rows),
     )
+
+
+def _violating(rows: Sequence[Any]) -> dict[str, float]:
+    """Task -> share of its rollouts that violate the policy."""
+    trials: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.task is not None:
+            trials.setdefault(row.task, []).append(_VIOLATION in json.loads(row.categories))
+    return {task: mean(each) for task, each in trials.items()}
 
 
 def _counts(ids: Sequence[str]) -> Select[Any]:
     rollouts = Rollout.table().c
-    return select(rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls).where(
-        rollouts.rollout.in_(ids)
-    )
+    return select(
+        rollouts.task, rollouts.categories, rollouts.tool_calls, rollouts.malformed_calls
+    ).where(rollouts.rollout.in_(ids))
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

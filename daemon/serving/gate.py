@@ -6,7 +6,8 @@ each, D is the difference of the two shares of passed trials. All of this must h
     target        its mean D is above 0 (test below) and at least `min_gain`
     overall       the lower bound of the mean D of all tasks is above -`overall_margin`
     each slice    the same with -`slice_margin`; FAIL where it is shown to be worse; else EXTEND
-    violations    FAIL where their rate is shown to be higher (conditional binomial test)
+    violations    FAIL where their rate is shown to be higher (conditional binomial test of the
+                  rollouts, and sign-flip test of the tasks: trials of one task may err alike)
     format        malformed tool calls: FAIL where their share grew by more than `format_margin`,
                   and is shown to be higher by the same test
     tokens        FAIL where a rollout's grew by more than `token_growth`, and by more than chance
@@ -100,6 +101,9 @@ class Conduct:
     token_spread: float = 0.0
     """Standard deviation of a rollout's tokens; 0 where it is not known: then a mean is taken as
     it is."""
+    violating: Mapping[str, float] = field(default_factory=dict)
+    """Task -> share of its rollouts that violate; empty where it is not known: then rollouts are
+    taken to stand alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,9 +433,14 @@ def _conduct(evaluation: Evaluation, settings: GateSettings) -> list[Check]:
 
 
 def _violations(before: Conduct, after: Conduct, level: float, tasks: int) -> Check:
-    """FAIL where more of the candidate's rollouts violate the policy than chance explains."""
+    """FAIL where more of the candidate's rollouts violate the policy than chance explains, were
+    they alone, and with the tasks for the unit."""
     share = after.rollouts / (after.rollouts + before.rollouts)
     p = conditional_binomial(after.violations, before.violations, share)
+    both = before.violating.keys() & after.violating.keys()
+    if both:
+        more = [after.violating[task] - before.violating[task] for task in sorted(both)]
+        p = max(p, sign_flip(more))
     return Check(
         name="violations",
         verdict="FAIL" if p <= level else "PASS",

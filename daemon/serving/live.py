@@ -18,25 +18,27 @@ Under its null each reaches 20 at any time, however often anybody looks, with a 
 sessions and one for each kind. Each is a function of counts: the order in which verdicts arrive
 changes nothing, and a share may depend on all verdicts before the session was drawn.
 
-A canary that is slow to fail looks good until its failures arrive. So a promotion needs the same
-evidence among the sessions that began before some moment, with those of them that are still open
-counted against the canary (`settled_evidence`): in the order of their beginnings the arms are coins
-again, whatever a session takes.
+A canary that is slow to fail, or whose failures are judged late, looks good until they are known.
+So a promotion needs the same evidence among the sessions that began before some moment, with those
+of them whose verdict may still come counted against the canary (`settled_evidence`): in the order
+of their beginnings the arms are coins again, whatever a session takes. A verdict may still come
+while a session is open, and until it is older than 99 % of those of some arm and outcome were when
+they were judged (`longest_wait`). Of those that are waited for no more, the canary's should not
+lack verdicts more often: evidence that they do divides the evidence for it.
 
 Pure. Assumes: whether a session is judged does not depend on its arm (`imbalance` tests it); for a
-rollback, that sessions of both arms that come to the same take the same time. Not covered: who
-judges, and silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can
-be shown, and nothing is promoted.
+rollback, that sessions of both arms that come to the same take the same time; for a promotion, that
+verdicts of ended sessions come equally late for both arms; where one arm's come later, the wait and
+the lack catch most of it, and no bound is proved. Not covered: who judges, and
+silence, for which there is `on_silence`. Where nobody fails, no ratio of failures can be shown, and
+nothing is promoted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import exp, fsum, log
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, exp, fsum, log
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
-
-from consumers.judged import Behaviour
-from daemon.serving.binomial import conditional_binomial
 
 Arm = Literal["canary", "incumbent"]
 
@@ -48,10 +50,9 @@ UNEQUAL: Final = 100.0
 so many times larger. Where failures last longer than successes, the better arm is judged sooner at
 first; this lets that pass."""
 
-SILENCE_ALPHA: Final = 0.05
-"""How often equal policies are rolled back in silence, at most."""
 
-_COUNTS: Final = ("tool_errors", "loops", "format_errors")
+_WAITED: Final = 0.99
+"""Part of the verdicts of an arm and outcome after which no more are waited for."""
 
 
 class Ratios(NamedTuple):
@@ -234,18 +235,28 @@ class Begun(NamedTuple):
     arm: Arm
     share: float
     success: bool | None
-    """None while it is open."""
+    """None without a verdict."""
+    ended: bool = False
+    """Whether one without a verdict ended."""
 
 
-def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
-    """The evidence for a canary that no open session can take away.
+def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str = "") -> float:
+    """The evidence for a canary that no verdict to come can take away.
 
-    Over the sessions that began before some moment, an open one of the canary taken for a failure
-    and one of the incumbent for a success; the largest of several such moments. In the order of
-    their beginnings the whole path is one e-process, so the best moment may be chosen.
+    Over the sessions that began before some moment, one of the canary without a verdict taken for
+    a failure and one of the incumbent for a success; the largest of several such moments. In the
+    order of their beginnings the whole path is one e-process, so the best moment may be chosen.
+
+    Those that ended without a verdict and began before `awaited` are taken to have none. What
+    evidence there is that the canary's are more often so divides the result.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
-    ordered = sorted(sessions, key=itemgetter(0))
+    known, given_up = list[Begun](), list[Begun]()
+    for session in sessions:
+        over = session.success is None and session.ended and session.began < awaited
+        (given_up if over else known).append(session)
+    lack = _lack([session for session in known if session.began < awaited], given_up)
+    ordered = sorted(known, key=itemgetter(0))
     unfinished = [
         place
         for place, one in enumerate(ordered)
@@ -257,26 +268,61 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float) -> float:
     largest, before = 0.0, 0
     for moment in (*moments, len(ordered)):
         for (arm, share, success), number in Counter(
-            one[1:] for one in ordered[before:moment]
+            one[1:4] for one in ordered[before:moment]
         ).items():
             assumed = arm == "incumbent" if success is None else success
             cells[_Cell(share, assumed, arm == "canary")] += number
         largest, before = max(largest, better.value(cells)), moment
-    return largest
+    return largest / max(1.0, lack)
 
 
-def on_silence(canary: Behaviour, incumbent: Behaviour) -> Literal["roll_back", "inconclusive"]:
+def _lack(judged: Iterable[Begun], never: Iterable[Begun]) -> float:
+    """Evidence that the canary's sessions go without a verdict more often than the incumbent's:
+    `against`, with that for the failure."""
+    cells = Counter(_Cell(one.share, False, one.arm == "canary") for one in never)
+    cells.update(
+        _Cell(one.share, True, one.arm == "canary") for one in judged if one.success is not None
+    )
+    return Mixture(_EQUAL, _WORSE).value(cells)
+
+
+def longest_wait(waits: Iterable[Sequence[float]]) -> float:
+    """How old a session may be, in the unit of `waits`, and still get its verdict.
+
+    `waits`, by arm and outcome: how old sessions were when they were judged. The longest of their
+    99th percentiles (nearest rank), so that a slow arm's few failures are not lost among the many
+    sessions of the other, and no stray verdict among hundreds speaks for all. 0 without any.
+    """
+    return max((sorted(ages)[ceil(_WAITED * len(ages)) - 1] for ages in waits if ages), default=0.0)
+
+
+class Drawn(NamedTuple):
+    """Ended sessions of an arm that one share drew, judged or not."""
+
+    arm: Arm
+    share: float
+    """Of the canary, when they were drawn."""
+    sessions: int
+    faults: tuple[int, ...]
+    """By kind of fault: how many of the sessions had one."""
+
+
+def on_silence(drawn: Iterable[Drawn]) -> Literal["roll_back", "inconclusive"]:
     """What to do with a canary of which too few sessions were judged.
 
-    Roll back where more of its sessions had a tool error, a loop or a malformed call than equal
-    policies would have in 95 % of cases (conditional binomial, each of the three at a third of
-    5 %). Silence never promotes.
+    Roll back where more of its sessions had a fault than equal policies would have in 95 % of the
+    cases: given whether a session had one, its arm is a coin with the odds of the share that drew
+    it, so `against` is asked with the fault for the failure. The mean over the kinds of fault is
+    evidence of the same level. Neither drift nor a share that rose moves it: sessions of different
+    shares are never pooled. Silence never promotes.
     """
-    if not (canary.sessions and incumbent.sessions):
-        return "inconclusive"
-    share = canary.sessions / (canary.sessions + incumbent.sessions)
-    for name in _COUNTS:
-        after, before = getattr(canary, name), getattr(incumbent, name)
-        if conditional_binomial(after, before, share) <= SILENCE_ALPHA / len(_COUNTS):
-            return "roll_back"
-    return "inconclusive"
+    kinds: dict[int, Counter[_Cell]] = {}
+    for arm, share, sessions, faults in drawn:
+        for kind, number in enumerate(faults):
+            cells = kinds.setdefault(kind, Counter())
+            cells[_Cell(share, False, arm == "canary")] += number
+            cells[_Cell(share, True, arm == "canary")] += sessions - number
+    worse = Mixture(_EQUAL, _WORSE)
+    evidence = [worse.value(cells) for cells in kinds.values()]
+    shown = bool(evidence) and fsum(evidence) / len(evidence) >= ENOUGH
+    return "roll_back" if shown else "inconclusive"

@@ -38,11 +38,10 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from consumers.judged import Behaviour
 from consumers.routing import Standing
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
-from daemon.serving.live import Arm, Begun, LiveGuard, settled_evidence
+from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence
 from daemon.settings import Canary
 from events.envelope import timestamp
 from events.lifecycle import State
@@ -53,7 +52,6 @@ _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _LATE_MINUTES: Final = 240.0
 _BURST_MINUTES: Final = 10
 _MOST: Final = 0.99
-_NOBODY: Final = Behaviour(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +164,27 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _settled(self) -> float:
-        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open."""
+        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open once
+        it is older than others were at theirs."""
+        waits: dict[tuple[Arm, bool | None], list[float]] = {}
+        for begun, _, judged in self._sessions:
+            if judged <= self._minute:
+                age = judged - float(begun.began)
+                waits.setdefault((begun.arm, begun.success), []).append(age)
+        latest = float(self._sessions[-1][0].began) if self._sessions else 0.0
+        awaited = f"{max(0.0, latest - longest_wait(waits.values())):012.6f}"
         sessions = [
-            begun if judged <= self._minute else begun._replace(success=None)
+            begun
+            if judged <= self._minute
+            else begun._replace(success=None, ended=ends <= self._minute)
             for begun, ends, judged in self._sessions
-            if judged <= self._minute or ends > self._minute
         ]
-        return settled_evidence(sessions, self._settings.risk_ratio)
+        return settled_evidence(sessions, self._settings.risk_ratio, awaited)
 
     def _watched(self) -> Watched:
         """As `kintsugi work` reads it from the tables."""
         return Watched(
-            _route(self._share), _CANARY, self._guard, lambda: (_NOBODY, _NOBODY),
+            _route(self._share), _CANARY, self._guard, lambda: (),
             self._settled, {},
         )  # fmt: skip
 

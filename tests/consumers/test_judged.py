@@ -1,6 +1,7 @@
 """What the live guard reads: sessions under one policy, with their first verdict, in one order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, select
@@ -12,6 +13,7 @@ from consumers.judged import (
     behaviours,
     canary_share,
     judged_sessions,
+    latest_call,
     open_sessions,
     touched_sessions,
 )
@@ -114,7 +116,7 @@ def test_a_session_with_a_call_that_no_share_decided_says_nothing(
     assert [one.session for one in judged(engine)] == ["kept"]
     with database.reading(engine) as connection:
         counted = behaviours(connection, "agent", "base", SINCE)
-    assert [one.sessions for one in counted.values()] == [1]
+    assert [one.sessions for one in counted] == [1]
 
 
 def test_a_session_that_another_base_answered_in_between_says_nothing(engine: Engine) -> None:
@@ -168,10 +170,27 @@ def test_open_sessions_have_neither_an_end_nor_a_verdict(engine: Engine) -> None
     fold(log_of(entries), engine)
     with database.reading(engine) as connection:
         found = open_sessions(connection, "agent", "base", SINCE)
-    assert [(one.session, one.adapter, one.began) for one in found] == [
+    assert [(one.session, one.adapter, one.began) for one in found if not one.ended] == [
         ("base", None, timestamp(at(111))), ("doubted", "a", timestamp(at(112))),
         ("open", "a", timestamp(at(110))),
     ]  # fmt: skip
+
+
+def test_a_session_that_ended_without_a_verdict_is_told_as_such(engine: Engine) -> None:
+    entries = [
+        call("old", "a", 110), graded("old", None, 140),
+        call("open", "a", 111),
+        call("young", "a", 115), graded("young", None, 141),
+        call("graded", "a", 116), graded("graded", False, 142),
+        call("told", "a", 117), graded("told", None, 143), told("told", True, 144),
+    ]  # fmt: skip
+    fold(log_of(entries), engine)
+    with database.reading(engine) as connection:
+        found = open_sessions(connection, "agent", "base", SINCE)
+        assert latest_call(connection, "agent") == timestamp(at(117))
+        assert latest_call(connection, "other") is None
+    told_so = [(one.session, one.ended) for one in found]
+    assert told_so == [("old", True), ("open", False), ("young", True)]
 
 
 def test_the_row_of_a_call_says_why_it_was_answered_and_by_which_server(engine: Engine) -> None:
@@ -240,14 +259,19 @@ def test_behaviour_is_counted_by_ended_sessions_judged_or_not(engine: Engine) ->
         call("s2", "a", 111), graded("s2", True, 151), graded("s2", True, 161),
         call("s3", "base", 112), graded("s3", None, 152, messages=asked("no", error=True)),
         call("open", "a", 113),
+        call("s4", "a", 114, shares={"a": 0.5, "base": 0.5}), graded("s4", None, 154),
+        call("s5", "a", 115, shares=None), graded("s5", None, 155),
     ]  # fmt: skip
     fold(log_of(entries), engine)
     with database.reading(engine) as connection:
         found = behaviours(connection, "agent", "base", SINCE)
-    assert found == {
-        "a": Behaviour(sessions=2, tool_errors=1, loops=1, format_errors=1),
-        None: Behaviour(sessions=1, tool_errors=1, loops=0, format_errors=1),
-    }
+    assert [replace(one, shares="") for one in found] == [
+        Behaviour("a", "", sessions=2, tool_errors=1, loops=1, format_errors=1),
+        Behaviour("a", "", sessions=1, tool_errors=0, loops=0, format_errors=0),
+        Behaviour(None, "", sessions=1, tool_errors=1, loops=0, format_errors=1),
+    ]
+    shares = [canary_share(one.shares, "a", "base") for one in found]
+    assert shares == [0.25, 0.5, 0.25], "sessions that different shares drew are not pooled"
 
 
 def test_between_two_positions_only_some_sessions_can_have_changed(engine: Engine) -> None:

@@ -55,10 +55,20 @@ class Traffic:
         self.decisions.take(data, f"step {next(self._number)}", "test")
 
     def sessions(
-        self, adapter: str | None, verdicts: Iterable[bool | None], loops: int = 0
+        self,
+        adapter: str | None,
+        verdicts: Iterable[bool | None],
+        loops: int = 0,
+        shares: dict[str, float] = SHARES,
+        began: timedelta = timedelta(),
+        ended: timedelta = timedelta(),
     ) -> None:
-        """Sessions of one call each."""
-        entries = [one for verdict in verdicts for one in self._session(adapter, verdict, loops)]
+        """Sessions of one call each; `began` and `ended` from now."""
+        entries = [
+            one
+            for verdict in verdicts
+            for one in self._session(adapter, verdict, loops, shares, began, ended)
+        ]
         self.app.append(entries)
         self.app.settle()
 
@@ -68,13 +78,22 @@ class Traffic:
         self.app.append([next(session) for session in sessions])
         self.app.settle()
 
-    def _session(self, adapter: str | None, verdict: bool | None, loops: int) -> Iterator[Entry]:
+    def _session(
+        self,
+        adapter: str | None,
+        verdict: bool | None,
+        loops: int,
+        shares: dict[str, float] = SHARES,
+        began: timedelta = timedelta(),
+        ended: timedelta = timedelta(),
+    ) -> Iterator[Entry]:
         name = f"s{next(self._number)}"
         yield entry(
             CallStarted(
                 call=f"call-{name}", session=name, alias="agent", base="base",
-                policy=adapter or "base", routed="drawn", shares=SHARES,
-            )
+                policy=adapter or "base", routed="drawn", shares=shares,
+            ),
+            began,
         )  # fmt: skip
         looping = Message(
             role="assistant", tool_calls=(ToolCall(id="c", name="look", arguments={"a": 1}),)
@@ -85,7 +104,8 @@ class Traffic:
                 rollout=f"rollout-{name}", alias="agent", base="base", policy=adapter or "base",
                 source="live", session=name, success=verdict, task=Task(id="t", capability="k"),
                 content=RolloutContent(messages=(looping, answer) * (5 * loops)),
-            )
+            ),
+            ended,
         )  # fmt: skip
 
     def watch(self, later: timedelta = timedelta()) -> list[RouteChanged]:
@@ -204,6 +224,20 @@ def test_a_canary_is_not_promoted_while_its_open_sessions_may_change_that(
     assert route.why == "promoted", "sixty failures more would not matter now"
 
 
+def test_a_canary_is_not_promoted_while_verdicts_of_its_ended_sessions_may_come(
+    traffic: Traffic,
+) -> None:
+    """They are as young as others were that were judged since."""
+    slow = timedelta(minutes=5)
+    traffic.sessions(A, [None] * 60)
+    traffic.sessions(A, [True] * 20, ended=slow)
+    traffic.sessions(None, [True, False] * 10, ended=slow)
+    assert traffic.watch() == []
+    traffic.sessions(None, [None], began=2 * slow, ended=2 * slow)
+    (route,) = traffic.watch()
+    assert route.why == "promoted", "nobody was judged who was as old as they are now"
+
+
 def test_the_decision_names_what_it_read_and_follows_from_the_route(traffic: Traffic) -> None:
     traffic.sessions(A, [False] * 30)
     traffic.sessions(None, [True] * 30)
@@ -238,6 +272,20 @@ def test_in_its_time_one_that_loops_more_is_rolled_back_though_nobody_judged(
     traffic.sessions(None, [None] * 20)
     (route,) = traffic.watch(DAY + timedelta(minutes=1))
     assert (route.why, shares(route)) == ("rollback", {None: 1.0})
+
+
+def test_in_its_time_an_equal_one_is_not_rolled_back_though_its_share_rose_as_traffic_got_worse(
+    traffic: Traffic,
+) -> None:
+    """It has its share of the loops of both times: those of the whole are more than its share of
+    all sessions, for most of its sessions are from the worse time."""
+    for loops, share in ((0, 0.05), (1, 0.25)):
+        canary = round(100 * share)
+        drew = {A: share, "base": 1 - share}
+        traffic.sessions(A, [None] * canary, loops, drew)
+        traffic.sessions(None, [None] * (100 - canary), loops, drew)
+    (route,) = traffic.watch(DAY + timedelta(minutes=1))
+    assert (route.why, shares(route)) == ("expired", {None: 1.0})
 
 
 def test_silence_never_promotes(traffic: Traffic) -> None:

@@ -176,6 +176,40 @@ def test_equal_policies_fail_by_their_violations_as_rarely_as_the_level_says(
     assert failed <= 0.05 + 3 * sqrt(0.05 * 0.95 / count)
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["trials alone", "trials alike"])
+def test_equal_candidates_rarely_fail_by_violations(alike: bool) -> None:
+    """By rollouts alone, 18.5 % failed where the four trials of each task come to the same."""
+    chance, failed = Random(5), 0
+    for _ in range(100):
+        failed += violations_of(chance, 60, 0.1, 0.1, alike).verdict == "FAIL"
+    assert failed <= 100 * 0.05 + 3 * sqrt(100 * 0.05 * 0.95)
+
+
+def test_more_violations_fail_also_where_trials_of_a_task_come_to_the_same() -> None:
+    chance = Random(6)
+    found = [violations_of(chance, 60, 0.1, 0.4, alike=True).verdict for _ in range(10)]
+    assert found.count("FAIL") >= 9
+
+
+def violations_of(
+    chance: Random, tasks: int, before: float, after: float, alike: bool, trials: int = 4
+) -> Check:
+    """The check of two that violate at these rates."""
+
+    def conduct(rate: float) -> Conduct:
+        violating = {}
+        for task in range(tasks):
+            first = chance.random() < rate
+            others = [first if alike else chance.random() < rate for _ in range(trials - 1)]
+            violating[f"{task}"] = mean((first, *others))
+        number = round(trials * sum(violating.values()))
+        return Conduct(tasks * trials, number, 400, 4, 20_000, violating=violating)
+
+    few = BETTER[:4]
+    found = replace(evaluation(few, candidate=conduct(after)), incumbent=conduct(before))
+    return check(decide(found, GateSettings()), "violations")
+
+
 def test_violations_are_told_as_rates_with_intervals_and_a_p_value() -> None:
     report = decide(evaluation(BETTER, candidate=Conduct(300, 9, 400, 4, 60_000)), GateSettings())
     found = check(report, "violations")

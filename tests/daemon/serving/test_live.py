@@ -1,18 +1,20 @@
 """The live guard: rolls back what does worse, promotes what does not, and else waits."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from random import Random
 
 import pytest
 
-from consumers.judged import Behaviour
 from daemon.serving.live import (
     ENOUGH,
     UNEQUAL,
     Arm,
     Begun,
+    Drawn,
     LiveGuard,
+    longest_wait,
     on_silence,
     settled_evidence,
 )
@@ -22,6 +24,7 @@ from ops.bench.guard import Ended, Traffic, Watch
 RISK_RATIO = 1.25
 Session = tuple[Arm, str, bool, float]
 HOUR = 60.0
+_ARMS: tuple[Arm, Arm] = ("canary", "incumbent")
 
 
 def told(sessions: Iterable[Session]) -> LiveGuard:
@@ -166,11 +169,63 @@ def test_open_sessions_count_against_the_canary_in_the_order_of_their_beginnings
     assert settled_evidence([], RISK_RATIO) == 1
 
 
-@pytest.mark.parametrize("counted", ["tool_errors", "loops", "format_errors"])
-def test_in_silence_conduct_that_got_worse_rolls_back(counted: str) -> None:
-    before = Behaviour(sessions=400, tool_errors=8, loops=8, format_errors=8)
-    counts = {"tool_errors": 1, "loops": 1, "format_errors": 1} | {counted: 9}
-    assert on_silence(Behaviour(sessions=50, **counts), before) == "roll_back"
+def test_an_age_is_waited_for_that_nearly_all_verdicts_of_an_arm_and_outcome_have() -> None:
+    quick, slow = [1.0] * 990, [5.0, 80.0, 60.0]
+    assert longest_wait([[*quick, *[700.0] * 10], slow]) == 80
+    assert longest_wait([quick, []]) == 1
+    assert longest_wait([]) == 0
+
+
+def test_a_worse_canary_whose_failures_alone_are_judged_late_is_rarely_promoted() -> None:
+    """Its ended sessions counted for nothing until they were judged: of 150, 114 were promoted."""
+    assert sum(promoted_with_late_failures(seed) for seed in range(20)) <= 3
+
+
+def promoted_with_late_failures(seed: int) -> bool:
+    """Whether a canary is promoted that fails `RISK_RATIO` times as often, and of which a failure
+    is judged 400 sessions after the session ended, on average; all others at once."""
+    chance, guard, began = Random(seed), LiveGuard(RISK_RATIO), list[Begun]()
+    verdicts: list[tuple[float, int]] = []
+    waits: dict[tuple[Arm, bool | None], list[float]] = {}
+    judged: set[int] = set()
+    for now in range(2_000):
+        arm: Arm = "canary" if chance.random() < 0.25 else "incumbent"
+        success = chance.random() >= (0.3 * RISK_RATIO if arm == "canary" else 0.3)
+        late = 400 if arm == "canary" and not success else 1
+        began.append(Begun(f"{now:06}", arm, 0.25, success))
+        heappush(verdicts, (now + chance.expovariate(1 / late), now))
+        while verdicts[0][0] <= now:
+            when, number = heappop(verdicts)
+            session = began[number]
+            judged.add(number)
+            guard.count(session.arm, "k", session.success is True, session.share)
+            waits.setdefault((session.arm, session.success), []).append(when - number)
+            if not verdicts:
+                break
+        if now % 50 or guard.towards < ENOUGH * guard.imbalance or guard.imbalance >= UNEQUAL:
+            continue
+        awaited = f"{max(0, int(now - longest_wait(waits.values()))):06}"
+        known = [
+            session if number in judged else session._replace(success=None, ended=True)
+            for number, session in enumerate(began)
+        ]
+        if settled_evidence(known, RISK_RATIO, awaited) >= ENOUGH:
+            return True
+    return False
+
+
+def drawn(share: float, canary: Sequence[int], incumbent: Sequence[int]) -> list[Drawn]:
+    """Of each arm: its sessions, then how many of them had each fault."""
+    return [
+        Drawn("canary", share, canary[0], tuple(canary[1:])),
+        Drawn("incumbent", share, incumbent[0], tuple(incumbent[1:])),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_in_silence_conduct_that_got_worse_rolls_back(kind: int) -> None:
+    faults = [9 if kind == one else 1 for one in range(3)]
+    assert on_silence(drawn(1 / 9, [50, *faults], [400, 8, 8, 8])) == "roll_back"
 
 
 @pytest.mark.parametrize("expected", [0.5, 1.0, 3.0, 20.0])
@@ -183,11 +238,49 @@ def test_in_silence_equal_conduct_is_rarely_taken_for_worse(expected: float) -> 
             [sum(chance.random() < expected / sessions for _ in range(sessions)) for _ in range(3)]
             for _ in range(2)
         ]
-        failed += on_silence(*(Behaviour(sessions, *each) for each in counts)) == "roll_back"
+        arms = [[sessions, *each] for each in counts]
+        failed += on_silence(drawn(0.5, *arms)) == "roll_back"
     assert failed <= 200 * 0.05
 
 
+@pytest.mark.parametrize("follows", [False, True], ids=["by a plan", "after what was seen"])
+def test_in_silence_equal_conduct_is_rarely_taken_for_worse_as_traffic_and_share_change(
+    follows: bool,
+) -> None:
+    """Sessions of both shares pooled, equal policies were rolled back in 100 and 56 of 100."""
+    failed = 0
+    for seed in range(100):
+        chance, share = Random(seed), 0.05
+        counts: Counter[tuple[Arm, float, bool]] = Counter()
+        for number in range(3_000):
+            arm: Arm = "canary" if chance.random() < share else "incumbent"
+            counts[arm, share, chance.random() < (0.05 if number < 1_500 else 0.3)] += 1
+            lucky = counts["canary", 0.05, True] <= 0.05 * counts["incumbent", 0.05, True]
+            if number == 1_500 and (lucky or not follows):
+                share = 0.25
+        strata = [
+            part
+            for each in (0.05, 0.25)
+            for part in drawn(
+                each,
+                *(
+                    [counts[arm, each, True] + counts[arm, each, False], counts[arm, each, True]]
+                    for arm in _ARMS
+                ),
+            )
+        ]
+        failed += on_silence(strata) == "roll_back"
+    assert failed <= 5
+
+
+def test_in_silence_conduct_that_got_worse_is_seen_over_all_shares_together() -> None:
+    """At neither share by itself."""
+    seldom, often = drawn(0.05, [100, 9], [1_900, 50]), drawn(0.25, [100, 10], [300, 7])
+    assert on_silence(seldom) == on_silence(often) == "inconclusive"
+    assert on_silence([*seldom, *often]) == "roll_back"
+
+
 def test_silence_never_promotes() -> None:
-    before = Behaviour(sessions=400, tool_errors=80, loops=80, format_errors=80)
-    assert on_silence(Behaviour(50, 0, 0, 0), before) == "inconclusive"
-    assert on_silence(Behaviour(0, 0, 0, 0), before) == "inconclusive"
+    assert on_silence(drawn(0.1, [50, 0, 0, 0], [400, 80, 80, 80])) == "inconclusive"
+    assert on_silence(drawn(0.1, [50, 0, 0, 0], [0, 0, 0, 0])) == "inconclusive"
+    assert on_silence([]) == "inconclusive"
