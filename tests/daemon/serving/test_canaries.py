@@ -229,7 +229,8 @@ def test_a_canary_is_not_promoted_while_verdicts_of_its_ended_sessions_may_come(
 ) -> None:
     """They are as young as others were that were judged since."""
     slow = timedelta(minutes=5)
-    traffic.sessions(A, [None] * 60)
+    for adapter in (A, None):
+        traffic.sessions(adapter, [None] * 60)
     traffic.sessions(A, [True] * 20, ended=slow)
     traffic.sessions(None, [True, False] * 10, ended=slow)
     assert traffic.watch() == []
