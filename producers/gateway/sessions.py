@@ -312,6 +312,8 @@ class Sessions:
         self._most = most
         self._clock = clock
         self._forgotten = _Forgotten()
+        self._has_forgotten = False
+        """Whether any beginning was, also one that somebody had gone on from."""
         self._doubtful_until = 0
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._recalling = False
@@ -445,6 +447,7 @@ class Sessions:
                 value.crowded = value.crowded or key in earlier._forgotten
             self._remember(key, value)
         self._forgotten.recall(earlier._forgotten)
+        self._has_forgotten = self._has_forgotten or earlier._has_forgotten
         self._unsure |= earlier._unsure
         self._recalling = False
 
@@ -457,6 +460,8 @@ class Sessions:
         beginning, alike = begun
         place = conversation.loose.index(beginning)
         later = [answer for answer in conversation.answers if answer > place]
+        if later and self._has_forgotten:
+            return None  # the answer that is not known may be one that was forgotten
 
         def asked(session: str) -> bool:
             parent = self._parent(session, scope[1], conversation)
@@ -513,6 +518,7 @@ class Sessions:
         self._known.move_to_end(key)
         while len(self._known) > self._most:
             oldest, lost = self._known.popitem(last=False)
+            self._has_forgotten = self._has_forgotten or isinstance(lost, _Alike)
             if isinstance(lost, _Cut) or (isinstance(lost, _Alike) and lost.is_open):
                 self._forgotten.add(oldest)
 
