@@ -17,6 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine
 
 from consumers.database import open_database
@@ -35,6 +37,12 @@ with warnings.catch_warnings():
     from ops.kafka.jars import BrokerMissing
 
 pytest_plugins = ("ops.proofs.plugin",)
+
+# No test judges how long something takes: another program on the machine would decide.
+hypothesis_settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("untimed")
 
 BENCHMARKS = "KINTSUGI_BENCHMARKS"
 
