@@ -28,7 +28,7 @@ class Staging:
     def __init__(self) -> None:
         self.rows: list[tuple[type[Projected], Row]] = []
         self.characters = 0
-        """Of the texts in the rows."""
+        """How long the texts of the rows are together."""
 
     def stage(self, table: type[Projected], row: Mapping[str, Any]) -> None:
         """Add a row of the event being folded. Raises BadRecord for one that no table can hold."""

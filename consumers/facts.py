@@ -26,7 +26,7 @@ TRIED: Final = 200
 """Failed calls that are named for one gold write: the first ones."""
 
 SAID_CHARACTERS: Final = 1_000_000
-"""Of what the agent said in a rollout: the first ones are read, a novel's worth."""
+"""How much of what the agent said in a rollout is read, from its beginning: a novel's worth."""
 
 
 @dataclass(frozen=True, slots=True)

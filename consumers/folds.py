@@ -314,7 +314,8 @@ FACTS: Final[Mapping[str, Fact]] = {
     SessionEnded.TYPE: session_ended,
     FeedbackReceived.TYPE: feedback_received,
 }
-"""By event type of `rollouts`. Every type has its fold: one that nobody reads is not written."""
+"""Event type of `rollouts` -> its fold. Every type has one: an event that nothing reads is not
+written."""
 
 FOLDS: Final[Mapping[str, Fold]] = {
     LeaderClaimed.TYPE: leader_claimed,
@@ -335,7 +336,7 @@ FOLDS: Final[Mapping[str, Fold]] = {
     OperatorActed.TYPE: operator_acted,
     PersonErased.TYPE: person_erased,
 }
-"""By type of the decision, which is an event of `learning`."""
+"""Event type of `learning` -> its fold."""
 
 READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
 """Types whose fold reads what was said; of the others only the head is decoded."""

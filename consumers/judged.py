@@ -79,8 +79,8 @@ def in_order(judged: JudgedSession) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What needs no judge: of the ended sessions that one policy answered, and that the same
-    shares drew, how many had some."""
+    """Counts that need no judge, over the ended sessions that one policy answered and that the
+    same shares drew."""
 
     adapter: str | None
     """None for the base."""
@@ -178,7 +178,7 @@ def touched_sessions(connection: Connection, after: Position, until: Position) -
 
 
 def behaviours(connection: Connection, alias: str, base: str, since: str) -> list[Behaviour]:
-    """Of each policy and the shares that drew it: counts over its sessions that began at or after
+    """Count the sessions of each policy, and of the shares that drew them, which began at or after
     `since` and became rollouts, judged or not."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 

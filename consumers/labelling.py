@@ -26,7 +26,8 @@ FINDINGS: Final = 200
 """Pieces of evidence that are kept of one rule."""
 
 EVIDENCE_CHARACTERS: Final = 100_000
-"""Of the evidence of one rule: it quotes arguments, which are as long as somebody makes them."""
+"""How long the evidence of one rule may be: it quotes arguments, which a client makes as long as
+it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def _first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def labelled_event(event: Event, data: RolloutEnded) -> Labelled:
-    """As a fold may: of a rollout that is sealed, or whose words lie in a blob, what its head says.
-    Raises BadRecord where that of a sealed one says nothing."""
+    """Label a rollout as a fold may: by its head where its words are sealed or lie in a blob.
+    Raises BadRecord for a sealed rollout whose head has no labels."""
     if not event.sealed and (event.blob is None or data.labels is None):
         return labelled(data)
     if data.labels is None:

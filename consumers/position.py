@@ -39,7 +39,7 @@ class Reached:
     beyond: int | None = None
     """The highest sequence that came too early; None where nothing is missing."""
     sha256: str | None = None
-    """Of the record folded last; None where it is not known."""
+    """The digest of the record folded last (`record_sha256`); None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ class Standing:
 
     next_offset: int = 0
     last_offset: int | None = None
-    """Of the last record, and what that was; None where it is not known."""
+    """The offset of the record folded last; None where it is not known."""
     last_sha256: str | None = None
+    """The digest of that record."""
 
     def after(self, record: Record) -> "Standing":
         """Once this one was folded too."""
@@ -64,7 +65,7 @@ class Unread:
         self._last: dict[str, Record] = {}
         """The record accepted last of a source: digests are worked out of few of them."""
         self._before: tuple[Reached, Record | None] = Reached(), None
-        """Of the source of the record accepted last, without it."""
+        """Where the source of the record accepted last stood before it was accepted."""
         self._touched: set[str] = set()
         self.duplicates = 0
         self.gaps = 0

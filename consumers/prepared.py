@@ -27,11 +27,11 @@ from events.rollouts import RolloutEnded
 from events.streams import LEARNING, ROLLOUTS
 
 HEAD_BYTES: Final = 16 << 20
-"""Of a head, decompressed."""
+"""How large a head may be once it is decompressed."""
 
 LABELLED_BYTES: Final = 16 << 20
-"""Of what was said in a rollout, decompressed: about a gigabyte of memory at the worst, where it is
-nothing but empty messages."""
+"""How large the content of a rollout may be, decompressed, and still be labelled. The worst case,
+nothing but empty messages, takes about a gigabyte of memory."""
 
 _COMPRESSED_BYTES: Final = 512
 """At least, of what is beyond `HEAD_BYTES` once decompressed: zstd takes four for 128 KiB."""
@@ -39,7 +39,7 @@ _COMPRESSED_BYTES: Final = 512
 REASON_CHARACTERS: Final = 500
 TYPE_CHARACTERS: Final = 128
 ID_CHARACTERS: Final = 256
-"""Of an id in a dead letter: any of ours is a UUID."""
+"""How long an id in a dead letter may be; our own are UUIDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Prepared:
     """What is known of a record before the tables are asked."""
 
     record: Record
-    """As the tables can name it."""
+    """The record in the form that the tables can name (`as_stored`)."""
     kind: str | None = None
     """Its type, by its header; None where that cannot be read."""
     folding: Folding | None = None
-    """Of a decision."""
+    """The decoded event, for an event of `learning`; else None."""
     rows: tuple[tuple[type[Projected], Row], ...] = ()
-    """Of an event of `rollouts`."""
+    """The rows of an event of `rollouts`; empty for any other."""
     characters: int = 0
-    """Of the texts in the rows."""
+    """How long the texts of the rows are together."""
     error: Exception | None = None
     """Why it cannot be folded: UnknownType, SchemaAhead, or what a dead letter says."""
 

@@ -101,7 +101,7 @@ def _beyond(goal: Cursor, ends: Cursor) -> bool:
 
 
 def _within(goal: Cursor, ends: Cursor) -> Cursor:
-    """As far as a log reaches."""
+    """The offsets of `goal`, none beyond the end of the log."""
     return {at: min(offset, ends[at]) for at, offset in goal.items()}
 
 

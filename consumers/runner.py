@@ -65,7 +65,7 @@ BATCH_EVENTS: Final = 500
 """Events per transaction: beyond it throughput no longer grows."""
 
 BATCH_CHARACTERS: Final = 16 << 20
-"""Of the texts that one transaction writes, up to the event that goes beyond it."""
+"""How long the texts of one transaction may be; the event that goes beyond it is the last."""
 
 IDLE_SECONDS: Final = 0.5
 
@@ -85,7 +85,7 @@ ORDER: Final = tuple(
 
 
 REFUSED: Final = "the database refuses what it says, at every try; the log of the fold says why"
-"""Of a dead letter, in words that are the same on both databases."""
+"""The reason of a dead letter that a database refused: the same words on both databases."""
 
 _Kind = TypeVar("_Kind")
 
@@ -524,7 +524,7 @@ def _another_event(record: Record) -> AnotherEvent:
 
 
 def _first_line(error: BaseException) -> str:
-    """Of a driver's error; the statement and its values are not for a log."""
+    """The first line of a driver's error; its statement and values must not be logged."""
     return (str(getattr(error, "orig", None) or error).strip().splitlines() or [""])[0][:300]
 
 

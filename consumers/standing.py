@@ -35,7 +35,7 @@ class CycleStanding:
     gates: int
     """That the adapter has passed."""
     incumbent: str | None
-    """Of the alias' route; None for the base."""
+    """The adapter that the route of the alias names as incumbent; None for the base."""
     cancelled: str | None
     """Why a person called it off; None where nobody did."""
 

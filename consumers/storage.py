@@ -29,14 +29,15 @@ from events.streams import LEARNING
 Row = dict[str, Any]
 
 KEY_BYTES: Final = 2_600
-"""Of the texts in one index row, UTF-8. PostgreSQL's B-tree holds rows of at most 2,704 bytes, with
-at most 100 for their header, lengths, alignment and numbers."""
+"""How many bytes of UTF-8 the texts of one index row may take. PostgreSQL's B-tree holds rows of at
+most 2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""Of one text. The longest that we write ourselves is evidence (labelling.py), a third of this."""
+"""How long one text may be. The longest that we write ourselves is evidence (labelling.py), a third
+of this."""
 
 ROWS: Final = 250_000
-"""That one event may make."""
+"""How many rows one event may make."""
 
 _LEAST: Final = -(2**63)
 _MOST: Final = 2**63 - 1

@@ -696,9 +696,10 @@ class Offset(Projected, table=True):
     partition: int = _number_key()
     next_offset: int = _integer()
     last_offset: int | None = _integer()
-    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
-    version has folded since; null where it folded all."""
+    """The place of a record that was folded: the last one, unless an earlier version has folded
+    since. Null where an earlier version folded all."""
     last_sha256: str | None = _string()
+    """The digest of that record."""
 
 
 class Source(Projected, table=True):
@@ -714,9 +715,10 @@ class Source(Projected, table=True):
     beyond: int | None = _integer()
     """The highest sequence that came too early; None where nothing is missing."""
     last_sequence: int | None = _integer()
-    """Of a record that was folded, and with the next what that was: the last one, unless an earlier
-    version has folded since; null where it folded all."""
+    """The place of a record that was folded: the last one, unless an earlier version has folded
+    since. Null where an earlier version folded all."""
     last_sha256: str | None = _string()
+    """The digest of that record."""
 
 
 class Projection(Projected, table=True):

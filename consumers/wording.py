@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 READ_CHARACTERS: Final = 100_000
-"""Of one text: of a longer one its first and its last half of them are read."""
+"""How much of one text is read: a longer one by its beginning and its end, half each."""
 
 _NEGATIONS: Final = ("not", "n't", "n’t", "unable", "ineligible", "against", "outside", "only")
 """One of these is in every refusal: most texts hold none and are not read any further."""

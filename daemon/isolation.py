@@ -31,7 +31,7 @@ HALTS: Final = (
 """What is wrong with log or tables, and so with whatever reads them."""
 
 PARTS: Final = ("sessions", "canaries", "jobs", "cycles", "gateways", "keys", "replicas")
-"""Of a round of the role `work`."""
+"""The parts of a round of the role `work`."""
 
 log = logging.getLogger(__name__)
 

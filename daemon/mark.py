@@ -51,7 +51,7 @@ def headers() -> dict[str, str]:
 
 
 def whose(url: str, mark: str) -> Whose:
-    """Who answers at a URL."""
+    """Find out whether this start's role, another's or nobody answers at a URL."""
     try:
         answer = httpx2.get(url, timeout=_ASK_SECONDS, trust_env=False)
     except httpx2.RemoteProtocolError:

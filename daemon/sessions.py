@@ -188,7 +188,7 @@ class _Keys:
         self._away: KeysUnavailable | None = None
 
     def find(self, keyid: str) -> Key | None:
-        """As `Opener`."""
+        """The key of an id, as `Opener` finds it. Raises KeysUnavailable."""
         return self._ask(lambda: self._app.find_key(keyid))
 
     def of(self, person: str) -> Key | None:
@@ -220,7 +220,7 @@ class _Closing:
         self.rollouts = 0
         self.failures: list[Failure] = []
         self._waits: dict[str, tuple[str, int]] = {}
-        """By class of the error: what it said first, and of how many sessions."""
+        """Class of an error -> its first message, and how many sessions wait for it."""
 
     def run(self) -> None:
         """Close everything that can be closed."""

@@ -54,7 +54,7 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """What an environment may be called: its name is the first part of its tasks' ids."""
 
 _SHOWN: Final = 200
-"""Of a name that is none, in an error."""
+"""How many characters of an unknown name an error quotes."""
 
 _DECLARED: Final = {
     "name": 'a name, as `name: ClassVar = "library"`',

@@ -49,7 +49,7 @@ class Rate(Frozen):
 
     value: Share
     low: Share
-    """Of the two-sided 95 % interval."""
+    """The lower end of the two-sided 95 % interval."""
     high: Share
 
 
@@ -71,9 +71,9 @@ class Check(Frozen):
     """Chance that this look errs by: 0.05, less where the gate may look again; None for the target
     and golden tasks."""
     p_value: float | None = None
-    """Of `violations` and `format`: that the candidate's rate is higher."""
+    """Whether the candidate's rate is higher: the p-value of `violations` and `format`."""
     incumbent: Rate | None = None
-    """Of `violations` for a rollout, of `format` for a tool call; None without any."""
+    """Violations per rollout, or malformed calls per tool call; None where there were none."""
     candidate: Rate | None = None
 
 

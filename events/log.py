@@ -21,7 +21,7 @@ from events.streams import MAX_VALUE_BYTES
 Headers = tuple[tuple[str, bytes], ...]
 
 SOURCE_CHARACTERS: Final = 256
-"""Of a source's name: it is part of keys of the tables. Ours have 36 at most."""
+"""How long the name of a source may be: it is part of keys of the tables. Ours have 36 at most."""
 
 READ_RECORDS: Final = 500
 """That are read at once where all are read."""

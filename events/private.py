@@ -18,7 +18,7 @@ from typing import IO, Final
 
 FOLDER: Final = 0o700
 PASSAGE: Final = 0o711
-"""Of a folder that others pass through, to one in it that is theirs as well."""
+"""The mode of a folder that other users pass through, to a folder in it that they may read."""
 
 _FILE: Final = 0o600
 _OTHERS: Final = 0o007

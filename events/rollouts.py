@@ -142,8 +142,8 @@ class RolloutEnded(EventData):
     """Calls and forks that `CallsGathered` events before this one name, because they are too many
     for one head; then `calls` and `forks` are empty."""
     labels: Labels | None = None
-    """Of a rollout that no fold can read: a sealed one, and a live one whose words lie in a blob;
-    None for any other."""
+    """What the rules made of a rollout that no fold can read: a sealed one, or a live one whose
+    words lie in a blob. None for any other."""
 
     content: RolloutContent | None = Field(default=None, exclude=True)
 
@@ -160,9 +160,9 @@ class CallsGathered(EventData):
     rollout: Id
     session: Id
     number: Count
-    """Of these events of the rollout, from 0."""
+    """Which of these events of the rollout it is, from 0."""
     calls: tuple[str, ...] = ()
-    """In order; first those of the earlier numbers."""
+    """Calls of the main line, after those of the events with smaller numbers."""
     forks: tuple[str, ...] = ()
 
     def key(self) -> str:
@@ -211,8 +211,8 @@ class CallStarted(EventData):
     routed: Routed | None = None
     """Why this policy was asked; None where no route had a say."""
     shares: dict[Name, Annotated[float, Field(gt=0, lt=1)]] | None = None
-    """Of a call that was `drawn` among several: each policy's share of the route that drew it. With
-    these probabilities chance chose; None where it had no choice."""
+    """Policy -> the probability with which chance chose it for this call; None where chance had no
+    choice."""
 
     content: CallStartedContent | None = Field(default=None, exclude=True)
 
@@ -294,7 +294,7 @@ class ClosingFailed(EventData):
     error: Name
     """Class of the error."""
     reason: Annotated[str, Field(max_length=1000)]
-    """In words, and nothing that was said in the session."""
+    """Why, as a sentence that quotes nothing of the session."""
 
     def key(self) -> str:
         return self.session

@@ -29,8 +29,8 @@ MAX_DEPTH: Final = 100
 and the message around them takes a few."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""Of one text that stands beside the conversation, such as the instruction of a task: no table
-holds a longer one."""
+"""How long a text beside the conversation may be, such as the instruction of a task: no table holds
+a longer one."""
 
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 

@@ -431,7 +431,7 @@ def _card(name: str, root: str, parent: str | None, length: int | None) -> Json:
 
 
 def _too_long(length: int, size: str) -> ApiError:
-    """As vLLM says it: clients look for these words."""
+    """The error for a prompt that is too long, in vLLM's words, which clients look for."""
     return bad_request(
         f"This model's maximum context length is {length} tokens. However, your request has "
         f"{size}. Please reduce the length of the input messages.",

@@ -73,7 +73,7 @@ MAX_ANSWERS: Final = 1024
 """Answers to one request, which may hold many prompts."""
 MAX_TOP_LOGPROBS: Final = 20
 MAX_MESSAGES: Final = 1 << 16
-"""Of a conversation: each takes a token at least."""
+"""How many messages a conversation may have: each takes a token at least."""
 MAX_STOPS: Final = 64
 """Stop strings: each is looked for after each token."""
 MAX_STOP_CHARACTERS: Final = 256

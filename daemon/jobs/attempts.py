@@ -58,7 +58,7 @@ class Seen(Frozen):
     ran: float = 0.0
     """Seconds that it was seen to run."""
     silent: float = 0.0
-    """Of those, since it last said something."""
+    """How many of those seconds passed since it last wrote something."""
     told: float | None = None
     """How long it had been seen to run when it was told to stop."""
     size: int = -1

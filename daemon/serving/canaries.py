@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from daemon.settings import Canary
 
 _LONGEST_REASON: Final = 1000
-"""Of a reason in an event."""
+"""How many characters a reason in an event may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ class Seen:
         self._risk_ratio = risk_ratio
         self._sessions: dict[str, JudgedSession] = {}
         self._begun: list[Begun] = []
-        """Of each session that the guard counted, what a promotion needs to know besides."""
+        """Every session that the guard counted, with its beginning, arm, share and outcome."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
-        """By arm and outcome: the ages of the counted sessions at their verdicts, in seconds."""
+        """Arm and outcome -> how old the counted sessions were at their verdicts, in seconds."""
         self._position: Position | None = None
 
     def read(self, connection: "Connection", until: Position) -> None:

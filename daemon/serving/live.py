@@ -89,7 +89,7 @@ class Mixture:
         return fsum(exp(min(log, 600.0)) for log in logs) / len(logs)
 
     def _of(self, cell: _Cell) -> tuple[float, ...]:
-        """Of one session, by alternative: the log of the ratio."""
+        """The log of the likelihood ratio of one session to the null, for each alternative."""
         terms = self._terms.get(cell)
         if terms is None:
             null = _log_chance(cell, self._null)
@@ -99,14 +99,14 @@ class Mixture:
 
 
 def _log_chance(cell: _Cell, ratios: Ratios) -> float:
-    """Of a session's arm, given its outcome."""
+    """The log of the probability of a session's arm, given its outcome."""
     ratio = ratios.success if cell.success else ratios.failure
     canary, incumbent = cell.share * ratio, 1 - cell.share
     return log((canary if cell.canary else incumbent) / (canary + incumbent))
 
 
 def _ratios(incumbent: float, canary: float) -> Ratios:
-    """Of two probabilities to fail."""
+    """The ratios of two policies, from their probabilities to fail."""
     return Ratios(canary / incumbent, (1 - canary) / (1 - incumbent))
 
 
@@ -224,7 +224,7 @@ def _is_of(cell: _Cell, arm: Arm) -> bool:
 
 
 def _weight(number: int) -> float:
-    """Of the kind of task that came so many kinds after the first; all of them sum to 1."""
+    """The weight of the kind of task that came `number` kinds after the first; all sum to 1."""
     return 4 / ((number + 4) * (number + 5))
 
 
@@ -301,10 +301,10 @@ class Drawn(NamedTuple):
 
     arm: Arm
     share: float
-    """Of the canary, when they were drawn."""
+    """The canary's share when the sessions were drawn."""
     sessions: int
     faults: tuple[int, ...]
-    """By kind of fault: how many of the sessions had one."""
+    """How many of the sessions had a fault, for each kind of fault."""
 
 
 def on_silence(drawn: Iterable[Drawn]) -> Literal["roll_back", "inconclusive"]:

@@ -56,7 +56,7 @@ PATIENCE: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
 """For what an engine answers from memory."""
 _MAX_ANSWER_BYTES: Final = 16 << 20
-"""Of what an engine answers: its metrics are the longest."""
+"""How large an engine's answer may be: its metrics are the largest."""
 _CONNECT_SECONDS: Final = 5.0
 _WRITTEN: Final = 64
 """Tokens of an answer beside which something else is asked: shorter than any engine's context."""

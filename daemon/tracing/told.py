@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"
-"""Of a call whose content is not sent, for it, or what it goes on from, is an erased person's."""
+"""The attribute of a call whose content is not sent, because it or a call that it goes on from is
+an erased person's."""
 
 _NUMBERS: Final = (int, float)
 

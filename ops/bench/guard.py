@@ -69,7 +69,7 @@ class Traffic:
     """Minutes, and what the probabilities of success are multiplied by from then on."""
     risk_ratio: float | None = None
     judged: tuple[float, float] = (1.0, 1.0)
-    """Of the incumbent's sessions, and of the canary's."""
+    """Which part of the incumbent's sessions is judged, and of the canary's."""
     late: float = 0.0
     burst: float = 1.0
     slow_canary: float = 1.0
@@ -164,8 +164,8 @@ class Watch:
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
     def _settled(self) -> float:
-        """As `Seen.settled` reads it: what ended without a verdict is neither judged nor open once
-        it is older than others were at theirs."""
+        """The settled evidence as `Seen.settled` reads it: a session that ended without a verdict
+        is neither judged nor open once it is older than others were at theirs."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
         for begun, _, judged in self._sessions:
             if judged <= self._minute:
@@ -182,7 +182,7 @@ class Watch:
         return settled_evidence(sessions, self._settings.risk_ratio, awaited)
 
     def _watched(self) -> Watched:
-        """As `kintsugi work` reads it from the tables."""
+        """What `kintsugi work` would read from the tables."""
         return Watched(
             _route(self._share), _CANARY, self._guard, lambda: (),
             self._settled, {},
@@ -260,7 +260,7 @@ _SLOW_SUCCESSES: Final = {"minutes_pass": 40.0}
 
 
 def _rows(name: str, traffic: Traffic, **bounds: Any) -> Iterator[Row]:
-    """In all weathers."""
+    """One row for each way in which traffic may change."""
     weathers: dict[str, dict[str, Any]] = {
         "steady": {},
         "failures last longer": _SLOW_FAILURES,

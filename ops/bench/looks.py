@@ -30,7 +30,7 @@ PILOT: Final = 24
 _TARGET: Final = "target"
 _SLICE: Final = "slice"
 _ROLLOUTS: Final = 200
-"""Of each side, where violations are counted."""
+"""How many rollouts each side has where violations are counted."""
 
 
 def looked(
@@ -88,7 +88,8 @@ def _played(
 def _chances(
     chance: np.random.Generator, tasks: int, change: float, rate: float
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """Of tasks to be passed by incumbent and candidate; a kind that is always passed is."""
+    """Draw for each task the probabilities that incumbent and candidate pass it; 1 for a kind that
+    is always passed."""
     sure = rate == 1
     before = np.ones(tasks) if sure else chance.beta(rate * 1.2, (1 - rate) * 1.2, tasks)
     after = before * (1 + change / rate)
@@ -97,7 +98,7 @@ def _chances(
 
 
 def bound(values: tuple[float, ...], level: float) -> float:
-    """As gate.bound, of the same draws for the same values whatever their order."""
+    """The bound of `gate.bound`, from the same draws for equal values whatever their order."""
     found, counts = np.unique(np.asarray(values), return_counts=True)
     lows = _lows(tuple(found.tolist()), tuple(counts.tolist()))
     return float(lows[int(DRAWS * level)])

@@ -77,7 +77,7 @@ def _plausible(*seconds: float) -> bool:
 
 
 def _set(folder: Path, forward: float) -> None:
-    """As if the clock had been set forward by so many seconds."""
+    """Move the times of all files, as a clock that was set forward by so many seconds would."""
     for path in folder.rglob("*"):
         moved = path.stat().st_mtime - forward
         os.utime(path, (moved, moved))

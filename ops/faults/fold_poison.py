@@ -399,7 +399,7 @@ def _kinds() -> Iterator[tuple[str, Make]]:
 
 
 KINDS: Final[Mapping[str, Make]] = dict(_kinds())
-"""By name."""
+"""Name of a kind -> what makes its record."""
 
 
 def records(topic: Topic) -> Iterator[Record]:

@@ -46,13 +46,13 @@ class _Home:
         self.log = SqliteLog(self.path, durability="process")
 
     def grow(self, least: int = 0) -> None:
-        """By events that were never there before."""
+        """Append events that were never in the log before."""
         count = self._chance.randrange(least, _MOST)
         self.log.append(list(mix(count, start=self._appended)))
         self._appended += count
 
     def copy(self) -> None:
-        """As it is now."""
+        """Keep a copy of the log as it is now."""
         with (
             closing(sqlite3.connect(self.path)) as source,
             closing(sqlite3.connect(self._copy)) as target,

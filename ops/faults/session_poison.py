@@ -55,7 +55,7 @@ class Talk:
     def __init__(self, app: App, session: str, person: str | None = None) -> None:
         self._app, self._session, self._person = app, session, person
         self.blobs: list[str] = []
-        """Of bodies too large for a record."""
+        """Digests of the bodies that were too large for a record."""
 
     def entry(self, data: EventData, second: int) -> Entry:
         """An event of a second, sealed where the session is a person's."""

@@ -44,7 +44,7 @@ class Claim:
     promise: str
     document: str
     line: int
-    """In the document, from 1."""
+    """The line of the document, from 1."""
     proofs: tuple[Proof, ...]
 
     @property

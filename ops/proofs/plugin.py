@@ -70,7 +70,8 @@ class ProofWatch:
             self._conditions[test] = sorted(set.intersection(*each))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of each part of a test; with pytest-xdist in the first process too."""
+        """Note the outcome of each part of a test; with pytest-xdist the first process hears of it
+        too."""
         test = _test_of(report.nodeid)
         if test not in self._named:
             return

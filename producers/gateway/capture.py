@@ -34,15 +34,15 @@ _HIGHEST: Final = 1e-4
 """A hair above 0 is rounding; more is no probability. The learner has the same bound."""
 
 MAX_HELD_BYTES: Final = 128 << 20
-"""Of one answer, about: half a million tokens."""
+"""About how much of one answer is held: half a million tokens."""
 
 _TOKEN_BYTES: Final = 200
 """What is held of a token: its id, its log-probability and what it spells."""
 _ID_BYTES: Final = 40
 _PIECE_BYTES: Final = 64
-"""Of a piece of text, beside its characters."""
+"""What is held of a piece of text, beside its characters."""
 _ENTRY_BYTES: Final = 1000
-"""Of a choice or a call."""
+"""What is held of a choice or a call."""
 
 _STRAY_CHOICES: Final = 16
 """Held of the choices that nobody asked for: enough to see what the engine did."""
@@ -145,7 +145,7 @@ class Captured:
 
 
 NOTHING: Final = Captured((), {}, "nothing was captured", None, None, None, 0, finished=False)
-"""Of an answer that could not be taken."""
+"""What is recorded of an answer that could not be captured."""
 
 
 class Capture:
@@ -334,7 +334,8 @@ class Capture:
         return objects
 
     def _number(self, index: Any, place: int) -> int:
-        """Of a choice. What no choice can have keeps it apart from the others as far as it can."""
+        """The number under which a choice is kept. An index that no choice can have is replaced by
+        one that keeps the choice apart from the others, as far as that can be told."""
         if type(index) is int and 0 <= index < self._expected:
             return index
         self._doubt(f"a choice has an index that is none of {self._expected} from 0")

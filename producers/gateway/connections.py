@@ -33,7 +33,7 @@ _HIGH_WATER_BYTES: Final = 256 << 10
 """Of a body that nobody took yet: then the engine has to wait."""
 
 MAX_ANSWER_BYTES: Final = 64 << 20
-"""Of a body that is read as a whole."""
+"""How large a body may be that is read as a whole."""
 
 _FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 

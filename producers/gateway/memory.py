@@ -42,7 +42,7 @@ _PORTION: Final = 250
 """Records that are read at once."""
 
 _BY_CLIENTS: Final = ("asked", "feedback")
-"""Who idled may come back."""
+"""Why a session ended for good; one that was idle may come back."""
 
 _UNSURE_MS: Final = 10_000
 """Before the newest record: what was answered then may not have been heard."""
@@ -128,7 +128,7 @@ class _Memory:
         self._calls: dict[str, _Known] = {}
         self._now = 0
         self._claims: dict[str, Claim | None] = {}
-        """Of the calls that have not ended yet."""
+        """Call that has not ended yet -> what it continues."""
         self._last: deque[tuple[int, Claim, Digest]] = deque()
         """When a call was answered, what it continued, and the conversation with its answer."""
 

@@ -88,7 +88,7 @@ class Answerer:
     upstream: str
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
-    """By which it was drawn among several; None where it was not."""
+    """Policy -> its share, where the policy was drawn among several; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Record:
         self._started_event: str | None = None
         self._storable = False
         self._keyid: str | None = None
-        """Of the key that its events are sealed with."""
+        """The id of the key that seals the events of the call; None where nothing is sealed."""
         self._after: Callable[[], Outcome] | None = None
 
     def another(self) -> "Record":

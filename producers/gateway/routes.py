@@ -95,8 +95,8 @@ class Choice:
     """The route's; None where no route says."""
     shadow: str | None = None
     shares: Mapping[str, float] | None = None
-    """By which it was drawn among several, by policy (the base by its name); None where it was
-    not."""
+    """Policy (the base by its name) -> its share, where the policy was drawn among several; else
+    None."""
 
     @property
     def policy(self) -> Policy:

@@ -59,7 +59,7 @@ COMES_BACK_MS: Final = 3_600_000
 lets a session idle."""
 
 _CUT_LETTERS: Final = 256
-"""Of a cut answer that are kept; what begins like them may be its beginning."""
+"""How many letters of a cut answer are kept; an answer that begins with them may be it."""
 
 _FORGOTTEN_BITS: Final = 1 << 22
 _FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
@@ -88,7 +88,7 @@ class Parent:
     """How many leading messages are its."""
     same_tools: bool = False
     keyid: str | None = None
-    """Of the key that sealed it; None where none did."""
+    """The id of the key that sealed the call; None where none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Conversation:
     answers: tuple[int, ...] = ()
     """Which of them are the model's, counted from 1."""
     loose: tuple[Digest, ...] = (b"",)
-    """As `beginnings`, answers without the white space around them."""
+    """The digests of `beginnings`, with answers taken without the white space around them."""
     last: "_Heard | None" = None
     """The last answer, where it is known."""
 
@@ -431,8 +431,8 @@ class Sessions:
         self._recalling = True
 
     def forget_before(self, moment_ms: int) -> None:
-        """Of what was said before a moment (Unix milliseconds) not all is known: until those who
-        said it are not expected back any more, no call is taken for another's continuation."""
+        """Note that not all is known of what was said before a moment (Unix milliseconds). Until
+        those who said it are not expected back, no call is taken for another's continuation."""
         self._doubtful_until = max(self._doubtful_until, moment_ms + COMES_BACK_MS)
 
     def recall(self, earlier: "Sessions") -> None:

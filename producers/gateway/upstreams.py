@@ -28,7 +28,7 @@ _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
 """For an answer to the question what an engine serves."""
 _MAX_CARDS_BYTES: Final = 4 << 20
-"""Of that answer: thousands of models."""
+"""How large that answer may be: thousands of models."""
 _CONNECT_SECONDS: Final = 5.0
 
 _NOT_YET: Final = "the engine was not asked for proof yet"
