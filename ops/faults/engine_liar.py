@@ -34,8 +34,8 @@ from ops.faults.gateway_engine import Engine, Json
 from ops.faults.gateway_scene import Gateway
 
 BOUND_BYTES: Final = 512 << 20
-"""How far the gateway's memory may grow above its start: a call holds 128 MiB of a stream, and reads
-64 MiB of a body before it gives it up."""
+"""How far the gateway's memory may grow above its start: a call holds 128 MiB of a stream, and
+reads 64 MiB of a body before it gives it up."""
 
 _MIB: Final = 1 << 20
 _ENDLESS_MIB: Final = 400
