@@ -1,17 +1,19 @@
-"""Conversations of calls, put together from the log.
+"""Conversations of calls: their main line, who answered it, and what was said, read from the log.
 
     history = History(app, connection)
     history.length(row)      messages of a call's conversation
     history.whole(row)       the messages themselves
+    main_line(nodes)         the calls of the longest chain, and its forks
+    answerer(calls)          base and policy of a line of calls
 
 A call's event holds what its parent's did not, and that is all that is kept of it here: what a
 session takes in memory and time grows with what was said in it, not with calls times messages. A
 conversation is put together when it is asked for, along its chain of parents.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row, select
 
@@ -19,7 +21,7 @@ from consumers.tables import Call
 from events.bodies import Bodies, Whole
 from events.errors import KintsugiError
 from events.messages import Message
-from events.rollouts import CallEnded, CallStarted
+from events.rollouts import NOBODY, CallEnded, CallStarted
 from events.sealing import Key
 from events.streams import ROLLOUTS
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.app import App
+
+
+_UNNAMED: Final = "unnamed"
+"""Base and policy of a rollout that a model answered whose name nobody said."""
 
 
 class SessionIncomplete(KintsugiError):
@@ -227,3 +233,45 @@ def _name(tool: dict[str, Any]) -> str | None:
     function = tool.get("function")
     name = function.get("name") if isinstance(function, dict) else tool.get("name")
     return name if isinstance(name, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call in its session."""
+
+    call: str
+    parent: str | None
+    length: int
+    """Messages of its conversation."""
+
+
+def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The calls of the longest chain, first to last, and all the others in order of time.
+
+    The longest is the one that ends with the most messages, of equal ones the latest: a title that
+    was asked for on the side is a fork, and so is what came after a compaction until it has grown
+    beyond what was compacted.
+    """
+    by_call = {node.call: node for node in nodes}
+    leaf = max(enumerate(nodes), key=lambda item: (item[1].length, item[0]))[1]
+    line: list[str] = []
+    at: Node | None = leaf
+    while at is not None:
+        line.append(at.call)
+        at = by_call.get(at.parent) if at.parent is not None else None
+    line.reverse()
+    taken = set(line)
+    return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
+
+
+def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
+    """Base and policy that answered a line of calls, given first to last: those of the last call
+    that an engine answered; `NOBODY` where there is none."""
+    for call in reversed(calls):
+        if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
+            return call.base, call.policy
+        if call.outcome == "completed":
+            # By a model that its engine does not list.
+            name = _UNNAMED if call.policy == NOBODY else call.policy
+            return name, name
+    return NOBODY, NOBODY

@@ -34,6 +34,7 @@ from daemon.serving.fleet import Fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.staging import StageRefused, Staging
 from events.errors import KintsugiError, LogError
+from events.rollouts import clip_reason
 from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""
-_MOST_REASON: Final = 1000
 
 
 class Cycles:
@@ -146,8 +146,6 @@ class Cycles:
         return f"{row.adapter} answers {share:.0%} of the sessions of {row.alias}"
 
     def _reject(self, row: AdapterRow, error: KintsugiError) -> str:
-        moved = AdapterMoved(
-            adapter=row.adapter, state="rejected", reason=str(error)[:_MOST_REASON]
-        )
+        moved = AdapterMoved(adapter=row.adapter, state="rejected", reason=clip_reason(str(error)))
         self._decisions.take(moved, f"rejected {row.adapter}", row.cause)
         return f"{row.adapter} is rejected: {error}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumers import agents, learning
 from consumers.learning import CycleRow
@@ -41,6 +41,7 @@ from events.learning import (
     TaskRejected,
 )
 from events.lifecycle import WAITING
+from events.rollouts import clip_reason
 from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from daemon.settings import Agent, Scheduler, Settings
     from events.gate import GateReport
 
-_MOST_REASON: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Leader:
         name = derived_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
             cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
-            environment=facts.environment, trigger=due.trigger, reason=due.reason[:_MOST_REASON],
+            environment=facts.environment, trigger=due.trigger, reason=clip_reason(due.reason),
             position=facts.position, slot=due.slot, acted=due.acted,
         )  # fmt: skip
         with self._app.reading() as connection:
@@ -218,7 +218,7 @@ class Leader:
 
     def _end(self, decisions: Decisions, cycle: CycleRow, ended: Ended) -> str:
         data = CycleEnded(
-            cycle=cycle.cycle, outcome=ended.outcome, reason=ended.reason[:_MOST_REASON]
+            cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
         steps: dict[str, Decision] = {"ended": data}
         if ended.outcome == "cancelled" and (left := self._waiting(cycle)) is not None:

@@ -42,14 +42,11 @@ from consumers.database import DatabaseError
 from consumers.labelling import labelled
 from consumers.reads import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
-from daemon.conversations import History, SessionIncomplete
+from daemon.conversations import History, Node, SessionIncomplete, answerer, main_line
+from daemon.session_verdict import EnvironmentsAway, add_verdict
 from daemon.tracing.contexts import of_session
 from daemon.transcript import ERASED
-from envs.environment import Environment, UnknownTask
-from envs.episode import Termination
-from envs.grading import VERSION, grade
-from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
-from envs.task import TaskDefinition
+from envs.registry import EnvironmentBroken
 from events.bodies import Bodies
 from events.codec import encode
 from events.envelope import Envelope, derived_id, parse_timestamp, timestamp, utc_now
@@ -68,7 +65,6 @@ from events.errors import (
 from events.keys import KeysUnavailable
 from events.log import Entry, now_ms
 from events.rollouts import (
-    NOBODY,
     CallsGathered,
     ClosingFailed,
     EventData,
@@ -76,7 +72,7 @@ from events.rollouts import (
     RolloutContent,
     RolloutEnded,
     SessionEnded,
-    Task,
+    clip_reason,
 )
 from events.sealing import Key, KeyMissing, keyed_digest
 from events.tracecontext import parsed
@@ -89,18 +85,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SOURCE = "live"
-_UNNAMED = "unnamed"
-"""Base and policy of a rollout that a model answered whose name nobody said."""
 MOST_CALLS: Final = 10_000
 """That one event names: their ids take a fifth of a record."""
 
 _AT_ONCE = 100
 """Sessions that are closed before their rollouts are appended."""
-_MOST_REASON: Final = 1000
-
-
-class EnvironmentsAway(KintsugiError):
-    """A file or folder of the settings is not there now."""
 
 
 class NoSuchEnd(KintsugiError):
@@ -314,7 +303,7 @@ def failure(session: str, error: Exception) -> Failure:
         frames = traceback.extract_tb(error.__traceback__)
         where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
         reason = f"{name}{where}; kintsugi dlq retry says what it says"
-    return Failure(session, name[:128], reason[:_MOST_REASON])
+    return Failure(session, name[:128], clip_reason(reason))
 
 
 def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
@@ -431,48 +420,6 @@ def _calls_of(connection: "Connection", end: Row[Any]) -> Sequence[Row[Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A call in its session."""
-
-    call: str
-    parent: str | None
-    length: int
-    """Messages of its conversation."""
-
-
-def main_line(nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The calls of the longest chain, first to last, and all the others in order of time.
-
-    The longest is the one that ends with the most messages, of equal ones the latest: a title that
-    was asked for on the side is a fork, and so is what came after a compaction until it has grown
-    beyond what was compacted.
-    """
-    by_call = {node.call: node for node in nodes}
-    leaf = max(enumerate(nodes), key=lambda item: (item[1].length, item[0]))[1]
-    line: list[str] = []
-    at: Node | None = leaf
-    while at is not None:
-        line.append(at.call)
-        at = by_call.get(at.parent) if at.parent is not None else None
-    line.reverse()
-    taken = set(line)
-    return tuple(line), tuple(node.call for node in nodes if node.call not in taken)
-
-
-def answerer(calls: Sequence[Row[Any]]) -> tuple[str, str]:
-    """Base and policy that answered a line of calls, given first to last: those of the last call
-    that an engine answered; `NOBODY` where there is none."""
-    for call in reversed(calls):
-        if call.base != NOBODY and (call.outcome != "failed" or call.upstream is not None):
-            return call.base, call.policy
-        if call.outcome == "completed":
-            # By a model that its engine does not list.
-            name = _UNNAMED if call.policy == NOBODY else call.policy
-            return name, name
-    return NOBODY, NOBODY
-
-
-@dataclass(frozen=True, slots=True)
 class _Session:
     """One end of a session, as the tables have it."""
 
@@ -536,7 +483,7 @@ class _Making:
         )
         task = next((row.task for row in rows if row.task is not None), None)
         if task is not None and not erased:
-            data = _judged(self._app, data, task)
+            data = add_verdict(self._app, data, task)
         within = of_session(end.session, end.since, first).header
         return [*self._naming(end, data, line, forks, owner, within)]
 
@@ -591,64 +538,6 @@ def _failed(app: "App", end: Row[Any], failed: Failure) -> Entry:
     return _entry(
         app, data, derived_id(end.session_end, "closing failed"), utc_now(), end.session_end
     )
-
-
-def _judged(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
-    """With the task, and the verdict of a replay where its environment is known here."""
-    try:
-        # A task that no engine was there for says nothing of the agent.
-        found = None if data.base == NOBODY else _definition(app, task_id)
-        if found is None:
-            return data.model_copy(update={"task": Task(id=task_id)})
-        return _graded(data, *found)
-    except SystemExit as error:
-        raise EnvironmentBroken(
-            f"the environment of task {task_id} ends the program that grades it; mend its code"
-        ) from error
-
-
-def _graded(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
-    messages = data.content.messages if data.content else ()
-    spoken = [message for message in messages if message.role not in ("system", "developer")]
-    grading = grade(environment, task, spoken, Termination.USER_STOP)
-    parts: dict[str, float | None] = {str(basis): value for basis, value in grading.parts.items()}
-    return data.model_copy(
-        update={
-            "task": task.record(),
-            "success": grading.success,
-            "reward": grading.reward,
-            "reward_parts": {**parts, "task": grading.reward},
-            "grader": f"{environment.name}/{VERSION}",
-        }
-    )
-
-
-def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] | None:
-    """A task of an environment; None where either is not known here. Raises EnvironmentsAway,
-    EnvironmentBroken."""
-    settings = app.settings
-    away = [str(path) for path in settings.environments.paths if is_away(path.expanduser())]
-    if away:
-        raise EnvironmentsAway(
-            f"{', '.join(away)} of environments.paths is not there, or is empty, so it cannot be "
-            f"said whose task {task_id} is; bring it back, or take it out of the setting"
-        )
-    try:
-        environment = open_environment(
-            task_id.partition("/")[0],
-            benchmarks=settings.benchmarks,
-            paths=settings.environments.paths,
-        )
-        task = environment.task(task_id)
-    except (UnknownEnvironment, UnknownTask) as error:
-        if settings.benchmarks is not None and is_away(settings.benchmarks):
-            raise EnvironmentsAway(
-                f"{settings.benchmarks} of the setting benchmarks is not there, or is empty, so it "
-                f"cannot be said whether it has task {task_id}; bring it back, or take it out of "
-                "the setting"
-            ) from error
-        return None
-    return environment, task
 
 
 def _entry(

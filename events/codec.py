@@ -263,12 +263,12 @@ def _frame(
     """The framed value, and the body if it must become a blob."""
     content_model: BaseModel | None = getattr(data, "content", None)
     private = {name: getattr(data, name) for name in data.PRIVATE}
-    packed = _deflate(_pack_arrays(arrays), data.TYPE) if arrays else b""
+    packed = _deflate(_pack_arrays(arrays), data) if arrays else b""
     if sealing is not None and (content_model is not None or packed or any(private.values())):
         return _sealed_frame(data, content_model, packed, sealing)
-    head = _deflate(data.model_dump_json().encode(), data.TYPE)
+    head = _deflate(data.model_dump_json().encode(), data)
     content = (
-        _deflate(content_model.model_dump_json(exclude_defaults=True).encode(), data.TYPE)
+        _deflate(content_model.model_dump_json(exclude_defaults=True).encode(), data)
         if content_model is not None
         else b""
     )
@@ -292,10 +292,10 @@ def _sealed_frame(
 ) -> tuple[bytes, bytes | None]:
     """The same, with everything but the head's public fields encrypted."""
     private = set(data.PRIVATE)
-    head = _deflate(data.model_dump_json(exclude=private).encode(), data.TYPE)
+    head = _deflate(data.model_dump_json(exclude=private).encode(), data)
     kept = data.model_dump_json(include=private, exclude_defaults=True)
     said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
-    content = _deflate(f'{{"head":{kept},"content":{said}}}'.encode(), data.TYPE)
+    content = _deflate(f'{{"head":{kept},"content":{said}}}'.encode(), data)
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)
@@ -335,11 +335,11 @@ class _Zstd(threading.local):
 _zstd = _Zstd()
 
 
-def _deflate(section: bytes, kind: str) -> bytes:
-    """Nothing is written that could not be read back."""
+def _deflate(section: bytes, data: EventData) -> bytes:
+    """Compress a section of an event. Raises TooLarge for one that could not be read back."""
     if len(section) > MAX_DECODED_BYTES:
         raise TooLarge(
-            f"{kind} has a section of {len(section):,} bytes, and at most {MAX_DECODED_BYTES:,} "
+            f"{data.TYPE} {data.key()} has a section of {len(section):,} bytes, and at most {MAX_DECODED_BYTES:,} "
             "are read back; say less"
         )
     return _zstd.compress(section)

@@ -22,12 +22,11 @@ from pydantic import Field
 from events.jobs import JobSpec, Sha256
 from events.messages import Frozen
 from events.position import Position
-from events.rollouts import Count, EventData, Id, Name, Task
+from events.rollouts import Count, EventData, Id, Name, Reason, Task
 
 CONTROL_KEY = "control"
 """One key for the whole stream: its order is the point."""
 
-Reason = Annotated[str, Field(max_length=1000)]
 Text = Annotated[str, Field(max_length=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]

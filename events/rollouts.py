@@ -23,6 +23,15 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
+MOST_REASON: Final = 1000
+Reason = Annotated[str, Field(max_length=MOST_REASON)]
+"""Why something happened, as a sentence."""
+
+LOWEST_LOGPROB: Final = -9998.0
+"""Engines write about -9999 for minus infinity, which JSON has not: no token is drawn with it."""
+HIGHEST_LOGPROB: Final = 1e-4
+"""A hair above 0 is rounding; more is no probability."""
+
 Purpose = Literal["live", "import", "train", "evaluate", "probe"]
 """Why a rollout was made: `live` and `import` are the agent's own traffic."""
 
@@ -38,6 +47,16 @@ the session; it had the session before; or whoever was chosen could not be asked
 
 EndCause = Literal["asked", "feedback", "idle"]
 """Why a session was closed: somebody said so; its outcome was posted; nothing came for long."""
+
+
+def clip_reason(text: str) -> str:
+    """The beginning of a text, as much as a reason holds."""
+    return text[:MOST_REASON]
+
+
+def is_logprob(value: float) -> bool:
+    """Whether a number can be the log-probability of a token that was drawn; NaN cannot."""
+    return LOWEST_LOGPROB < value <= HIGHEST_LOGPROB
 
 
 class EventData(Frozen):
@@ -126,7 +145,7 @@ class RolloutEnded(EventData):
     """Who judged, with version; None where nobody did."""
     termination: str | None = None
     """Why it ended, in the words of its source (`user_stop`, `max_steps`, ...)."""
-    reason: Annotated[str, Field(max_length=1000)] | None = None
+    reason: Reason | None = None
     """Why it ended, in words, where the termination does not say."""
     simulator: str | None = None
     """The user's simulator; None for a person or where unknown."""
@@ -293,7 +312,7 @@ class ClosingFailed(EventData):
     """The id that its rollout has once it could be made."""
     error: Name
     """Class of the error."""
-    reason: Annotated[str, Field(max_length=1000)]
+    reason: Reason
     """Why, as a sentence that quotes nothing of the session."""
 
     def key(self) -> str:

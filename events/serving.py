@@ -21,11 +21,10 @@ from events.gate import GateReport
 from events.learning import Decision
 from events.messages import Frozen
 from events.position import Position
-from events.rollouts import Count, Name
+from events.rollouts import Count, Name, Reason
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(max_length=4096)]
-Reason = Annotated[str, Field(max_length=1000)]
 
 Why = Literal["canary", "promoted", "rollback", "operator", "expired", "rebased"]
 """Why a route changed. `canary` and `promoted` need a passed gate; `operator` is a person's will;

@@ -12,7 +12,7 @@ so are the job's rollouts (recording.py).
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers import learning, serving
 from consumers.learning import JobRow
@@ -40,12 +40,11 @@ from daemon.tracing.contexts import Contexts
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, require_allowed
 from events.learning import Decision, JobEnded, JobOutcome
+from events.rollouts import clip_reason
 from events.serving import AdapterProduced
 
 if TYPE_CHECKING:
     from daemon.app import App
-
-_MOST_REASON: Final = 1000
 
 
 def advance(
@@ -223,7 +222,7 @@ class _Look:
             "job-ended": JobEnded(
                 job=job.job,
                 outcome=outcome,
-                reason=reason[:_MOST_REASON],
+                reason=clip_reason(reason),
                 adapter=None if adopted is None else str(adopted.folder),
                 sha256=None if adopted is None else adopted.sha256,
                 steps=0 if result is None else result.steps,

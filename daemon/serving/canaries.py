@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers import position, serving
 from consumers.judged import (
@@ -56,6 +56,7 @@ from daemon.serving.live import (
 from events.envelope import parse_timestamp, timestamp
 from events.lifecycle import State
 from events.position import Position, covers
+from events.rollouts import clip_reason
 from events.serving import ArmCounts, LiveEvidence, RouteChanged, RouteShare, Why
 from events.streams import ROLLOUTS
 
@@ -64,9 +65,6 @@ if TYPE_CHECKING:
 
     from daemon.app import App
     from daemon.settings import Canary
-
-_LONGEST_REASON: Final = 1000
-"""How many characters a reason in an event may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +302,7 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
         shares=_parts(watched.canary.adapter, standing.incumbent, share),
         shadow=standing.shadow,
         why=why,
-        reason=f"{said}: {numbers}"[:_LONGEST_REASON],
+        reason=clip_reason(f"{said}: {numbers}"),
         evidence=LiveEvidence(
             pairs=guard.pairs,
             against=guard.against,

@@ -50,6 +50,7 @@ from events.errors import KintsugiError
 from events.gate import GateReport
 from events.learning import Decision
 from events.messages import Frozen
+from events.rollouts import clip_reason
 from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
 from producers.simulation import append_rollouts
 
@@ -63,7 +64,6 @@ _PILOT: Final = 0
 _PILOT_SEEDS: Final = TASKS // 2
 """How far from the first task of the looks the pilot's begin."""
 _NOTED: Final = "noted.json"
-_MOST_REASON: Final = 1000
 
 
 class CannotExamine(KintsugiError):
@@ -329,7 +329,7 @@ class Examination:
 
     def _reject(self, reason: str) -> str:
         moved = AdapterMoved(
-            adapter=self._row.adapter, state="rejected", reason=reason[:_MOST_REASON]
+            adapter=self._row.adapter, state="rejected", reason=clip_reason(reason)
         )
         Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self.digest)
         return f"{self._row.adapter} is rejected: {reason}"

@@ -21,14 +21,11 @@ from typing import Final, Literal
 from pydantic import Field
 
 from events.messages import Frozen
+from events.rollouts import is_logprob
 
 ORACLE: Final = "oracle"
 """The policy that reference trajectories name."""
 
-_LOWEST: Final = -9998.0
-"""Engines write about -9999 for minus infinity, and float32 has no -1e300."""
-_HIGHEST: Final = 1e-4
-"""A hair above 0 is rounding."""
 _MOST_IDS: Final = 2**31
 """A token id is a number of 31 bits."""
 
@@ -171,7 +168,7 @@ def _defect(turn: Turn, ends: frozenset[int], last: bool) -> str | None:
         return "a token id of more than 31 bits"
     for logprob in turn.logprobs:
         # Structured decoding reports -inf.
-        if not _LOWEST < logprob <= _HIGHEST:
+        if not is_logprob(logprob):
             return f"a log-probability of {logprob:g}"
     if turn.truncated and not last:
         return "cut off, and yet the conversation went on"

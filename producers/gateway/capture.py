@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
+from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
 from producers.gateway import sse
 from producers.gateway.wire import Added, Asked, Dialect, Json
@@ -27,11 +28,6 @@ from producers.records import readable
 
 _CALL_MARK: Final = "<tool_call>"
 """Begins a call in the form of Hermes. In the text of an answer it is one that cannot be read."""
-
-_LOWEST: Final = -9998.0
-"""Engines write about -9999 for minus infinity, which JSON has not: no token is drawn with it."""
-_HIGHEST: Final = 1e-4
-"""A hair above 0 is rounding; more is no probability. The learner has the same bound."""
 
 MAX_HELD_BYTES: Final = 128 << 20
 """About how much of one answer is held: half a million tokens."""
@@ -598,4 +594,4 @@ def _is_id(token: Any) -> bool:
 
 def _is_logprob(value: Any) -> bool:
     # No text, and not true: a bool is an int. As float32, what is beyond its range is infinite.
-    return type(value) in (int, float) and _LOWEST < value <= _HIGHEST
+    return type(value) in (int, float) and is_logprob(value)

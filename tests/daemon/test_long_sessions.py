@@ -153,5 +153,5 @@ def test_what_could_never_be_read_again_is_not_written(monkeypatch: pytest.Monke
         call="c", session="talk", alias="agent", base="base", policy="base",
         content=said("user", "a" * 2000),
     )  # fmt: skip
-    with pytest.raises(TooLarge, match="talk takes 2,0"):
+    with pytest.raises(TooLarge, match="CallStarted talk has a section of 2,0"):
         entry(data, 0)

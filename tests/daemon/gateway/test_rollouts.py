@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from daemon.app import App
-from daemon.sessions import Node, close_sessions, main_line
+from daemon.conversations import Node, main_line
+from daemon.sessions import close_sessions
 from daemon.settings import load
 from envs.shop.environment import Shop
 from events.envelope import utc_now

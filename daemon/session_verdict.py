@@ -1,0 +1,80 @@
+"""The verdict on a live session that names a task, by replay (role `work`).
+
+The name comes from a client: it opens an environment that is called so, and never a file.
+"""
+
+from typing import TYPE_CHECKING
+
+from envs.environment import Environment, UnknownTask
+from envs.episode import Termination
+from envs.grading import VERSION, grade
+from envs.registry import EnvironmentBroken, UnknownEnvironment, is_away, open_environment
+from envs.task import TaskDefinition
+from events.errors import KintsugiError
+from events.rollouts import NOBODY, RolloutEnded, Task
+
+if TYPE_CHECKING:
+    from daemon.app import App
+
+
+class EnvironmentsAway(KintsugiError):
+    """A file or folder of the settings is not there now."""
+
+
+def add_verdict(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
+    """Add the task to a rollout, and the verdict of a replay where its environment is known here.
+    Raises EnvironmentsAway, EnvironmentBroken."""
+    try:
+        # A task that no engine was there for says nothing of the agent.
+        found = None if data.base == NOBODY else _definition(app, task_id)
+        if found is None:
+            return data.model_copy(update={"task": Task(id=task_id)})
+        return _graded(data, *found)
+    except SystemExit as error:
+        raise EnvironmentBroken(
+            f"the environment of task {task_id} ends the program that grades it; mend its code"
+        ) from error
+
+
+def _graded(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
+    messages = data.content.messages if data.content else ()
+    spoken = [message for message in messages if message.role not in ("system", "developer")]
+    grading = grade(environment, task, spoken, Termination.USER_STOP)
+    parts: dict[str, float | None] = {str(basis): value for basis, value in grading.parts.items()}
+    return data.model_copy(
+        update={
+            "task": task.record(),
+            "success": grading.success,
+            "reward": grading.reward,
+            "reward_parts": {**parts, "task": grading.reward},
+            "grader": f"{environment.name}/{VERSION}",
+        }
+    )
+
+
+def _definition(app: "App", task_id: str) -> tuple[Environment, TaskDefinition] | None:
+    """A task of an environment; None where either is not known here. Raises EnvironmentsAway,
+    EnvironmentBroken."""
+    settings = app.settings
+    away = [str(path) for path in settings.environments.paths if is_away(path.expanduser())]
+    if away:
+        raise EnvironmentsAway(
+            f"{', '.join(away)} of environments.paths is not there, or is empty, so it cannot be "
+            f"said whose task {task_id} is; bring it back, or take it out of the setting"
+        )
+    try:
+        environment = open_environment(
+            task_id.partition("/")[0],
+            benchmarks=settings.benchmarks,
+            paths=settings.environments.paths,
+        )
+        task = environment.task(task_id)
+    except (UnknownEnvironment, UnknownTask) as error:
+        if settings.benchmarks is not None and is_away(settings.benchmarks):
+            raise EnvironmentsAway(
+                f"{settings.benchmarks} of the setting benchmarks is not there, or is empty, so it "
+                f"cannot be said whether it has task {task_id}; bring it back, or take it out of "
+                "the setting"
+            ) from error
+        return None
+    return environment, task
