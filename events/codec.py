@@ -339,8 +339,8 @@ def _deflate(section: bytes, data: EventData) -> bytes:
     """Compress a section of an event. Raises TooLarge for one that could not be read back."""
     if len(section) > MAX_DECODED_BYTES:
         raise TooLarge(
-            f"{data.TYPE} {data.key()} has a section of {len(section):,} bytes, and at most {MAX_DECODED_BYTES:,} "
-            "are read back; say less"
+            f"{data.TYPE} {data.key()} has a section of {len(section):,} bytes, and at most "
+            f"{MAX_DECODED_BYTES:,} are read back; say less"
         )
     return _zstd.compress(section)
 
