@@ -403,8 +403,9 @@ class Runner:
             raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
         done = _Done(Unread(reached_sources(connection, stream, partition)), stands)
-        for item, raw in zip(prepared, records, strict=False):
-            if done.unread.accepts(item.record, raw):
+        for early, raw in zip(prepared, records, strict=False):
+            if done.unread.accepts(early.record, raw):
+                item = self._completed(early)
                 if halts(item):
                     done.unread.refuse(item.record)
                     assert isinstance(item.error, SchemaAhead), "that is what halting is"
@@ -424,10 +425,13 @@ class Runner:
         store_reached(connection, stream, partition, done.unread.changed)
         return done
 
-    def _fold_one(self, batch: Batch, item: Prepared, done: "_Done") -> None:
+    def _completed(self, item: Prepared) -> Prepared:
+        """What was prepared, also of a record that was taken for a repetition then."""
         if item.folding is None and not item.rows and item.error is None:
-            # It was taken for a repetition while it was prepared.
-            item = prepare(item.record, self._registry)
+            return prepare(item.record, self._registry)
+        return item
+
+    def _fold_one(self, batch: Batch, item: Prepared, done: "_Done") -> None:
         if passed_over(item):
             done.skipped += 1
         elif item.error is not None:
