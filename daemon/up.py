@@ -36,6 +36,7 @@ from urllib.parse import urlsplit
 from daemon import notifying
 from daemon.mark import VARIABLE, holder, whose
 from daemon.settings import ConfigurationError
+from events import private
 from events.envelope import minted_id
 from events.errors import KintsugiError, LogUnavailable
 
@@ -283,7 +284,7 @@ def _taken(program: Program) -> PortTaken:
 def alone(home: Path) -> Iterator[None]:
     """Be the one that runs a home; the kernel lets it go with the process. Raises AlreadyUp."""
     path = home / "up.lock"
-    with path.open("a+") as lock:
+    with open(path, "a+", opener=private.opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

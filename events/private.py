@@ -64,6 +64,11 @@ def tighten(path: Path) -> None:
         return
 
 
+def passable_to_others(folder: Path) -> bool:
+    """Whether everybody may go through a folder to what is in it. Raises OSError."""
+    return bool(folder.stat().st_mode & 0o001)
+
+
 def open_to_others(path: Path) -> bool:
     """Whether everybody may read or change it. Raises OSError."""
     return bool(path.stat().st_mode & 0o006)

@@ -84,6 +84,8 @@ def home(app: "App") -> Finding:
 def modes(app: "App") -> Finding:
     """What people said is for nobody but the home's owner to read."""
     home, adapters = app.home, app.settings.adapters
+    if not private.passable_to_others(home):
+        return True, f"nobody else gets into {home}"
     found = sorted(
         path.name
         for path in home.iterdir()

@@ -45,9 +45,8 @@ LEVEL: Final = 0.05
 """Chance to err of every check but the target's, one-sided, over all looks."""
 _LEVELS: Final = (0.05, 0.03036, 0.02181, 0.01693, 0.01379, 0.01159, 0.00998, 0.00874)
 """The level of one look, by the number of looks, so that `LEVEL` is kept over all of them: normal
-tests of sums whose
-tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical integration. Looks
-that are closer to each other err less often together."""
+tests of sums whose tasks double from look to look (correlations sqrt(n_i / n_j)), by numerical
+integration. Looks that are closer to each other err less often together."""
 
 POWER: Final = 0.8
 

@@ -28,6 +28,7 @@ from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
 from daemon.tracing.sending import Sender, Sent, Unreachable
 from daemon.tracing.spans import Span
+from events import private
 from events.codec import Event, decode_value
 from events.envelope import from_headers
 from events.errors import AheadOfLog, BadRecord, LogCorrupt, LogTruncated
@@ -254,7 +255,8 @@ class Exporter:
     def _write_position(self) -> None:
         document = {f"{stream}/{p}": offset for (stream, p), offset in self._reached.items()}
         unfinished = self._path.with_name(f"tmp-{POSITION}")
-        unfinished.write_text(json.dumps(document, sort_keys=True))
+        with open(unfinished, "w", opener=private.opener) as file:
+            file.write(json.dumps(document, sort_keys=True))
         unfinished.replace(self._path)
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import CONFIG_VARIABLE, PREFIX, Settings, load
+from events import private
 from events.errors import KintsugiError
 from producers.gateway.keys import hashed, minted_key
 
@@ -127,7 +128,7 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
         return place
     if home.exists() and any(home.iterdir()):
         raise PlaceTaken(f"{home} is not empty and no home of a demo; name another with --home")
-    home.mkdir(parents=True, exist_ok=True)
+    private.make_folder(home)
     customers, watcher = _minted(home / "customers.key"), _minted(home / "watcher.key")
     (home / "size.json").write_text(json.dumps(asdict(size)))
     gateway, engine, kafka, postgres = _free_ports(4)

@@ -12,6 +12,7 @@ from consumers.rebuild import rebuild
 from daemon.app import App
 from daemon.checks.machine import modes
 from daemon.settings import load
+from daemon.up import alone
 from events import private
 from events.blobs import BlobStore
 from events.exporting import export
@@ -133,11 +134,21 @@ def test_the_doctor_names_what_everybody_may_read(place: Path) -> None:
         assert "everybody may list it" in detail
 
 
-def test_the_lock_of_a_rebuild_is_private_too(place: Path) -> None:
-    with App(load(home=place)) as app:
+def test_locks_are_private_too(place: Path) -> None:
+    with App(load(home=place)) as app, alone(place):
         app.append(list(mix(2)))
         app.settle()
         rebuild(app.log, app.engine)
+        locks = {path.name for path in place.glob("*.lock")}
+        assert locks >= {"up.lock", "kintsugi.db.rebuild.lock"}
+        assert modes(app)[0]
+
+
+def test_what_lies_in_a_home_that_nobody_else_enters_is_nobody_elses(place: Path) -> None:
+    with App(load(home=place)) as app:
+        (place / "notes").touch(0o644)
+        assert not modes(app)[0]
+        place.chmod(0o700)
         assert modes(app)[0]
 
 
