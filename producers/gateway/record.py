@@ -34,12 +34,13 @@ from events.rollouts import (
 )
 from events.sqlite_receipts import Receipt
 from producers.gateway.capture import NOTHING, Capture, Captured
+from producers.gateway.digests import Conversation
 from producers.gateway.memory import as_sent
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
 from producers.gateway.retries import Keyed, receipt
-from producers.gateway.sessions import Attributed, Conversation, Parent, Sessions
+from producers.gateway.sessions import Attributed, Parent, Sessions
 from producers.gateway.sessions import Scope as SessionScope
 from producers.gateway.upstreams import Served
 from producers.gateway.wire import Asked, storable_tools

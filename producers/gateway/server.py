@@ -42,6 +42,7 @@ from producers.gateway.asker import (
 )
 from producers.gateway.call import Call, CaptureMode, Desk
 from producers.gateway.connections import HttpClient
+from producers.gateway.digests import Conversation
 from producers.gateway.entrance import TRACES, Entrance
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
@@ -54,7 +55,7 @@ from producers.gateway.redaction import Kept, Redaction, unhurried
 from producers.gateway.refusals import as_json, handlers
 from producers.gateway.retries import Keyed, Once, Retries
 from producers.gateway.routing import Routing
-from producers.gateway.sessions import Conversation, Named, Sessions
+from producers.gateway.sessions import Named, Sessions
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 from producers.gateway.told import Told
 from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams

@@ -36,37 +36,25 @@ forgotten more than 262,144 such ago, or that lies before what memory.py reads a
 that somebody comes back to an hour after the moment from which on all was read.
 """
 
-import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from events.canonical import exact_json
 from events.log import now_ms
 from events.rollouts import Attribution
-from producers.conversation import parse_arguments
+from producers.gateway.alike import Alike, Cut, Forgotten
+from producers.gateway.digests import Conversation, Digest, Heard
 
 MAX_KNOWN: Final = 65_536
 """Entries that are remembered, two or three per call; about 30 MB."""
 
-MAX_ALIKE: Final = 16
-"""Sessions that are remembered of one beginning; of more, none is meant."""
 
 COMES_BACK_MS: Final = 3_600_000
 """After which nobody is expected to go on from what was said before all that is known: twice what
 lets a session idle."""
 
-_CUT_LETTERS: Final = 256
-"""How many letters of a cut answer are kept; an answer that begins with them may be it."""
 
-_FORGOTTEN_BITS: Final = 1 << 22
-_FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
-"""Beginnings of a generation, of which two are kept: at 4 bits each, one of 200 that never were
-forgotten is taken for one that was (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
-
-Digest = bytes
 Scope = tuple[str | None, str | None]
 """The key that asked, and whose data it is: unnamed calls of two scopes never share a session."""
 
@@ -111,199 +99,6 @@ class Attributed:
     claim: Claim | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """The messages of a request as digests: `beginnings[n]` is that of the first n."""
-
-    beginnings: tuple[Digest, ...]
-    tools: Digest
-    answers: tuple[int, ...] = ()
-    """Which of them are the model's, counted from 1."""
-    loose: tuple[Digest, ...] = (b"",)
-    """The digests of `beginnings`, with answers taken without the white space around them."""
-    last: "_Heard | None" = None
-    """The last answer, where it is known."""
-
-    @staticmethod
-    def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
-        """The digests of raw messages."""
-        return Conversation((b"",), _digest(exact_json(list(tools)))).followed_by(messages)
-
-    def __len__(self) -> int:
-        return len(self.beginnings) - 1
-
-    def first(self, messages: int) -> "Conversation":
-        """Its beginning."""
-        answers = tuple(place for place in self.answers if place <= messages)
-        loose, last = self.loose[: messages + 1], self.last if answers == self.answers else None
-        return Conversation(self.beginnings[: messages + 1], self.tools, answers, loose, last)
-
-    def followed_by(self, messages: Sequence[Any]) -> "Conversation":
-        """With more messages at its end."""
-        beginnings, loose = list(self.beginnings), list(self.loose)
-        answers, last = list(self.answers), None
-        for message in messages:
-            exact, bare = _texts(message)
-            same = bare is exact and loose[-1] == beginnings[-1]
-            beginnings.append(_digest(exact, beginnings[-1]))
-            loose.append(beginnings[-1] if same else _digest(bare, loose[-1]))
-            if _is_answer(message):
-                answers.append(len(beginnings) - 1)
-                last = message
-        heard = self.last if last is None else _Heard.of(last)
-        return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
-
-    def answered(self, message: Mapping[str, Any]) -> Digest:
-        """The digest with an answer at its end."""
-        return _digest(_texts(message)[0], self.beginnings[-1])
-
-    def answered_alike(self, message: Mapping[str, Any]) -> Digest:
-        """The same without the white space around answers."""
-        return _digest(_texts(message)[1], self.loose[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What an answer begins with."""
-
-    text: str
-    calls: bool
-    """Whether it calls tools."""
-
-    @staticmethod
-    def of(message: Mapping[str, Any]) -> "_Heard":
-        text = _bare(message.get("content"))
-        known = text if isinstance(text, str) else ""
-        return _Heard(known[:_CUT_LETTERS], bool(message.get("tool_calls")))
-
-    def may_be_cut_from(self, whole: "_Heard") -> bool:
-        """Whether a client that heard some of an answer may have this."""
-        return whole.text.startswith(self.text) and (whole.calls or not self.calls)
-
-
-@dataclass(slots=True)
-class _Cut:
-    """Answers to one request that clients may have heard in part."""
-
-    heard: list[tuple[str, _Heard]] = field(default_factory=list)
-    """The session, and all that can have been heard."""
-    crowded: bool = False
-
-    def add(self, session: str, heard: _Heard) -> None:
-        if (session, heard) in self.heard:
-            return
-        self.heard.append((session, heard))
-        if len(self.heard) > MAX_ALIKE:
-            del self.heard[0]
-            self.crowded = True
-
-    def recall(self, earlier: "_Cut") -> None:
-        """Add what was known before."""
-        newer, self.heard = self.heard, list(earlier.heard)
-        self.crowded = self.crowded or earlier.crowded
-        for session, heard in newer:
-            self.add(session, heard)
-
-    def doubts(self, session: str, answer: _Heard | None) -> bool:
-        """Whether an answer of a session may be what another's client has."""
-        others = [heard for name, heard in self.heard if name != session]
-        if self.crowded or (others and answer is None):
-            return True
-        return answer is not None and any(answer.may_be_cut_from(heard) for heard in others)
-
-
-class _Forgotten:
-    """Beginnings that were forgotten before anybody went on from them: a Bloom filter of the
-    newest, in a megabyte. May take others for one, never one for none."""
-
-    def __init__(self) -> None:
-        self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
-        self._count = 0
-
-    def add(self, key: tuple[Any, ...]) -> None:
-        if self._count >= _FORGOTTEN_MOST:
-            self._old, self._new, self._count = self._new, bytearray(_FORGOTTEN_BITS // 8), 0
-        self._count += 1
-        for place, bit in _bits(key):
-            self._new[place] |= bit
-
-    def __contains__(self, key: tuple[Any, ...]) -> bool:
-        bits = _bits(key)
-        return any(
-            all(known[place] & bit for place, bit in bits) for known in (self._new, self._old)
-        )
-
-    def recall(self, earlier: "_Forgotten") -> None:
-        """Add what was forgotten before."""
-        self._count += earlier._count
-        self._new = _either(self._new, earlier._new)
-        self._old = _either(self._old, earlier._old)
-
-
-def _bits(key: tuple[Any, ...]) -> list[tuple[int, int]]:
-    raw = blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    numbers = (int.from_bytes(raw[n : n + 4]) % _FORGOTTEN_BITS for n in range(0, 16, 4))
-    return [(number >> 3, 1 << (number & 7)) for number in numbers]
-
-
-def _either(left: bytearray, right: bytearray) -> bytearray:
-    both = int.from_bytes(left) | int.from_bytes(right)
-    return bytearray(both.to_bytes(len(left)))
-
-
-@dataclass(slots=True)
-class _Alike:
-    """The sessions of one scope in which the same was said and answered, word for word."""
-
-    sessions: dict[str, int] = field(default_factory=dict)
-    """Session -> how many calls continued it from here."""
-    unheard: set[str] = field(default_factory=set)
-    """Where nobody knows whether the client has this answer, or has it as the first choice."""
-    asking: Counter[str] = field(default_factory=Counter)
-    """Session -> how many calls that continue it from here are not answered yet."""
-    crowded: bool = False
-    """Whether there were more sessions than are remembered, or some were forgotten."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody may go on from here who has not yet."""
-        free = not all(self.sessions.values())
-        return free or bool(self.crowded or self.unheard or self.asking)
-
-    def add(self, session: str, heard: bool) -> None:
-        if not heard:
-            self.unheard.add(session)
-        else:
-            self.sessions.setdefault(session, 0)
-        if len(self.sessions) > MAX_ALIKE:
-            continued = next((name for name, count in self.sessions.items() if count), None)
-            del self.sessions[next(iter(self.sessions)) if continued is None else continued]
-            self.crowded = self.crowded or continued is None
-        if len(self.unheard) > MAX_ALIKE:
-            self.unheard.pop()
-            self.crowded = True
-
-    def meant(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
-        """The one session that a request can continue; None where it is not known. `asked` is
-        whether a call of a session asked for more of it than the shared answer."""
-        if self.crowded or self.unheard - self.sessions.keys():
-            return None
-        if len(self.sessions) == 1 and asked(only := next(iter(self.sessions))):
-            return only
-        if not directly:
-            return None
-        free = [name for name, count in self.sessions.items() if not count]
-        return free[0] if len(free) == 1 and not self.asking[free[0]] else None
-
-    def recall(self, earlier: "_Alike") -> None:
-        """Add what was known before."""
-        counts = Counter(earlier.sessions) + Counter(self.sessions)
-        names = (*earlier.sessions, *self.sessions)
-        self.crowded = self.crowded or earlier.crowded or len(set(names)) > MAX_ALIKE
-        self.sessions = {name: counts[name] for name in dict.fromkeys(names)}
-        self.unheard |= earlier.unheard
-
-
 class Sessions:
     """What is known of recent calls."""
 
@@ -311,7 +106,7 @@ class Sessions:
         """`clock` tells Unix milliseconds."""
         self._most = most
         self._clock = clock
-        self._forgotten = _Forgotten()
+        self._forgotten = Forgotten()
         self._has_forgotten = False
         """Whether any beginning was, also one that somebody had gone on from."""
         self._doubtful_until = 0
@@ -408,8 +203,8 @@ class Sessions:
             return
         self._add(scope, conversation.answered_alike(answer), session, heard=False)
         key = ("cut", scope, conversation.loose[-1])
-        cut = self._known.get(key) or _Cut(crowded=key in self._forgotten)
-        cut.add(session, _Heard.of(answer))
+        cut = self._known.get(key) or Cut(crowded=key in self._forgotten)
+        cut.add(session, Heard.of(answer))
         self._remember(key, cut)
 
     def placed(self, call: str, session: str) -> None:
@@ -441,7 +236,7 @@ class Sessions:
         newer, self._known = self._known, earlier._known.copy()
         for key, value in newer.items():
             before = self._known.get(key)
-            if isinstance(value, _Alike | _Cut):
+            if isinstance(value, Alike | Cut):
                 if before is not None:
                     value.recall(before)
                 value.crowded = value.crowded or key in earlier._forgotten
@@ -479,17 +274,17 @@ class Sessions:
     ) -> bool:
         """Whether an answer is perhaps one that another client than a session's has."""
         answered = ("alike", scope, conversation.loose[place])
-        alike: _Alike | None = self._known.get(answered)
+        alike: Alike | None = self._known.get(answered)
         if answered in self._forgotten if alike is None else alike.unheard - {session}:
             return True
         request = ("cut", scope, conversation.loose[place - 1])
-        cut: _Cut | None = self._known.get(request)
+        cut: Cut | None = self._known.get(request)
         if cut is None:
             return request in self._forgotten
         last = conversation.last if conversation.answers[-1:] == (place,) else None
         return cut.doubts(session, last)
 
-    def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, _Alike] | None:
+    def _beginning(self, scope: Scope, conversation: Conversation) -> tuple[Digest, Alike] | None:
         """The longest known beginning of a conversation, and who has it."""
         for digest in reversed(conversation.loose[1:]):
             alike = self._known.get(("alike", scope, digest))
@@ -509,7 +304,7 @@ class Sessions:
 
     def _add(self, scope: Scope, beginning: Digest, session: str, heard: bool) -> None:
         key = ("alike", scope, beginning)
-        alike = self._known.get(key) or _Alike(crowded=key in self._forgotten)
+        alike = self._known.get(key) or Alike(crowded=key in self._forgotten)
         alike.add(session, heard)
         self._remember(key, alike)
 
@@ -518,67 +313,6 @@ class Sessions:
         self._known.move_to_end(key)
         while len(self._known) > self._most:
             oldest, lost = self._known.popitem(last=False)
-            self._has_forgotten = self._has_forgotten or isinstance(lost, _Alike)
-            if isinstance(lost, _Cut) or (isinstance(lost, _Alike) and lost.is_open):
+            self._has_forgotten = self._has_forgotten or isinstance(lost, Alike)
+            if isinstance(lost, Cut) or (isinstance(lost, Alike) and lost.is_open):
                 self._forgotten.add(oldest)
-
-
-def _digest(text: str, before: Digest = b"") -> Digest:
-    raw = text.encode("utf-8", "surrogatepass")
-    return blake2b(before + raw, digest_size=16).digest()
-
-
-def _texts(message: Any) -> tuple[str, str]:
-    """A message as it is compared, and without the white space around an answer; the same object
-    where there is none."""
-    exact = _text(message)
-    if not _is_answer(message):
-        return exact, exact
-    content = message.get("content")
-    bare = _bare(content)
-    return exact, exact if bare == content else _text({**message, "content": bare})
-
-
-def _is_answer(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") == "assistant"
-
-
-def _bare(content: Any) -> Any:
-    """The text of an answer, whole or in parts, without white space around it and with one way to
-    end a line; anything else as it is."""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = [part.get("text") for part in content]
-        if all(isinstance(text, str) for text in texts):
-            content = "".join(texts)
-    return content.replace("\r\n", "\n").strip() if isinstance(content, str) else content
-
-
-def _text(message: Any) -> str:
-    """A message as it is compared: an answer by what it says and calls, for clients send it back
-    in their own words; any other exactly, but for fields that are null."""
-    try:
-        if not isinstance(message, dict):
-            return exact_json(message)
-        if _is_answer(message):
-            return exact_json(_answer(message))
-        return exact_json({name: value for name, value in message.items() if value is not None})
-    except RecursionError:
-        # Nested too deeply to be compared: equal to no other.
-        return secrets.token_hex()
-
-
-def _answer(message: Mapping[str, Any]) -> Any:
-    content = message.get("content")
-    calls = message.get("tool_calls")
-    return [
-        "assistant",
-        "" if content is None else content,
-        [_call(call) for call in calls] if isinstance(calls, list) else [],
-    ]
-
-
-def _call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    return [call.get("id"), function.get("name"), parse_arguments(function.get("arguments"))]

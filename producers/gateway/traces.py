@@ -28,13 +28,14 @@ from events.sqlite_receipts import Receipt
 from events.tracecontext import TraceContext
 from producers.gateway.call import Desk
 from producers.gateway.capture import capturing
+from producers.gateway.digests import Conversation
 from producers.gateway.memory import as_sent
 from producers.gateway.record import Caller
 from producers.gateway.recorder import About
 from producers.gateway.redaction import Kept, unhurried
 from producers.gateway.retries import Keyed, Retries
 from producers.gateway.routes import choose
-from producers.gateway.sessions import Conversation, Named, Parent
+from producers.gateway.sessions import Named, Parent
 from producers.gateway.wire import Added, Asked, Refused, asked, encoded, identifier, storable_tools
 from producers.genai import Chat, chat_of
 from producers.otlp import Received

@@ -7,7 +7,8 @@ import pytest
 
 from producers.gateway import sse
 from producers.gateway.capture import Captured, capturing
-from producers.gateway.sessions import Conversation, Sessions
+from producers.gateway.digests import Conversation
+from producers.gateway.sessions import Sessions
 from producers.gateway.wire import VLLM, Added, Asked, Refused
 
 Json = dict[str, Any]

@@ -23,8 +23,9 @@ from events.rollouts import (
 )
 from events.sqlite import SqliteLog
 from producers.conversation import parse_messages
+from producers.gateway.digests import Conversation
 from producers.gateway.memory import remembered
-from producers.gateway.sessions import Attributed, Conversation, Named, Parent, Sessions
+from producers.gateway.sessions import Attributed, Named, Parent, Sessions
 
 SCOPE = ("agent", "rosa")
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -13,11 +13,12 @@ from events.rollouts import CallEnded, CallStarted, EventData, Outcome
 from events.sqlite import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.capture import Capture, Captured, capturing
+from producers.gateway.digests import Conversation
 from producers.gateway.metrics import Metrics
 from producers.gateway.record import Answerer, Arrived, Caller, Record
 from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Kept, Redaction
-from producers.gateway.sessions import Attributed, Conversation, Sessions
+from producers.gateway.sessions import Attributed, Sessions
 from producers.gateway.upstreams import Served
 from producers.gateway.wire import Added, asked, encoded
 

@@ -2,17 +2,11 @@
 
 from typing import Any
 
+from producers.gateway.alike import MAX_ALIKE
+from producers.gateway.digests import Conversation
 from producers.gateway.feedback import Rate
 from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
-from producers.gateway.sessions import (
-    MAX_ALIKE,
-    MAX_KNOWN,
-    Attributed,
-    Conversation,
-    Named,
-    Parent,
-    Sessions,
-)
+from producers.gateway.sessions import MAX_KNOWN, Attributed, Named, Parent, Sessions
 
 SCOPE = ("agent", None)
 USER = {"role": "user", "content": "Hi"}

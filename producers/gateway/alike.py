@@ -1,0 +1,142 @@
+"""Conversations that are alike: which sessions have the same beginning, which answers may have been
+heard in part, and which beginnings were forgotten (a Bloom filter). Bounded memory.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+
+from producers.gateway.digests import Heard
+
+MAX_ALIKE: Final = 16
+"""Sessions that are remembered of one beginning; of more, none is meant."""
+
+_FORGOTTEN_BITS: Final = 1 << 22
+_FORGOTTEN_MOST: Final = _FORGOTTEN_BITS // 16
+"""Beginnings of a generation, of which two are kept: at 4 bits each, one of 200 that never were
+forgotten is taken for one that was (Bloom 1970, (1 - exp(-4 / 16))^4 per generation)."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """Answers to one request that clients may have heard in part."""
+
+    heard: list[tuple[str, Heard]] = field(default_factory=list)
+    """The session, and all that can have been heard."""
+    crowded: bool = False
+
+    def add(self, session: str, heard: Heard) -> None:
+        if (session, heard) in self.heard:
+            return
+        self.heard.append((session, heard))
+        if len(self.heard) > MAX_ALIKE:
+            del self.heard[0]
+            self.crowded = True
+
+    def recall(self, earlier: "Cut") -> None:
+        """Add what was known before."""
+        newer, self.heard = self.heard, list(earlier.heard)
+        self.crowded = self.crowded or earlier.crowded
+        for session, heard in newer:
+            self.add(session, heard)
+
+    def doubts(self, session: str, answer: Heard | None) -> bool:
+        """Whether an answer of a session may be what another's client has."""
+        others = [heard for name, heard in self.heard if name != session]
+        if self.crowded or (others and answer is None):
+            return True
+        return answer is not None and any(answer.may_be_cut_from(heard) for heard in others)
+
+
+class Forgotten:
+    """Beginnings that were forgotten before anybody went on from them: a Bloom filter of the
+    newest, in a megabyte. May take others for one, never one for none."""
+
+    def __init__(self) -> None:
+        self._new, self._old = bytearray(_FORGOTTEN_BITS // 8), bytearray(_FORGOTTEN_BITS // 8)
+        self._count = 0
+
+    def add(self, key: tuple[Any, ...]) -> None:
+        if self._count >= _FORGOTTEN_MOST:
+            self._old, self._new, self._count = self._new, bytearray(_FORGOTTEN_BITS // 8), 0
+        self._count += 1
+        for place, bit in _bits(key):
+            self._new[place] |= bit
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        bits = _bits(key)
+        return any(
+            all(known[place] & bit for place, bit in bits) for known in (self._new, self._old)
+        )
+
+    def recall(self, earlier: "Forgotten") -> None:
+        """Add what was forgotten before."""
+        self._count += earlier._count
+        self._new = _either(self._new, earlier._new)
+        self._old = _either(self._old, earlier._old)
+
+
+def _bits(key: tuple[Any, ...]) -> list[tuple[int, int]]:
+    raw = blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    numbers = (int.from_bytes(raw[n : n + 4]) % _FORGOTTEN_BITS for n in range(0, 16, 4))
+    return [(number >> 3, 1 << (number & 7)) for number in numbers]
+
+
+def _either(left: bytearray, right: bytearray) -> bytearray:
+    both = int.from_bytes(left) | int.from_bytes(right)
+    return bytearray(both.to_bytes(len(left)))
+
+
+@dataclass(slots=True)
+class Alike:
+    """The sessions of one scope in which the same was said and answered, word for word."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    """Session -> how many calls continued it from here."""
+    unheard: set[str] = field(default_factory=set)
+    """Where nobody knows whether the client has this answer, or has it as the first choice."""
+    asking: Counter[str] = field(default_factory=Counter)
+    """Session -> how many calls that continue it from here are not answered yet."""
+    crowded: bool = False
+    """Whether there were more sessions than are remembered, or some were forgotten."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may go on from here who has not yet."""
+        free = not all(self.sessions.values())
+        return free or bool(self.crowded or self.unheard or self.asking)
+
+    def add(self, session: str, heard: bool) -> None:
+        if not heard:
+            self.unheard.add(session)
+        else:
+            self.sessions.setdefault(session, 0)
+        if len(self.sessions) > MAX_ALIKE:
+            continued = next((name for name, count in self.sessions.items() if count), None)
+            del self.sessions[next(iter(self.sessions)) if continued is None else continued]
+            self.crowded = self.crowded or continued is None
+        if len(self.unheard) > MAX_ALIKE:
+            self.unheard.pop()
+            self.crowded = True
+
+    def meant(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
+        """The one session that a request can continue; None where it is not known. `asked` is
+        whether a call of a session asked for more of it than the shared answer."""
+        if self.crowded or self.unheard - self.sessions.keys():
+            return None
+        if len(self.sessions) == 1 and asked(only := next(iter(self.sessions))):
+            return only
+        if not directly:
+            return None
+        free = [name for name, count in self.sessions.items() if not count]
+        return free[0] if len(free) == 1 and not self.asking[free[0]] else None
+
+    def recall(self, earlier: "Alike") -> None:
+        """Add what was known before."""
+        counts = Counter(earlier.sessions) + Counter(self.sessions)
+        names = (*earlier.sessions, *self.sessions)
+        self.crowded = self.crowded or earlier.crowded or len(set(names)) > MAX_ALIKE
+        self.sessions = {name: counts[name] for name in dict.fromkeys(names)}
+        self.unheard |= earlier.unheard

@@ -1,0 +1,148 @@
+"""Conversations as digests: whether one begins with the messages of another, however its client
+writes an answer down.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from events.canonical import exact_json
+from producers.conversation import parse_arguments
+
+CUT_LETTERS: Final = 256
+"""How many letters of a cut answer are kept; an answer that begins with them may be it."""
+
+Digest = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The messages of a request as digests: `beginnings[n]` is that of the first n."""
+
+    beginnings: tuple[Digest, ...]
+    tools: Digest
+    answers: tuple[int, ...] = ()
+    """Which of them are the model's, counted from 1."""
+    loose: tuple[Digest, ...] = (b"",)
+    """The digests of `beginnings`, with answers taken without the white space around them."""
+    last: "Heard | None" = None
+    """The last answer, where it is known."""
+
+    @staticmethod
+    def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
+        """The digests of raw messages."""
+        return Conversation((b"",), _digest(exact_json(list(tools)))).followed_by(messages)
+
+    def __len__(self) -> int:
+        return len(self.beginnings) - 1
+
+    def first(self, messages: int) -> "Conversation":
+        """Its beginning."""
+        answers = tuple(place for place in self.answers if place <= messages)
+        loose, last = self.loose[: messages + 1], self.last if answers == self.answers else None
+        return Conversation(self.beginnings[: messages + 1], self.tools, answers, loose, last)
+
+    def followed_by(self, messages: Sequence[Any]) -> "Conversation":
+        """With more messages at its end."""
+        beginnings, loose = list(self.beginnings), list(self.loose)
+        answers, last = list(self.answers), None
+        for message in messages:
+            exact, bare = _texts(message)
+            same = bare is exact and loose[-1] == beginnings[-1]
+            beginnings.append(_digest(exact, beginnings[-1]))
+            loose.append(beginnings[-1] if same else _digest(bare, loose[-1]))
+            if _is_answer(message):
+                answers.append(len(beginnings) - 1)
+                last = message
+        heard = self.last if last is None else Heard.of(last)
+        return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
+
+    def answered(self, message: Mapping[str, Any]) -> Digest:
+        """The digest with an answer at its end."""
+        return _digest(_texts(message)[0], self.beginnings[-1])
+
+    def answered_alike(self, message: Mapping[str, Any]) -> Digest:
+        """The same without the white space around answers."""
+        return _digest(_texts(message)[1], self.loose[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an answer begins with."""
+
+    text: str
+    calls: bool
+    """Whether it calls tools."""
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> "Heard":
+        text = _bare(message.get("content"))
+        known = text if isinstance(text, str) else ""
+        return Heard(known[:CUT_LETTERS], bool(message.get("tool_calls")))
+
+    def may_be_cut_from(self, whole: "Heard") -> bool:
+        """Whether a client that heard some of an answer may have this."""
+        return whole.text.startswith(self.text) and (whole.calls or not self.calls)
+
+
+def _digest(text: str, before: Digest = b"") -> Digest:
+    raw = text.encode("utf-8", "surrogatepass")
+    return blake2b(before + raw, digest_size=16).digest()
+
+
+def _texts(message: Any) -> tuple[str, str]:
+    """A message as it is compared, and without the white space around an answer; the same object
+    where there is none."""
+    exact = _text(message)
+    if not _is_answer(message):
+        return exact, exact
+    content = message.get("content")
+    bare = _bare(content)
+    return exact, exact if bare == content else _text({**message, "content": bare})
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def _bare(content: Any) -> Any:
+    """The text of an answer, whole or in parts, without white space around it and with one way to
+    end a line; anything else as it is."""
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        if all(isinstance(text, str) for text in texts):
+            content = "".join(texts)
+    return content.replace("\r\n", "\n").strip() if isinstance(content, str) else content
+
+
+def _text(message: Any) -> str:
+    """A message as it is compared: an answer by what it says and calls, for clients send it back
+    in their own words; any other exactly, but for fields that are null."""
+    try:
+        if not isinstance(message, dict):
+            return exact_json(message)
+        if _is_answer(message):
+            return exact_json(_answer(message))
+        return exact_json({name: value for name, value in message.items() if value is not None})
+    except RecursionError:
+        # Nested too deeply to be compared: equal to no other.
+        return secrets.token_hex()
+
+
+def _answer(message: Mapping[str, Any]) -> Any:
+    content = message.get("content")
+    calls = message.get("tool_calls")
+    return [
+        "assistant",
+        "" if content is None else content,
+        [_call(call) for call in calls] if isinstance(calls, list) else [],
+    ]
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    return [call.get("id"), function.get("name"), parse_arguments(function.get("arguments"))]
