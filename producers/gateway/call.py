@@ -236,8 +236,10 @@ class Call(Response):
             # What it serves may be known from before it was started again.
             await upstream.look(self._desk.client)
             return policy not in upstream.served
-        # A client that asked for an alias asked for no model that could be misspelt.
-        return bool(self._use.choice.order) and self._asking.asked.model not in upstream.served
+        # A client that asked for an alias asked for no model that could be misspelt; one that named
+        # none, or an empty name, was passed on as it came, and reads what the engine says.
+        model = self._asking.asked.model
+        return bool(self._use.choice.order) and model is not None and model not in upstream.served
 
     async def _choose(self, attempt: Attempt, failed: str) -> None:
         asking = self._asking_of(attempt)

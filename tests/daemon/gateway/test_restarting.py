@@ -23,7 +23,8 @@ from ops.faults.gateway_engine import Engine
 from producers.gateway.keys import ClientKey, hashed
 from producers.gateway.routes import Part, Route, RouteTable
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
-from tests.daemon.gateway.conftest import Fronted, fronting
+from tests.daemon.engine.conftest import Live
+from tests.daemon.gateway.conftest import Front, Fronted, fronting
 
 __all__ = ["clean", "home", "kintsugi"]
 
@@ -167,3 +168,16 @@ def test_a_model_that_no_engine_lists_is_a_base_of_its_own_where_it_answers(
             assert ask(front, "Hello", model="large-1").status_code == 200
             assert ask(front, "Hello", session="typo", model="large-l").status_code == 404
     assert closed() == [Pair("agent", "large-1")]
+
+
+@pytest.mark.parametrize("model", ["", "large-l"])
+def test_a_client_reads_what_an_engine_says_of_a_model_that_is_none(
+    live: Live, front_over: Front, model: str
+) -> None:
+    """An empty name is no alias: an engine that refuses it is not lost."""
+    front = front_over(live.url)
+    body = {"model": model, "prompt": "Hello", "max_tokens": 1}
+    answer = httpx2.post(f"{front.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 404, answer.text
+    assert answer.json()["error"]["type"] == "NotFoundError"
+    assert answer.headers["x-kintsugi-recorded"] == "yes"
