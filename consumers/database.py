@@ -29,7 +29,7 @@ from sqlalchemy.exc import (
 
 from events import private
 from events.errors import KintsugiError, WrongUsage
-from events.sqlite_file import readable
+from events.sqlite.file import readable
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from events.kafka import KafkaLog
     from events.keys import KeyStore
     from events.log import Entry, EventLog
-    from events.sqlite import SqliteLog
+    from events.sqlite.log import SqliteLog
 
 Progress = Callable[[int], None]
 """Told how many more events were folded."""
@@ -87,7 +87,7 @@ class App:
     @cached_property
     def spool(self) -> "SqliteLog":
         """This home's own log."""
-        from events.sqlite import SqliteLog
+        from events.sqlite.log import SqliteLog
         from producers.owning import own
 
         log = SqliteLog(self.home / "log.db", durability=self.settings.log.durability)
@@ -149,7 +149,7 @@ class App:
     @cached_property
     def readable_spool(self) -> "SqliteLog":
         """This home's own log, for who only looks at it."""
-        from events.sqlite import SqliteLog
+        from events.sqlite.log import SqliteLog
 
         path = self.settings.home / "log.db"
         if not path.exists():

@@ -10,7 +10,7 @@ from events.envelope import from_headers
 from events.errors import BadRecord
 from events.log import read_all
 from events.position import Position
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 
 

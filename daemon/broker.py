@@ -10,7 +10,7 @@ from daemon.settings import ConfigurationError, KafkaSecurity, Settings
 from events.errors import LogError, LogUnavailable
 from events.kafka import KafkaLog
 from events.kafka_topics import administration
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from producers.shipper import Ends, Shipper, unshipped
 

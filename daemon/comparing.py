@@ -26,7 +26,7 @@ from events.archive import Archive, Cut, is_archive
 from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
 from events.spans import Continued, starts
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 
 _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value")
 

@@ -22,7 +22,7 @@ from events.errors import (
 from events.learning import PatternsDiagnosed
 from events.log import EventLog
 from events.position import Position, entries
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from events.streams import STREAMS
 if TYPE_CHECKING:
     from consumers.spools import Last, Report
     from daemon.app import App
-    from events.sqlite import SqliteLog
+    from events.sqlite.log import SqliteLog
 
 TELL_SECONDS: Final = 5.0
 

@@ -17,7 +17,7 @@ from events.bodies import Bodies
 from events.errors import KintsugiError
 from events.log import EventLog, Record, read_all
 from events.registry import UnknownType
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from events.codec import blob_of
 from events.envelope import minted_id
 from events.errors import BadRecord, LogError
 from events.log import EventLog, Record, check_bounds, read_all
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 
 

@@ -2,7 +2,7 @@
 
     "kintsugi segment 1 STREAM/PARTITION\\n"
     per record    offset u64 | recorded_ms i64 | sequence u64 | lengths u32 of source, key, headers,
-                  value | source | key | headers (as sqlite_file.py packs them) | value
+                  value | source | key | headers (as events/sqlite/file.py packs them) | value
 
 All little-endian. On disk a segment is one zstd frame. Its hash is taken over the bytes before
 compression, so that it says what is in it whatever compressed it.
@@ -18,7 +18,7 @@ import zstandard
 
 from events.errors import LogCorrupt
 from events.log import Record
-from events.sqlite_file import pack_headers, unpack_headers
+from events.sqlite.file import pack_headers, unpack_headers
 
 RECORDS: Final = 10_000
 """Of one segment at most."""

@@ -4,8 +4,8 @@ and bytes.
     restore(archive, path)    put the log at `path`, where nothing may be
 
 An archive of a home gives that home's log back, its id included, so its own numbers go on. One of
-a broker's log, with events of several homes, becomes a log of copies (sqlite_copied.py) with a new
-id: whatever is recorded there is a source of its own, and none of the homes is ever two.
+a broker's log, with events of several homes, becomes a log of copies (events/sqlite/imported.py)
+with a new id: whatever is recorded there is a source of its own, and none of the homes is ever two.
 """
 
 import sqlite3
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from events import sqlite_copied
 from events.archive import Archive, Restored, check_dense
 from events.blobs import BlobStore
 from events.envelope import minted_id
 from events.errors import LogError
 from events.exporting import copy_blobs
 from events.log import Record
-from events.sqlite import columns_of
-from events.sqlite_file import restored
+from events.sqlite import imported
+from events.sqlite.file import restored
+from events.sqlite.log import columns_of
 
 
 def restore(
@@ -51,7 +51,7 @@ def restore(
             advance(len(records))
         _bounds(connection, archive)
         if source is None:
-            sqlite_copied.create(connection, archive.manifest.ends())
+            imported.create(connection, archive.manifest.ends())
 
     restored(path, minted_id() if source is None else source, fill)
     return Restored(count, copied)
@@ -60,7 +60,7 @@ def restore(
 def _stored(record: Record, source: str | None, archive: Archive) -> Record:
     """As it is put into the file of the log `source`; None: of a log of copies."""
     if source is None:
-        return replace(record, headers=sqlite_copied.marked(record))
+        return replace(record, headers=imported.marked(record))
     if (record.source, record.sequence) != (source, record.offset):
         raise LogError(
             f"{archive.folder} says that it is of log {source}, and holds {record.stream}/"

@@ -19,7 +19,7 @@ from events.blobs import BlobStore
 from events.errors import LogError, LogReadOnly, LogUnavailable
 from events.exporting import copy_blobs
 from events.log import read_all
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 
 FILE = "log.db"

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from events.errors import LogUnavailable
 from events.log import Entry, Record, read_all
-from events.sqlite import SqliteLog
-from events.sqlite_file import explained, writable
+from events.sqlite.file import explained, writable
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from producers.owning import FILE, abandoned
 

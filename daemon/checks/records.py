@@ -22,7 +22,7 @@ WAITING_SECONDS: Final = 300.0
 
 def log(app: "App") -> Finding:
     """The embedded log: its file, its checksums."""
-    from events.sqlite import SqliteLog
+    from events.sqlite.log import SqliteLog
 
     path = app.settings.home / "log.db"
     if not path.exists():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumers.spools import Seen
     from daemon.app import App
     from events.errors import LogUnavailable
-    from events.sqlite import SqliteLog
+    from events.sqlite.log import SqliteLog
     from producers.unshipped import Held
 
 group = noun("spool", "What this home recorded, and what of it Kafka does not have yet.")

@@ -33,8 +33,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from events.log import Entry, Headers, now_ms
-from events.sqlite import SqliteLog
-from events.sqlite_file import pack_headers
+from events.sqlite.file import pack_headers
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 
 WRITERS: Final = 32

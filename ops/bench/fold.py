@@ -49,7 +49,7 @@ from events.log import Record
 from events.memory import MemoryLog
 from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, EventData
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.bench.mix import mix, round_closed
 from ops.postgres.server import Postgres

@@ -39,7 +39,7 @@ from daemon.parting import First, first_event, logs_of
 from events.archive import Archive, ends
 from events.blobs import BlobStore
 from events.exporting import export
-from events.sqlite import SqliteLog, columns_of
+from events.sqlite.log import SqliteLog, columns_of
 from events.sqlite_restore import restore
 from migrations.upgrade import upgrade
 from ops.bench.mix import PERIOD, event, mix

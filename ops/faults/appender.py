@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from events import sqlite_file
 from events.codec import encode
 from events.envelope import Envelope, minted_id
 from events.log import Entry, now_ms
 from events.rollouts import CallEnded
-from events.sqlite import SqliteLog
-from events.sqlite_file import Durability
+from events.sqlite import file as sqlite_file
+from events.sqlite.file import Durability
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 
 _BATCH = "x-batch"

@@ -27,7 +27,7 @@ from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.keys import KeyStore
 from events.rollouts import CallEnded
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.faults.command import command
 from ops.faults.gateway_engine import Engine, Json

@@ -28,7 +28,7 @@ from consumers.position import position
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from events.log import Entry
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from migrations.upgrade import upgrade
 from ops.bench.mix import mix, round_closed

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from events.blobs import BlobStore
 from events.errors import LogFull
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from ops.faults.appender import audit, batch, ids_of
 from ops.faults.command import command
 from ops.faults.small_disk import BALLAST, small_disk

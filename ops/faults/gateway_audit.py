@@ -20,7 +20,7 @@ from events.errors import BadRecord
 from events.keys import KeyStore
 from events.messages import Message
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.faults.gateway_load import Answer, Ledger, Seen
 from producers.conversation import parse_arguments, parse_messages

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.kafka import KafkaLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from ops.faults.gateway_scene import Program, scene
 from ops.faults.scene import compared, drained, report, waiting
 from ops.kafka.broker import Broker

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from ops.faults.appender import acknowledged_ids, audit, start
 from ops.faults.command import command
 

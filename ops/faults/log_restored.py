@@ -22,7 +22,7 @@ from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from events.errors import AheadOfLog, LogDiverged
 from events.log import Cursor, EventLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
 from ops.bench.mix import mix

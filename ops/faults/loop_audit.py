@@ -28,7 +28,7 @@ from events.learning import (
 )
 from events.rollouts import RolloutEnded
 from events.serving import AdapterProduced, AdapterStaged, GateDecided, RouteChanged
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import LEARNING, STREAMS
 from ops.demo.place import ALIAS, ROOT, Place
 from ops.faults.gateway_audit import Book

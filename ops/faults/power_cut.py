@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from events.sqlite import SqliteLog
-from events.sqlite_file import Durability
+from events.sqlite.file import Durability
+from events.sqlite.log import SqliteLog
 from ops.faults.appender import Audit, acknowledged_ids, audit, start
 from ops.faults.command import command
 

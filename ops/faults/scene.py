@@ -28,7 +28,7 @@ from typing import Any, Final
 from events.envelope import derived_id
 from events.kafka import KafkaLog
 from events.log import Entry, EventLog, now_ms
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper, unshipped

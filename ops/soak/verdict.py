@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from events.sqlite_file import WAL_BYTES
+from events.sqlite.file import WAL_BYTES
 from ops.soak.growth import Growth, Life, Rule, growth
 from ops.soak.sampling import MIB, Sample
 

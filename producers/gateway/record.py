@@ -32,7 +32,7 @@ from events.rollouts import (
     Purpose,
     Routed,
 )
-from events.sqlite_receipts import Receipt
+from events.sqlite.receipts import Receipt
 from producers.gateway.capture import NOTHING, Capture, Captured
 from producers.gateway.digests import Conversation
 from producers.gateway.memory import as_sent

@@ -19,7 +19,7 @@ from events.keys import KeyStore
 from events.log import Entry, Place, Record, now_ms
 from events.rollouts import EventData
 from events.sealing import Key
-from events.sqlite_receipts import Receipt
+from events.sqlite.receipts import Receipt
 from producers.gateway.sealed_receipts import opened_receipt, sealed_receipt
 
 

@@ -8,7 +8,7 @@ An empty value says only that something was done before, and stays as it is.
 from typing import Final
 
 from events.sealing import OVERHEAD_BYTES, Key, Keys, seal, unseal
-from events.sqlite_receipts import Receipt
+from events.sqlite.receipts import Receipt
 
 _MAGIC: Final = b"kr1"
 """No zstd frame begins like this."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from events.envelope import derived_id, minted_id
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, SessionEnded
-from events.sqlite_receipts import Receipt
+from events.sqlite.receipts import Receipt
 from producers import otlp
 from producers.gateway.asker import body_of, caller_of, header, path_fields, traceparent_of
 from producers.gateway.call import Desk

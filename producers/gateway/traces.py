@@ -24,7 +24,7 @@ from events.envelope import derived_id
 from events.errors import KintsugiError, TooLarge
 from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
-from events.sqlite_receipts import Receipt
+from events.sqlite.receipts import Receipt
 from events.tracecontext import TraceContext
 from producers.gateway.call import Desk
 from producers.gateway.capture import capturing

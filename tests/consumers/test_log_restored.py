@@ -14,7 +14,7 @@ from events.errors import AheadOfLog, KintsugiError
 from events.kafka import KafkaLog
 from events.log import Entry, EventLog
 from events.memory import MemoryLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import LEARNING, ROLLOUTS
 from tests.consumers.folding import Broker, ended, fold, fresh, hash_of, log_of
 

@@ -16,7 +16,7 @@ from consumers.runner import Runner
 from consumers.tables import METADATA, PROJECTED, REVISION, Pattern, Rollout
 from events.learning import CONTROL_KEY
 from events.memory import MemoryLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from migrations.upgrade import current, differences, head, upgrade
 from ops.bench.mix import mix
 from tests.consumers.folding import Broker, close_round, ended, fold, fresh, hash_of, log_of
@@ -178,7 +178,7 @@ import sys
 from pathlib import Path
 from consumers import database
 from consumers.rebuild import rebuild
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 log = SqliteLog(Path(sys.argv[1]))
 print(rebuild(log, database.open_database(sys.argv[2])).hash)
 log.close()

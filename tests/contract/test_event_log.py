@@ -14,7 +14,7 @@ import pytest
 from events.errors import AheadOfLog, LogTruncated, TooLarge
 from events.log import Entry, EventLog, Headers, Place, Record
 from events.memory import MemoryLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import MAX_VALUE_BYTES, STREAMS
 
 SECONDS = 30.0

@@ -13,7 +13,7 @@ from consumers.digest import exact_digest
 from daemon.app import App
 from daemon.settings import load
 from events.log import Entry
-from events.sqlite import SqliteLog, columns_of
+from events.sqlite.log import SqliteLog, columns_of
 from ops.bench.mix import PERIOD, event, mix
 from tests.consumers.folding import rollout
 from tests.daemon.conftest import Kintsugi

@@ -15,7 +15,7 @@ from daemon.broker import client_security
 from daemon.settings import KafkaSecurity
 from events.errors import KintsugiError, LogReadOnly, LogUnavailable
 from events.kafka import KafkaLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.bench.mix import mix
 from ops.kafka.broker import Broker

@@ -17,7 +17,7 @@ from events import private
 from events.blobs import BlobStore
 from events.exporting import export
 from events.keys import KeyStore
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from ops.bench.mix import mix
 from tests.daemon.commands import spawn
 

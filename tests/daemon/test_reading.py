@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from tests.consumers.folding import diagnosed
 from tests.daemon.commands import tau_bench_run, write_lines
 from tests.daemon.conftest import Kintsugi

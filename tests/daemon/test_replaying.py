@@ -108,7 +108,7 @@ def test_a_replay_loads_nothing_that_has_effects(imported: Path, tmp_path: Path)
             capture_output=True, text=True, check=True, timeout=60, cwd=_ROOT,
         )  # fmt: skip
         loaded = set(done.stdout.split())
-        assert {"consumers.runner", "events.sqlite"} <= loaded
+        assert {"consumers.runner", "events.sqlite.log"} <= loaded
         effects = ("daemon.leader", "daemon.work", "daemon.cycles", "daemon.jobs", "daemon.serving",
                    "daemon.gateway", "producers.gateway.server", "httpx2", "torch")  # fmt: skip
         assert not {name for name in loaded if name.startswith(effects)}

@@ -21,7 +21,7 @@ from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
 from events.exporting import export
 from events.log import Entry, EventLog, Record, read_all
 from events.spans import Continued, Span, cut_at, in_time, starts
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.sqlite_restore import restore
 from events.streams import STREAMS
 from ops.bench.mix import mix

@@ -15,7 +15,7 @@ from events.exporting import export
 from events.kafka import KafkaLog
 from events.kafka_sender import Outgoing
 from events.log import Entry
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.bench.mix import mix
 from ops.kafka.broker import Broker

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from events import sqlite_file, sqlite_writer
 from events.blobs import BlobStore
 from events.errors import (
     AheadOfLog,
@@ -25,9 +24,10 @@ from events.errors import (
     LogUnavailable,
 )
 from events.log import Entry, Place
-from events.sqlite import SqliteLog
-from events.sqlite_copied import LAYOUT as WITH_COPIES
-from events.sqlite_file import pack_headers, unpack_headers, writable
+from events.sqlite import file, writer
+from events.sqlite.file import pack_headers, unpack_headers, writable
+from events.sqlite.imported import LAYOUT as WITH_COPIES
+from events.sqlite.log import SqliteLog
 from ops.faults import kill_appender
 from ops.faults.small_disk import BALLAST, mounted_read_only, small_disk
 
@@ -212,7 +212,7 @@ def test_a_group_is_cut_at_its_limit_of_bytes(log: SqliteLog) -> None:
     before = commits(log.path)
     calls = [partial(log.append, [entry(b"x" * 900_000)])] * 20
     assert all(call.exception() is None for call in run_while_locked(log, calls))
-    assert commits(log.path) - before >= 20 * 900_000 // sqlite_writer.GROUP_BYTES + 1
+    assert commits(log.path) - before >= 20 * 900_000 // writer.GROUP_BYTES + 1
 
 
 def test_a_bad_batch_does_not_harm_the_others_of_its_group(log: SqliteLog) -> None:
@@ -254,7 +254,7 @@ def test_the_write_ahead_log_is_moved_into_the_database_while_appending(log: Sql
 def test_the_write_ahead_log_does_not_grow_without_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "WAL_BYTES", 4 << 20)
+    monkeypatch.setattr(file, "WAL_BYTES", 4 << 20)
     with closing(SqliteLog(path, durability="process")) as log:
         for _ in range(120):
             log.append([entry(b"x" * 900_000)])
@@ -267,8 +267,8 @@ def test_the_write_ahead_log_of_several_writers_is_bounded_as_that_of_one(
 ) -> None:
     """None of them writes as much as the bound: processes that share a log, or are killed early.
     Somebody always reads, or SQLite would begin anew by itself."""
-    monkeypatch.setattr(sqlite_file, "WAL_BYTES", 8 << 20)
-    monkeypatch.setattr(sqlite_writer, "CHECKPOINT_BYTES", 512 << 10)
+    monkeypatch.setattr(file, "WAL_BYTES", 8 << 20)
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 512 << 10)
     stop, writers = threading.Event(), [SqliteLog(path, durability="process") for _ in range(6)]
 
     def read() -> None:
@@ -305,7 +305,7 @@ def test_processes_that_are_killed_while_they_append_lose_and_tear_nothing(tmp_p
 def test_waiting_sees_the_append_of_another_process(log: SqliteLog) -> None:
     code = (
         "import sys; from pathlib import Path; from events.log import Entry;"
-        "from events.sqlite import SqliteLog; log = SqliteLog(Path(sys.argv[1]));"
+        "from events.sqlite.log import SqliteLog; log = SqliteLog(Path(sys.argv[1]));"
         "log.append([Entry('rollouts', 0, 'k', (), b'theirs', 1)]); log.close()"
     )
     with ThreadPoolExecutor(1) as pool:
@@ -336,7 +336,7 @@ def test_a_log_opened_before_a_fork_refuses_to_work_in_the_child(log: SqliteLog)
 def test_a_lock_that_is_not_released_is_unavailable_and_passes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_writer, "writable", lambda at, how, *_: writable(at, how, 0.05))
+    monkeypatch.setattr(writer, "writable", lambda at, how, *_: writable(at, how, 0.05))
     with closing(SqliteLog(path)) as log:
         with locked(path), pytest.raises(LogUnavailable, match="locked by another process"):
             log.append([entry(b"refused")])

@@ -13,7 +13,7 @@ from daemon.checks import records
 from daemon.settings import Settings
 from daemon.spooled import SpoolRestored, check_spool
 from events.serving import OperatorActed
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.owning import SpoolOwned
 from producers.renewing import renew

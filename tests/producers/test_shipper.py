@@ -13,7 +13,7 @@ from events.errors import LogError, LogReadOnly, LogUnavailable
 from events.kafka import KafkaLog
 from events.kafka_sender import Outgoing, Pending, Sender
 from events.log import Entry, Record
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper

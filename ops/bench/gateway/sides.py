@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops import isolated
 from ops.bench.gateway.load import KEY, Target

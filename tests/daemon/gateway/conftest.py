@@ -19,7 +19,7 @@ from events.codec import Event, arrays_of, decode
 from events.keys import KeyStore
 from events.log import Record
 from events.rollouts import CallEnded, CallStarted
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm

@@ -16,7 +16,7 @@ import pytest
 
 from events.codec import decode
 from events.rollouts import CallEnded, CallStarted
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from tests.daemon.commands import environment
 from tests.daemon.engine.conftest import Live

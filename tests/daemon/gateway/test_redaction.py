@@ -26,7 +26,7 @@ from daemon.gateway import RedactingFormatter, salt
 from events.blobs import BlobStore
 from events.codec import arrays_of, attach, decode
 from events.errors import LogCorrupt
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.redaction import Redaction
 from producers.gateway.rules import BuiltIn, built_in, own

@@ -12,8 +12,8 @@ import pytest
 
 from events.codec import decode
 from events.rollouts import CallEnded, CallStarted, EventData
-from events.sqlite import SqliteLog
-from events.sqlite_receipts import MAX_RECEIPT_BYTES
+from events.sqlite.log import SqliteLog
+from events.sqlite.receipts import MAX_RECEIPT_BYTES
 from events.streams import ROLLOUTS
 from producers.gateway.keys import ClientKey, hashed, minted_key
 from producers.gateway.redaction import Kept, Redaction

@@ -16,7 +16,7 @@ import pytest
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from events.rollouts import CallStarted
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from producers.gateway.routes import Adapter, Part, Route, RouteTable, shadow_of
 from producers.gateway.routes import Policy as Answerer
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from events.kafka import KafkaLog
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
 from producers.shipper import unshipped

@@ -13,7 +13,7 @@ import pytest
 
 from events.codec import decode
 from events.rollouts import CallEnded, CallStarted
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream

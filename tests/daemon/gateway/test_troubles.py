@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from producers.gateway.capture import Capture, Captured
 from producers.gateway.keys import ClientKey, hashed, minted_key
 from tests.daemon.engine.conftest import Live, Recite

@@ -21,7 +21,7 @@ from events.rollouts import (
     Outcome,
     SessionEnded,
 )
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from producers.conversation import parse_messages
 from producers.gateway.digests import Conversation
 from producers.gateway.memory import remembered

@@ -10,7 +10,7 @@ import pytest
 from events.blobs import BlobStore
 from events.codec import decode
 from events.rollouts import CallEnded, CallStarted, EventData, Outcome
-from events.sqlite import SqliteLog
+from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.capture import Capture, Captured, capturing
 from producers.gateway.digests import Conversation

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from events import sqlite_file
 from events.errors import KintsugiError, LogError
-from events.sqlite_file import Durability, explained, writable
+from events.sqlite import file
+from events.sqlite.file import Durability, explained, writable
 
 T = TypeVar("T")
 
@@ -191,10 +191,10 @@ class Checkpointer:
         """Count what the writer committed; holds it up where the disk cannot follow."""
         self._since_checkpoint += size
         self._since_restart += size
-        if self._since_restart >= sqlite_file.WAL_BYTES:
+        if self._since_restart >= file.WAL_BYTES:
             restarted = self._checkpoint("RESTART")
             # A reader or another process was in the way: try again a little later.
-            self._since_restart = 0 if restarted else sqlite_file.WAL_BYTES - CHECKPOINT_BYTES
+            self._since_restart = 0 if restarted else file.WAL_BYTES - CHECKPOINT_BYTES
         elif self._since_checkpoint >= CHECKPOINT_BYTES:
             self._since_checkpoint = 0
             self._due.set()

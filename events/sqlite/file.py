@@ -17,8 +17,8 @@ from events import private
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogError, LogFull, LogReadOnly, LogUnavailable
 from events.log import Headers
-from events.sqlite_copied import LAYOUT as WITH_COPIES
-from events.sqlite_receipts import SCHEMA as RECEIPTS
+from events.sqlite.imported import LAYOUT as WITH_COPIES
+from events.sqlite.receipts import SCHEMA as RECEIPTS
 from events.streams import STREAMS
 
 Durability = Literal["power", "process"]
@@ -26,7 +26,7 @@ Durability = Literal["power", "process"]
 
 LAYOUT: Final = 2
 """1 had no receipts; whoever opens such a file to append gives it the table. 3 has copies besides
-(sqlite_copied.py), and is made by a restore alone."""
+(imported.py), and is made by a restore alone."""
 
 BUSY_SECONDS: Final = 5.0
 """How long an append waits for the appends of other processes before it fails."""
@@ -157,7 +157,7 @@ def writable(
         f"synchronous={_SYNCHRONOUS[durability]}",
         "fullfsync=ON",  # macOS: an ordinary fsync leaves the bytes in the drive's cache
         "checkpoint_fullfsync=ON",
-        "wal_autocheckpoint=0",  # sqlite_writer.py does it without holding up an append
+        "wal_autocheckpoint=0",  # writer.py does it without holding up an append
     ):
         connection.execute(f"PRAGMA {setting}")
     return connection

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from events import sqlite_copied, sqlite_receipts
 from events.errors import AheadOfLog, LogCorrupt, LogDiverged, LogError, LogReadOnly
 from events.log import Cursor, Entry, Place, Record, check_bounds, check_size, now_ms
-from events.sqlite_file import (
+from events.sqlite import imported, receipts
+from events.sqlite.file import (
     Durability,
     bring_up,
     create,
@@ -34,8 +34,8 @@ from events.sqlite_file import (
     unpack_headers,
     writable,
 )
-from events.sqlite_receipts import Receipt
-from events.sqlite_writer import GroupWriter
+from events.sqlite.receipts import Receipt
+from events.sqlite.writer import GroupWriter
 from events.streams import STREAMS
 
 _POLL_SECONDS: Final = 0.01
@@ -73,7 +73,7 @@ class SqliteLog:
         with self._snapshot() as connection:
             self.source = identity(connection, path)
             """The log's id: minted when the file was made, and never used again."""
-            self._copied = sqlite_copied.copied(connection)
+            self._copied = imported.copied(connection)
         if not read_only:
             self._writer = self._opened_writer(durability)
 
@@ -129,7 +129,7 @@ class SqliteLog:
         """What was remembered under a key within the last day; None where nothing was."""
         self._write()  # a log that was opened to read only may be of a layout without receipts
         with self._snapshot() as connection:
-            return sqlite_receipts.get(connection, key, now_ms())
+            return receipts.get(connection, key, now_ms())
 
     def read(
         self, stream: str, partition: int, offset: int, limit: int = 500, max_bytes: int = 32 << 20
@@ -162,7 +162,7 @@ class SqliteLog:
                 )
             source, sequence, unpacked = self.source, offset - copied, unpack_headers(headers)
             if offset < copied:
-                source, sequence, unpacked = sqlite_copied.unmarked(unpacked)
+                source, sequence, unpacked = imported.unmarked(unpacked)
             records.append(
                 Record(
                     stream, partition, offset, source, sequence, key, unpacked, value, recorded_ms
@@ -382,7 +382,7 @@ def _insert(
         [(*row, place.offset) for row, place in zip(rows, places, strict=True)],
     )
     if receipt is not None:
-        sqlite_receipts.put(connection, receipt, now_ms())
+        receipts.put(connection, receipt, now_ms())
     return places
 
 

@@ -8,12 +8,12 @@ from zlib import crc32
 
 import pytest
 
-from events import sqlite_receipts
 from events.errors import LogReadOnly
 from events.log import Entry, now_ms
-from events.sqlite import SqliteLog
-from events.sqlite_file import LAYOUT, pack_headers, writable
-from events.sqlite_receipts import KEPT_MS, MAX_RECEIPT_BYTES, Receipt
+from events.sqlite import receipts
+from events.sqlite.file import LAYOUT, pack_headers, writable
+from events.sqlite.log import SqliteLog
+from events.sqlite.receipts import KEPT_MS, MAX_RECEIPT_BYTES, Receipt
 
 FIRST_LAYOUT = """
 CREATE TABLE meta (log TEXT NOT NULL, layout INTEGER NOT NULL);
@@ -118,7 +118,7 @@ def test_old_receipts_are_dropped_when_new_ones_come(log: SqliteLog, path: Path)
 def test_of_too_many_receipts_the_oldest_go(
     log: SqliteLog, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_receipts, "MAX_RECEIPTS", 3)
+    monkeypatch.setattr(receipts, "MAX_RECEIPTS", 3)
     for key in "abcdef":
         remember(log, key, b"value")
     assert kept(path) == ["d", "e", "f"]
