@@ -141,8 +141,9 @@ def as_stored(record: Record) -> Record:
     """A record whose origin and headers, and on `learning` whose data, the tables can hold.
 
     A source or sequence that none of ours can have is that of a record which somebody else wrote:
-    it gets a source of its own, as on a broker one that names none (kafka_reader.py). Decisions
-    are looked for in the tables by what they say, so they are read without NUL from the start.
+    it gets a source of its own, as on a broker one that names none (events/kafka/reader.py).
+    Decisions are looked for in the tables by what they say, so they are read without NUL from the
+    start.
     """
     if not is_origin(record.source, record.sequence):
         record = replace(record, source=f"foreign:{record.offset}", sequence=0)

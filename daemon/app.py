@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from consumers.runner import Runner
     from events.blobs import BlobStore
     from events.bodies import Bodies, FindKey
-    from events.kafka import KafkaLog
+    from events.kafka.log import KafkaLog
     from events.keys import KeyStore
     from events.log import Entry, EventLog
     from events.sqlite.log import SqliteLog

@@ -8,8 +8,8 @@ from typing import Final
 
 from daemon.settings import ConfigurationError, KafkaSecurity, Settings
 from events.errors import LogError, LogUnavailable
-from events.kafka import KafkaLog
-from events.kafka_topics import administration
+from events.kafka.log import KafkaLog
+from events.kafka.topics import administration
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from producers.shipper import Ends, Shipper, unshipped

@@ -16,8 +16,8 @@ from events.archive import Archive, Restored, Segment, check_dense
 from events.blobs import BlobStore
 from events.errors import LogError, LogUnavailable
 from events.exporting import copy_blobs
-from events.kafka import KafkaLog
-from events.kafka_sender import Outgoing, Sender
+from events.kafka.log import KafkaLog
+from events.kafka.sender import Outgoing, Sender
 from events.log import Record, read_all
 from events.streams import STREAMS
 

@@ -1,9 +1,9 @@
 """The log: append a batch durably, read from a position, wait for more.
 
 Three implementations stand beside each other and pass one contract suite (tests/contract):
-`memory.py` for tests, `events/sqlite/log.py` embedded in a file, `kafka.py` on a broker. Offsets
-are dense per partition on the first two; a broker may leave holes, so no caller counts on offset +
-1.
+`memory.py` for tests, `events/sqlite/log.py` embedded in a file, `events/kafka/log.py` on a
+broker. Offsets are dense per partition on the first two; a broker may leave holes, so no caller
+counts on offset + 1.
 
 Guarantees: what `append` returned for is in the log after a crash of any process (and, on the
 embedded log, after a power cut); a batch is appended whole or not at all on the embedded log; reads

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from events import private
 from events.errors import KintsugiError, LogError, LogFull, LogUnavailable
-from events.kafka_sender import Outgoing, Pending, Sender
+from events.kafka.sender import Outgoing, Pending, Sender
 from events.log import Cursor, Record
 from events.streams import STREAMS
 

@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     # kafka-python reads its schemas with a deprecated function while it is imported, and our tests
     # turn warnings into errors.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    from events.kafka import KafkaLog
+    from events.kafka.log import KafkaLog
     from ops.kafka.broker import Broker
     from ops.kafka.jars import BrokerMissing
 

@@ -125,7 +125,7 @@ def blobs(app: "App") -> Finding:
 
 def crc32c(_: "App") -> Finding:
     """Checksums of Kafka's batches are not computed in Python."""
-    from events.kafka_client import require_crc32c
+    from events.kafka.client import require_crc32c
 
     require_crc32c()
     return True, "checksums are computed in C"

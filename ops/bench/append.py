@@ -127,8 +127,8 @@ def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
     """Records per second of our sender, and of kafka-python's producer alone."""
     from kafka import KafkaProducer
 
-    from events.kafka import KafkaLog
-    from events.kafka_sender import Outgoing
+    from events.kafka.log import KafkaLog
+    from events.kafka.sender import Outgoing
 
     topics = {name: f"kintsugi.bench.{uuid4().hex[:8]}.{name}" for name in STREAMS}
     with closing(KafkaLog(bootstrap, topics=topics, replication=1)) as log:

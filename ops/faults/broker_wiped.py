@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from events.errors import AheadOfLog, KintsugiError
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.streams import STREAMS
 from ops.faults.scene import Scene, entries, report, scene
 

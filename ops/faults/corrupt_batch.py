@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.errors import LogCorrupt
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.streams import ROLLOUTS
 from ops.faults.scene import ROOT, Scene, entries, report, scene
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from ops.faults.gateway_scene import Program, scene
 from ops.faults.scene import compared, drained, report, waiting

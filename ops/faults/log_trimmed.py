@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from events.errors import KintsugiError, LogTruncated
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from ops.faults.scene import entries, report, scene
 
 

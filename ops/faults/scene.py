@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from events.envelope import derived_id
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.log import Entry, EventLog, now_ms
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS

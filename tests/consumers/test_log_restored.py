@@ -11,7 +11,7 @@ from consumers import database, reads
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from events.errors import AheadOfLog, KintsugiError
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.log import Entry, EventLog
 from events.memory import MemoryLog
 from events.sqlite.log import SqliteLog

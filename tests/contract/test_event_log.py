@@ -40,7 +40,7 @@ def other(request: pytest.FixtureRequest, log: EventLog) -> Iterator[EventLog]:
     elif isinstance(log, SqliteLog):
         made = SqliteLog(log.path)
     else:
-        from events.kafka import KafkaLog
+        from events.kafka.log import KafkaLog
 
         broker, topics = (request.getfixturevalue(name) for name in ("broker", "kafka_topics"))
         made = KafkaLog(broker.bootstrap, topics=topics, replication=1)

@@ -16,7 +16,7 @@ from daemon.checks.records import keys as examined_keys
 from daemon.settings import load
 from events.blobs import BlobStore
 from events.bodies import Bodies
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.keys import KeyStore
 from events.log import Record
 from events.messages import Message

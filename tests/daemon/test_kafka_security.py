@@ -14,7 +14,7 @@ from consumers.runner import Runner
 from daemon.broker import client_security
 from daemon.settings import KafkaSecurity
 from events.errors import KintsugiError, LogReadOnly, LogUnavailable
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.bench.mix import mix

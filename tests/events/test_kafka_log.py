@@ -25,9 +25,9 @@ from events.errors import (
     LogUnavailable,
     TooLarge,
 )
-from events.kafka import KafkaLog
-from events.kafka_client import EXIT_STUCK, Connection, Watchdog
-from events.kafka_sender import WINDOW_RECORDS, Outgoing
+from events.kafka.client import EXIT_STUCK, Connection, Watchdog
+from events.kafka.log import KafkaLog
+from events.kafka.sender import WINDOW_RECORDS, Outgoing
 from events.log import Entry
 from ops.kafka.broker import Broker
 
@@ -117,7 +117,7 @@ def test_a_poll_that_never_returns_ends_the_process(
     code = """
 import sys
 from kafka import KafkaConsumer, TopicPartition
-from events.kafka_client import Watchdog
+from events.kafka.client import Watchdog
 
 consumer = KafkaConsumer(bootstrap_servers=sys.argv[1], auto_offset_reset="none")
 at = TopicPartition(sys.argv[2], 0)
@@ -151,7 +151,7 @@ def test_the_watchdog_lets_calls_be_that_return() -> None:
 def test_without_crc32c_it_refuses_to_start() -> None:
     done = run_python(
         "import sys; sys.modules['crc32c'] = None\n"
-        "from events.kafka import KafkaLog\n"
+        "from events.kafka.log import KafkaLog\n"
         "from events.errors import LogError\n"
         "try:\n    KafkaLog('127.0.0.1:9')\n"
         "except LogError as error:\n    print(type(error).__name__, error)\n"

@@ -12,8 +12,8 @@ from events.archive import MANIFEST, Archive
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError
 from events.exporting import export
-from events.kafka import KafkaLog
-from events.kafka_sender import Outgoing
+from events.kafka.log import KafkaLog
+from events.kafka.sender import Outgoing
 from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from events.errors import LogError, LogReadOnly, LogUnavailable
-from events.kafka import KafkaLog
-from events.kafka_sender import Outgoing, Pending, Sender
+from events.kafka.log import KafkaLog
+from events.kafka.sender import Outgoing, Pending, Sender
 from events.log import Entry, Record
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS

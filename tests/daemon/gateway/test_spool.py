@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from events.kafka import KafkaLog
+from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker

@@ -3,7 +3,7 @@
 kafka-python 3.0 has traps that everything beside this file relies on being handled here:
 
 - A constructor bootstraps at once and, when that fails, leaves its I/O thread running, and says
-  nothing of why. `build` has the broker let us in first (kafka_greeting.py) and closes what a
+  nothing of why. `build` has the broker let us in first (preflight.py) and closes what a
   failed constructor left.
 - `KafkaProducer.close` gives up on its own flush while the broker is down and then closes nothing.
 - A call may never return: a fetched batch that cannot be decoded makes the next `poll` spin, and
@@ -37,7 +37,7 @@ from events.errors import (
     LogUnavailable,
     TooLarge,
 )
-from events.kafka_greeting import greet, speaks_tls
+from events.kafka.preflight import greet, speaks_tls
 from events.streams import STREAMS
 
 EXIT_STUCK: Final = 70

@@ -23,8 +23,8 @@ from kafka import KafkaConsumer, TopicPartition
 
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogError, LogUnavailable
-from events.kafka_client import Connection, Watchdog, classified, close_quietly
-from events.kafka_topics import missing_topic
+from events.kafka.client import Connection, Watchdog, classified, close_quietly
+from events.kafka.topics import missing_topic
 from events.log import Cursor, Record, check_bounds, is_origin, within_bytes
 from events.streams import STREAMS
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from events.envelope import minted_id
-from events.kafka_client import Connection, Watchdog, require_crc32c
-from events.kafka_reader import Reader
-from events.kafka_sender import Outgoing, Sender, checked_size
-from events.kafka_topics import ensure_topics, trim
+from events.kafka.client import Connection, Watchdog, require_crc32c
+from events.kafka.reader import Reader
+from events.kafka.sender import Outgoing, Sender, checked_size
+from events.kafka.topics import ensure_topics, trim
 from events.log import Cursor, Entry, Place, Record, check_size
 
 REPLICATION: Final = 3

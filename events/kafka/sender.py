@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogUnavailable, TooLarge
-from events.kafka_client import Connection, abandon_producer, classified
+from events.kafka.client import Connection, abandon_producer, classified
 from events.log import Headers, Record
 
 WINDOW_RECORDS: Final = 200
