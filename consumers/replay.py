@@ -21,10 +21,10 @@ from consumers.digest import digest
 from consumers.position import offsets
 from consumers.runner import PositionMissing, Runner
 from consumers.tables import Offset, Source
-from events.archive import Cut
+from events.archive.archive import Cut
+from events.archive.views import Span, in_time, starts
 from events.errors import KintsugiError
 from events.log import EventLog, read_all
-from events.spans import Span, in_time, starts
 
 
 class NotEmpty(KintsugiError):

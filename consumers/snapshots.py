@@ -26,7 +26,7 @@ from consumers.digest import exact_digest
 from consumers.position import offsets
 from consumers.tracking import Tracked
 from events import private
-from events.archive import Cut
+from events.archive.archive import Cut
 from events.errors import KintsugiError
 
 

@@ -22,10 +22,10 @@ from sqlalchemy.exc import ArgumentError
 from consumers import database
 from consumers.digest import Difference, changed_rows, first_difference
 from consumers.snapshots import Parted, diverging, parted_since
-from events.archive import Archive, Cut, is_archive
+from events.archive.archive import Archive, Cut, is_archive
+from events.archive.views import Continued, starts
 from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
-from events.spans import Continued, starts
 from events.sqlite.log import SqliteLog
 
 _FIELDS: Final = ("source", "sequence", "recorded_ms", "key", "headers", "value")

@@ -30,9 +30,9 @@ from consumers.snapshots import Parted, Snapshot
 from consumers.tables import PROJECTED, Projected
 from consumers.tracking import Written, keys_of
 from daemon import comparing
-from events.archive import Cut, ends
+from events.archive.archive import Cut, ends
+from events.archive.views import Span, in_time, starts
 from events.log import EventLog, Record
-from events.spans import Span, in_time, starts
 from migrations.upgrade import upgrade
 
 _STEP: Final = 1_000

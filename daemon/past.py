@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from consumers import learning
 from consumers.learning import CycleRow
 from consumers.scheduling import rollouts_within
-from events.archive import Cut
+from events.archive.archive import Cut
 from events.envelope import parse_timestamp
 from events.streams import LEARNING
 

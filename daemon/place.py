@@ -8,10 +8,10 @@ rollouts@0,0,4,0,0,0,0,0;learning@5   an offset for each partition
 import re
 from typing import TYPE_CHECKING
 
-from events.archive import Cut, ends
+from events.archive.archive import Cut, ends
+from events.archive.views import cut_at, starts
 from events.envelope import parse_timestamp
 from events.errors import KintsugiError, WrongUsage
-from events.spans import cut_at, starts
 from events.streams import LEARNING, ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from consumers import database, snapshots
 from consumers.replay import is_empty, replay
 from consumers.tracking import Tracked
 from daemon.settings import ConfigurationError, Scheduler
-from events.archive import Cut
+from events.archive.archive import Cut
 from events.errors import KintsugiError, WrongUsage
 from events.log import EventLog
 from migrations.upgrade import upgrade

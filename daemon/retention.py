@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.position import offsets, position
 from consumers.retention import needed_from
-from events.archive import Archive, Cut
+from events.archive.archive import Archive, Cut
+from events.archive.retention import held
 from events.errors import LogError
-from events.retention import held
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:

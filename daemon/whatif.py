@@ -31,11 +31,11 @@ from consumers.scheduling import Unread, unread_since
 from consumers.tally import Pair
 from daemon.past import Lived
 from daemon.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
-from events.archive import Cut
+from events.archive.archive import Cut
+from events.archive.views import Span, in_time, starts
 from events.envelope import parse_timestamp
 from events.log import EventLog
 from events.position import Position
-from events.spans import Span, in_time, starts
 from events.streams import LEARNING, ROLLOUTS
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from events import private
+from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.errors import LogError, LogReadOnly, LogUnavailable
-from events.exporting import copy_blobs
 from events.log import read_all
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS

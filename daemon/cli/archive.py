@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.app import App
-    from events.archive import Archive, Restored
+    from events.archive.archive import Archive, Restored
     from events.log import EventLog
 
 
@@ -32,7 +32,7 @@ def export_log(
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
     from daemon.health import events_in
     from daemon.place import between
-    from events.exporting import export
+    from events.archive.export import export
 
     with cli.app() as app:
         log: EventLog = app.readable_log
@@ -60,7 +60,7 @@ def import_log(
 ) -> None:
     """Put an exported log into an empty home or, with Kafka, into its empty topics: the same bytes,
     sources and sequences."""
-    from events.archive import Archive
+    from events.archive.archive import Archive
 
     archive = Archive(folder)
     with cli.app() as app:
@@ -77,12 +77,12 @@ def import_log(
 
 def _restored(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "Restored":
     if app.on_kafka:
-        from events import kafka_restore
+        from events.archive import restore_kafka
 
-        return kafka_restore.restore(archive, app.kafka, app.blobs, advance)
-    from events import sqlite_restore
+        return restore_kafka.restore(archive, app.kafka, app.blobs, advance)
+    from events.archive import restore_sqlite
 
-    return sqlite_restore.restore(archive, app.home / "log.db", app.blobs, advance)
+    return restore_sqlite.restore(archive, app.home / "log.db", app.blobs, advance)
 
 
 def trim_log(
@@ -101,7 +101,7 @@ def trim_log(
     that the archive holds, proven record by record."""
     from daemon import retention
     from daemon.place import cut
-    from events.archive import Archive
+    from events.archive.archive import Archive
 
     archive = Archive(folder)
     with cli.app() as app:

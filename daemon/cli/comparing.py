@@ -102,9 +102,9 @@ def _divergence(found: "Divergence") -> dict[str, Any]:
 
 def _said(record: "Record | None") -> dict[str, Any] | None:
     """An event as far as a person can tell it from another one."""
+    from events.archive.segments import digest
     from events.envelope import from_headers
     from events.errors import BadRecord
-    from events.segments import digest
 
     if record is None:
         return None

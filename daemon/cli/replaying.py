@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from daemon.app import App
-    from events.archive import Cut
+    from events.archive.archive import Cut
     from events.log import EventLog
 
 _PLACE: Final = (
@@ -82,8 +82,8 @@ def replay(
 @contextmanager
 def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
     """The home's log, or an archive that goes on as it."""
-    from events.archive import Archive
-    from events.spans import Continued
+    from events.archive.archive import Archive
+    from events.archive.views import Continued
 
     yield app.readable_log if archive is None else Continued(Archive(archive), app.readable_log)
 

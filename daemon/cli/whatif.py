@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from daemon.past import Lived
     from daemon.settings import Scheduler
     from daemon.whatif import Supposed
-    from events.archive import Cut
+    from events.archive.archive import Cut
     from events.log import EventLog
 
 _LOOKS: Final = 1_000
@@ -69,7 +69,7 @@ def whatif(
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
     """As often as the leader looks, or as a log of this length allows."""
-    from events.spans import recorded_span
+    from events.archive.views import recorded_span
 
     first, last = recorded_span(log, end)
     return max(scheduler.tick_seconds, (last - first) / 1000 / _LOOKS)

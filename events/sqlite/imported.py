@@ -6,7 +6,8 @@ or a fold could not tell it from a repetition. They stand where Kafka has them, 
 the record, and `copied` says per partition up to where. What the log records itself follows, under
 an id of its own, numbered from 0 behind the last copy.
 
-Not covered: copies that come later. Only a new file is filled like this (sqlite_restore.py).
+Not covered: copies that come later. Only a new file is filled like this
+(events/archive/restore_sqlite.py).
 """
 
 import sqlite3

@@ -36,11 +36,11 @@ from consumers.snapshots import Snapshot
 from consumers.tracking import Tracked
 from daemon import comparing
 from daemon.parting import First, first_event, logs_of
-from events.archive import Archive, ends
+from events.archive.archive import Archive, ends
+from events.archive.export import export
+from events.archive.restore_sqlite import restore
 from events.blobs import BlobStore
-from events.exporting import export
 from events.sqlite.log import SqliteLog, columns_of
-from events.sqlite_restore import restore
 from migrations.upgrade import upgrade
 from ops.bench.mix import PERIOD, event, mix
 

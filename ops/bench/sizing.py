@@ -31,8 +31,8 @@ from typing import Any, Final
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import load
+from events.archive.export import export
 from events.envelope import utc_now
-from events.exporting import export
 from ops.bench.gateway.load import Load, Target
 from ops.bench.gateway.sides import Home, Syncs, engine, ours
 

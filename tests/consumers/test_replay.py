@@ -17,10 +17,10 @@ from consumers.replay import BeforeSnapshot, NotEmpty, replay
 from consumers.runner import PositionMissing
 from consumers.tables import Rollout
 from consumers.tracking import Tracked
-from events.archive import Cut, ends
+from events.archive.archive import Cut, ends
+from events.archive.views import cut_at
 from events.log import Entry
 from events.memory import MemoryLog
-from events.spans import cut_at
 from ops.bench.mix import mix
 from tests.consumers.folding import close_round, ended, fold, fresh, hash_of
 

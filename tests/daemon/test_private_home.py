@@ -14,8 +14,8 @@ from daemon.checks.machine import modes
 from daemon.settings import load
 from daemon.up import alone
 from events import private
+from events.archive.export import export
 from events.blobs import BlobStore
-from events.exporting import export
 from events.keys import KeyStore
 from events.sqlite.log import SqliteLog
 from ops.bench.mix import mix

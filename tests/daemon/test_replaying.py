@@ -15,13 +15,13 @@ from daemon.past import lived
 from daemon.replaying import changed_scheduler
 from daemon.settings import ConfigurationError, Scheduler, load
 from daemon.whatif import whatif
-from events.archive import ends
+from events.archive.archive import ends
+from events.archive.views import cut_at
 from events.codec import encode
 from events.envelope import Envelope, derived_id
 from events.learning import CycleEnded, CycleStarted, LeaderClaimed
 from events.log import Entry
 from events.memory import MemoryLog
-from events.spans import cut_at
 from tests.consumers.cycling import cycle_id, over
 from tests.consumers.folding import at, fold, folded_position, fresh, rollout
 from tests.daemon.commands import environment

@@ -15,7 +15,7 @@ from daemon.app import App
 from daemon.health import folded, halting
 from daemon.sessions import close_sessions
 from daemon.settings import load
-from events.archive import MANIFEST
+from events.archive.archive import MANIFEST
 from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS
 from ops.bench.mix import PERIOD, mix

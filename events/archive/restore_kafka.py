@@ -12,10 +12,10 @@ written twice. Not covered: an archive without the beginning, for a new topic be
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from events.archive import Archive, Restored, Segment, check_dense
+from events.archive.archive import Archive, Restored, Segment, check_dense
+from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.errors import LogError, LogUnavailable
-from events.exporting import copy_blobs
 from events.kafka.log import KafkaLog
 from events.kafka.sender import Outgoing, Sender
 from events.log import Record, read_all

@@ -12,8 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from events import private, segments
-from events.archive import FORMAT, MANIFEST, Archive, Cut, Manifest, Segment, ends, is_archive
+from events import private
+from events.archive import segments
+from events.archive.archive import (
+    FORMAT,
+    MANIFEST,
+    Archive,
+    Cut,
+    Manifest,
+    Segment,
+    ends,
+    is_archive,
+)
 from events.blobs import BlobStore, sync_folder
 from events.codec import blob_of
 from events.envelope import minted_id

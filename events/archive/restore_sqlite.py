@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from events.archive import Archive, Restored, check_dense
+from events.archive.archive import Archive, Restored, check_dense
+from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.envelope import minted_id
 from events.errors import LogError
-from events.exporting import copy_blobs
 from events.log import Record
 from events.sqlite import imported
 from events.sqlite.file import restored

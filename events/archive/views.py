@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from events.archive import Archive, Cut, ends
+from events.archive.archive import Archive, Cut, ends
 from events.errors import LogError, LogReadOnly, LogTruncated
 from events.log import Cursor, Entry, EventLog, Place, Record, check_bounds, read_all
 from events.streams import STREAMS

@@ -14,15 +14,15 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from events import segments
-from events.archive import MANIFEST, Archive, Cut, Manifest, Segment, ends
+from events.archive import segments
+from events.archive.archive import MANIFEST, Archive, Cut, Manifest, Segment, ends
+from events.archive.export import export
+from events.archive.restore_sqlite import restore
+from events.archive.views import Continued, Span, cut_at, in_time, starts
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
-from events.exporting import export
 from events.log import Entry, EventLog, Record, read_all
-from events.spans import Continued, Span, cut_at, in_time, starts
 from events.sqlite.log import SqliteLog
-from events.sqlite_restore import restore
 from events.streams import STREAMS
 from ops.bench.mix import mix
 from tests.consumers.folding import Broker

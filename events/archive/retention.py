@@ -6,7 +6,7 @@ Every record before `end` is read in both and compared, so a segment that is dam
 of another log, is found before anything is dropped.
 """
 
-from events.archive import Archive
+from events.archive.archive import Archive
 from events.codec import blob_of
 from events.errors import BadRecord, LogError, LogTruncated
 from events.log import EventLog, Record, read_all

@@ -7,7 +7,7 @@
     Archive(folder)               reads one: a log that nobody can append to
 
 Guarantees: a segment that is missing, was altered or was exchanged is named before anything of it
-is handed out. Written by exporting.py. Not covered: a whole archive that was exchanged for an older
+is handed out. Written by export.py. Not covered: a whole archive that was exchanged for an older
 one of the same log, which only the `head` that an export returned can tell.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from events import segments
+from events.archive import segments
 from events.blobs import BlobStore
 from events.canonical import exact_json, sha256
 from events.errors import LogCorrupt, LogError, LogReadOnly

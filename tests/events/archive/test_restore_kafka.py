@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from events import kafka_restore, sqlite_restore
-from events.archive import MANIFEST, Archive
+from events.archive import restore_kafka, restore_sqlite
+from events.archive.archive import MANIFEST, Archive
+from events.archive.export import export
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError
-from events.exporting import export
 from events.kafka.log import KafkaLog
 from events.kafka.sender import Outgoing
 from events.log import Entry
@@ -20,7 +20,7 @@ from events.streams import STREAMS
 from ops.bench.mix import mix
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper
-from tests.events.test_archive import decision, records
+from tests.events.archive.test_archive import decision, records
 
 pytestmark = pytest.mark.kafka
 
@@ -78,7 +78,7 @@ def manifest(folder: Path) -> bytes:
 def test_it_becomes_an_embedded_log_of_copies(
     archive: Archive, blobs: BlobStore, tmp_path: Path
 ) -> None:
-    done = sqlite_restore.restore(archive, tmp_path / "back.db", blobs)
+    done = restore_sqlite.restore(archive, tmp_path / "back.db", blobs)
     assert done.events == 120 + 90 + 2 + 40 + 3
     back = SqliteLog(tmp_path / "back.db")
     assert records(back) == records(archive)
@@ -100,11 +100,11 @@ def test_it_fills_empty_topics_and_goes_on_where_it_was_left(
     cut = archive.manifest.segments[:3]
     archive_cut = Archive(archive.folder)
     archive_cut.manifest = replace(archive.manifest, segments=cut)
-    kafka_restore.restore(archive_cut, empty, blobs)
+    restore_kafka.restore(archive_cut, empty, blobs)
     assert sum(map(len, records(empty).values())) == sum(one.count for one in cut)
-    kafka_restore.restore(archive, empty, blobs)
+    restore_kafka.restore(archive, empty, blobs)
     assert records(empty) == records(archive)
-    kafka_restore.restore(archive, empty, blobs)
+    restore_kafka.restore(archive, empty, blobs)
     export(empty, blobs, tmp_path / "again")
     assert manifest(tmp_path / "again") == manifest(archive.folder)
 
@@ -114,11 +114,11 @@ def test_topics_that_hold_anything_else_are_left_alone(
 ) -> None:
     empty.append([decision(5)])
     with pytest.raises(LogError, match="learning/0 holds events from offset 0"):
-        kafka_restore.restore(archive, empty, blobs)
+        restore_kafka.restore(archive, empty, blobs)
     assert records(empty)["learning", 0][0].value == b"5"
     empty.append([decision(number) for number in range(6)])
     with pytest.raises(LogError, match="learning/0 holds events from offset 2"):
-        kafka_restore.restore(archive, empty, blobs)
+        restore_kafka.restore(archive, empty, blobs)
 
 
 def test_nothing_is_sent_of_a_damaged_archive_or_one_without_its_beginning(
@@ -127,14 +127,14 @@ def test_nothing_is_sent_of_a_damaged_archive_or_one_without_its_beginning(
     last = sorted((archive.folder / "segments").iterdir())[-1]
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.raises(LogCorrupt, match=last.name):
-        kafka_restore.restore(Archive(archive.folder), empty, blobs)
+        restore_kafka.restore(Archive(archive.folder), empty, blobs)
     kafka_log.trim("rollouts", 2, 4)
     export(kafka_log, blobs, tmp_path / "late")
     late = Archive(tmp_path / "late")
     with pytest.raises(LogError, match="begins at offset 4 of rollouts/2"):
-        kafka_restore.restore(late, empty, blobs)
+        restore_kafka.restore(late, empty, blobs)
     assert not any(records(empty).values())
-    sqlite_restore.restore(late, tmp_path / "late.db", blobs)
+    restore_sqlite.restore(late, tmp_path / "late.db", blobs)
     back = SqliteLog(tmp_path / "late.db")
     assert records(back) == records(late)
     back.close()
