@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from events.blobs import BlobStore
     from events.bodies import Bodies, FindKey
     from events.kafka.log import KafkaLog
-    from events.keys import KeyStore
     from events.log import Entry, EventLog
+    from events.privacy.keys import KeyStore
     from events.sqlite.log import SqliteLog
 
 Progress = Callable[[int], None]
@@ -105,7 +105,7 @@ class App:
     @cached_property
     def keys(self) -> "KeyStore":
         """The persons' keys. Raises KeysUnavailable, ConfigurationError."""
-        from events.keys import KeyStore
+        from events.privacy.keys import KeyStore
 
         if self.settings.keys == self.settings.database:
             raise ConfigurationError(

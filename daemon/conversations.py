@@ -21,8 +21,8 @@ from consumers.tables import Call
 from events.bodies import Bodies, Whole
 from events.errors import KintsugiError
 from events.messages import Message
+from events.privacy.sealing import Key
 from events.rollouts import NOBODY, CallEnded, CallStarted
-from events.sealing import Key
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from events.errors import (
     LogUnavailable,
     SchemaAhead,
 )
-from events.keys import KeysUnavailable
+from events.privacy.keys import KeysUnavailable
 
 HALTS: Final = (
     AheadOfLog, LogCorrupt, LogTruncated, LogUnavailable, FoldVersionChanged, SchemaAhead,

@@ -9,7 +9,7 @@ sealed needs neither a key store nor the tables.
 from collections.abc import Callable
 
 from events.bodies import FindKey
-from events.sealing import Key, KeyMissing
+from events.privacy.sealing import Key, KeyMissing
 
 
 class Opener:

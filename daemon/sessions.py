@@ -62,8 +62,9 @@ from events.errors import (
     SchemaAhead,
     TooLarge,
 )
-from events.keys import KeysUnavailable
 from events.log import Entry, now_ms
+from events.privacy.keys import KeysUnavailable
+from events.privacy.sealing import Key, KeyMissing, keyed_digest
 from events.rollouts import (
     CallsGathered,
     ClosingFailed,
@@ -74,7 +75,6 @@ from events.rollouts import (
     SessionEnded,
     clip_reason,
 )
-from events.sealing import Key, KeyMissing, keyed_digest
 from events.tracecontext import parsed
 
 if TYPE_CHECKING:

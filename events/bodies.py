@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from events.blobs import BlobStore
 from events.codec import Arrays, Event, arrays_of, attach, check_blob, decode, opened, sealed_of
 from events.log import Record
-from events.sealing import Key
+from events.privacy.sealing import Key
 from events.streams import ROLLOUTS
 
 FindKey = Callable[[str], Key | None]

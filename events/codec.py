@@ -12,7 +12,7 @@ is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob
 cannot change a projection; whoever needs the body reads it with `bodies.py`.
 
 With flag SEALED the body, with the fields of the head that its type names `PRIVATE`, is encrypted
-with the key that the header `ce_keyid` names: the second section, or the blob, is what `sealing.py`
+with the key that the header `ce_keyid` names: the second section, or the blob, is what `events/privacy/sealing.py`
 made of it, and `ce_person` is not written. No fold opens it.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
@@ -36,9 +36,9 @@ from pydantic import BaseModel, ValidationError
 from events.envelope import Envelope, from_headers, to_headers
 from events.errors import BadRecord, BlobError, TooLarge
 from events.log import Entry, Record
+from events.privacy.sealing import Key, seal, unseal
 from events.registry import REGISTRY, Registry, first_problem
 from events.rollouts import EventData
-from events.sealing import Key, seal, unseal
 from events.streams import (
     MAX_DECODED_BYTES,
     MAX_INLINE_BODY_BYTES,

@@ -25,7 +25,7 @@ import httpx2
 from consumers.database import sqlite_url
 from events.blobs import BlobStore
 from events.bodies import Bodies
-from events.keys import KeyStore
+from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS

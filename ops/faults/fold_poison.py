@@ -33,6 +33,7 @@ from events.learning import CycleStarted, LeaderClaimed, TaskProposed
 from events.log import Entry, Record
 from events.memory import MemoryLog
 from events.messages import Action, Message, ToolCall
+from events.privacy.sealing import Key
 from events.rollouts import (
     CallEnded,
     CallStarted,
@@ -44,7 +45,6 @@ from events.rollouts import (
     SessionEnded,
     Task,
 )
-from events.sealing import Key
 from events.serving import OperatorActed, RouteChanged, RouteShare
 from ops.faults.command import command
 from ops.faults.folding import DATABASES, scene

@@ -17,8 +17,8 @@ from consumers.database import sqlite_url
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.errors import BadRecord
-from events.keys import KeyStore
 from events.messages import Message
+from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS

@@ -25,6 +25,7 @@ from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, now_ms
 from events.messages import Message
+from events.privacy.sealing import Key
 from events.rollouts import (
     CallEnded,
     CallEndedContent,
@@ -33,7 +34,6 @@ from events.rollouts import (
     EventData,
     SessionEnded,
 )
-from events.sealing import Key
 from ops.faults.scene import report
 
 START: Final = utc_now() - timedelta(days=2)

@@ -26,8 +26,8 @@ from events.codec import Event, decode, opened, sealed_of
 from events.errors import BadRecord, SchemaAhead
 from events.log import Record, now_ms
 from events.messages import Message
+from events.privacy.sealing import Keys
 from events.rollouts import CallEnded, CallStarted, SessionEnded
-from events.sealing import Keys
 from events.streams import ROLLOUTS
 from producers.gateway.digests import Conversation, Digest
 from producers.gateway.recorder import Spool

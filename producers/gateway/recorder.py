@@ -15,10 +15,10 @@ from typing import Protocol
 from events.blobs import BlobStore
 from events.codec import Arrays, Encoded, encode
 from events.envelope import Envelope, minted_id, utc_now
-from events.keys import KeyStore
 from events.log import Entry, Place, Record, now_ms
+from events.privacy.keys import KeyStore
+from events.privacy.sealing import Key
 from events.rollouts import EventData
-from events.sealing import Key
 from events.sqlite.receipts import Receipt
 from producers.gateway.sealed_receipts import opened_receipt, sealed_receipt
 

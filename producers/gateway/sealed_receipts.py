@@ -1,13 +1,14 @@
 """Answers that are kept to be given again, sealed where they are a person's.
 
-    sealed      "kr1" | length of the key's id | the key's id | what sealing.py made of the value
+    sealed      "kr1" | length of the key's id | the key's id | what events/privacy/sealing.py made
+    of the value
 
 An empty value says only that something was done before, and stays as it is.
 """
 
 from typing import Final
 
-from events.sealing import OVERHEAD_BYTES, Key, Keys, seal, unseal
+from events.privacy.sealing import OVERHEAD_BYTES, Key, Keys, seal, unseal
 from events.sqlite.receipts import Receipt
 
 _MAGIC: Final = b"kr1"

@@ -20,8 +20,8 @@ from events.envelope import Envelope
 from events.errors import BadRecord
 from events.log import Entry
 from events.memory import MemoryLog
+from events.privacy.sealing import Key
 from events.rollouts import CallEnded, CallStarted, FeedbackReceived, Labels, Task
-from events.sealing import Key
 from events.serving import OperatorActed
 from ops.faults.fold_poison import Topic
 from tests.consumers.folding import (

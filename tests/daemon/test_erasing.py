@@ -17,9 +17,10 @@ from daemon.settings import load
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.kafka.log import KafkaLog
-from events.keys import KeyStore
 from events.log import Record
 from events.messages import Message
+from events.privacy.keys import KeyStore
+from events.privacy.sealing import Key
 from events.rollouts import (
     CallEnded,
     CallEndedContent,
@@ -27,7 +28,6 @@ from events.rollouts import (
     CallStartedContent,
     SessionEnded,
 )
-from events.sealing import Key
 from events.streams import ROLLOUTS
 from producers.gateway.recorder import About, Recorder
 from tests.daemon.commands import environment

@@ -19,8 +19,8 @@ from daemon.sessions import Closed, close_sessions, failure
 from daemon.settings import Environments, Privacy, Settings, load
 from daemon.work import Worker
 from events.errors import LogUnavailable
-from events.keys import KeysUnavailable
 from events.log import Entry
+from events.privacy.keys import KeysUnavailable
 from ops.faults.session_poison import (
     KINDS,
     LARGE,

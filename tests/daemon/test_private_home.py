@@ -16,7 +16,7 @@ from daemon.up import alone
 from events import private
 from events.archive.export import export
 from events.blobs import BlobStore
-from events.keys import KeyStore
+from events.privacy.keys import KeyStore
 from events.sqlite.log import SqliteLog
 from ops.bench.mix import mix
 from tests.daemon.commands import spawn

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from events.blobs import BlobStore
 from events.codec import Event, arrays_of, decode
-from events.keys import KeyStore
 from events.log import Record
+from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS

@@ -19,9 +19,9 @@ from envs.shop.environment import Shop
 from events.blobs import BlobStore
 from events.codec import encode
 from events.envelope import Envelope, derived_id, utc_now
-from events.keys import KeyStore
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from events.messages import Message
+from events.privacy.keys import KeyStore
 from events.rollouts import CallStarted, CallStartedContent, SessionEnded
 from events.serving import AdapterProduced
 from producers.gateway.keys import ClientKey, hashed

@@ -10,8 +10,8 @@ import pytest
 from consumers.database import sqlite_url
 from daemon.app import App
 from daemon.settings import load
-from events.keys import KeyStore
 from events.messages import Message
+from events.privacy.keys import KeyStore
 from events.rollouts import (
     CallEnded,
     CallEndedContent,

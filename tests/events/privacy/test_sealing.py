@@ -14,6 +14,7 @@ from events.envelope import Envelope, minted_id
 from events.errors import BadRecord, BlobError
 from events.log import Entry, Record
 from events.messages import Message
+from events.privacy.sealing import Key, keyed_digest, minted_secret, seal, unseal
 from events.rollouts import (
     CallEnded,
     CallEndedContent,
@@ -21,7 +22,6 @@ from events.rollouts import (
     FeedbackReceived,
     SessionEnded,
 )
-from events.sealing import Key, keyed_digest, minted_secret, seal, unseal
 
 SAID = "my name is Rosa and I live at 5 Elm Street"
 KEY = Key("key-1", "rosa", minted_secret())

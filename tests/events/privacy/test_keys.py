@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumers.database import sqlite_url
-from events.keys import FRESH_SECONDS, KeyStore, KeysUnavailable
+from events.privacy.keys import FRESH_SECONDS, KeyStore, KeysUnavailable
 
 
 class Clock:

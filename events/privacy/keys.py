@@ -41,7 +41,7 @@ from sqlalchemy.exc import (
 
 from events import private
 from events.errors import LogUnavailable
-from events.sealing import Key, minted_secret
+from events.privacy.sealing import Key, minted_secret
 
 FRESH_SECONDS: Final = 5.0
 """For so long a key is used that may have been destroyed since: what it seals is lost then."""

@@ -1,0 +1,1 @@
+"""Encryption per person: the key store and the sealing of messages (event)."""
