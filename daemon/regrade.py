@@ -27,10 +27,10 @@ from envs.registry import UnknownEnvironment
 from envs.task import Basis, Criteria, Scenario, TaskDefinition
 from envs.tau2.environment import Tau2Environment
 from events.rollouts import RolloutEnded, Task
-from producers import tau2
-from producers.importing import read_rollouts
-from producers.records import ImportedRollout, Rejection
-from producers.tau2_simulation import FOREIGN_CHECKS
+from producers.importers import tau2
+from producers.importers.importer import read_rollouts
+from producers.importers.records import ImportedRollout, Rejection
+from producers.importers.tau2_simulation import FOREIGN_CHECKS
 
 MISTAKES: Final = 0.1
 """Share of a file's verdicts that may be wrong by mistake. Up to 8 of 50 verdicts flip when tasks

@@ -46,7 +46,7 @@ _MAX_ERROR_BYTES: Final = 16_384
 """Read of an error's body."""
 
 _MAX_DEPTH: Final = 100
-"""Deepest nesting of arguments that can be stored (producers/records.py has the same)."""
+"""Deepest nesting of arguments that can be stored (producers/importers/records.py has the same)."""
 
 _QUOTED: Final = 200
 """Characters of an offending piece that a reason quotes."""

@@ -29,8 +29,8 @@ from producers.conventions import (
     SAMPLING,
     TOOLS,
 )
+from producers.importers.records import Unusable
 from producers.otlp import Attributes, Received
-from producers.records import Unusable
 
 Json = dict[str, Any]
 

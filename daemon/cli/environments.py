@@ -301,7 +301,7 @@ def regrade(
     """
     from daemon.regrade import regrade as regraded
     from envs.registry import open_environment
-    from producers.importing import total_bytes
+    from producers.importers.importer import total_bytes
 
     # The names stand in files of others.
     environment = cache(

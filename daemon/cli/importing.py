@@ -9,7 +9,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
 
 if TYPE_CHECKING:
     from daemon.app import App
-    from producers.importing import Appended
+    from producers.importers.importer import Appended
 
 _SHOWN = 20
 """Rejections and warnings named on stderr; `--json` has all rejections."""
@@ -36,7 +36,7 @@ def import_rollouts(
     ] = True,
 ) -> int:
     """Import recorded rollouts. Importing the same again changes nothing."""
-    from producers.importing import FORMATS
+    from producers.importers.importer import FORMATS
 
     if format != "auto" and format not in FORMATS:
         raise typer.BadParameter(
@@ -62,7 +62,7 @@ def _append(
     from consumers.position import position
     from consumers.reads import known_rollouts
     from daemon.backlog import waiting_ids
-    from producers.importing import append_rollouts, read_rollouts, total_bytes
+    from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
 
     with app.reading() as connection:
         reached = position(connection)

@@ -19,7 +19,7 @@ from events.streams import ROLLOUTS
 from producers.gateway.recorder import Spool
 from producers.gateway.redaction import Redaction
 from producers.gateway.wire import bad_request, identifier
-from producers.records import readable
+from producers.importers.records import readable
 
 _Text = Annotated[str, Field(max_length=256)]
 

@@ -38,8 +38,8 @@ from producers.gateway.routes import choose
 from producers.gateway.sessions import Named, Parent
 from producers.gateway.wire import Added, Asked, Refused, asked, encoded, identifier, storable_tools
 from producers.genai import Chat, chat_of
+from producers.importers.records import Unusable
 from producers.otlp import Received
-from producers.records import Unusable
 
 Result = Literal["recorded", "repeated", "ignored", "rejected"]
 

@@ -717,7 +717,7 @@ def test_a_long_talk_is_no_overflow() -> None:
 
 
 def of(file: Path) -> list[RolloutEnded]:
-    from producers.importing import Rejection, read_rollouts
+    from producers.importers.importer import Rejection, read_rollouts
 
     found = list(read_rollouts([file]))
     assert not [item for item in found if isinstance(item, Rejection)]

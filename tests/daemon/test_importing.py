@@ -13,7 +13,7 @@ from events.codec import encode
 from events.envelope import Envelope, minted_id
 from events.log import now_ms
 from events.rollouts import RolloutEnded
-from producers.importing import append_rollouts, read_rollouts
+from producers.importers.importer import append_rollouts, read_rollouts
 from tests.daemon.commands import (
     failed_rollout,
     passed_rollout,

@@ -11,8 +11,8 @@ import pytest
 
 from daemon.settings import load
 from ops.kafka.broker import Broker
-from producers.documents import shape_of
-from producers.records import ImportedRollout, Source
+from producers.importers.documents import shape_of
+from producers.importers.records import ImportedRollout, Source
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

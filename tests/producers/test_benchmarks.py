@@ -10,9 +10,9 @@ from events.blobs import BlobStore
 from events.codec import decode
 from events.memory import MemoryLog
 from events.messages import executed_calls
-from producers.importing import ImportedRollout, append_rollouts, read_rollouts
+from producers.importers.importer import ImportedRollout, append_rollouts, read_rollouts
+from tests.producers.importers.test_importer import stored
 from tests.producers.samples import places, read
-from tests.producers.test_importing import stored
 
 pytestmark = pytest.mark.benchmarks
 

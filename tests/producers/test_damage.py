@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from events.blobs import BlobStore
 from events.codec import decode
 from events.memory import MemoryLog
-from producers.importing import FORMATS, append_rollouts
+from producers.importers.importer import FORMATS, append_rollouts
+from tests.producers.importers.test_importer import stored
 from tests.producers.samples import (
     bfcl_result,
     openai_record,
@@ -21,7 +22,6 @@ from tests.producers.samples import (
     tau2_simulation,
     tau_bench_run,
 )
-from tests.producers.test_importing import stored
 
 COUNT = 4
 DOCUMENTS: dict[str, str] = {

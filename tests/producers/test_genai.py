@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from producers import conventions as names
 from producers.genai import Chat, chat_of
+from producers.importers.records import Unusable
 from producers.otlp import JSON, PROTOBUF, BadTraces, Received, TooMuch, inflated, spans
-from producers.records import Unusable
 
 USER = {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}
 SAID = {"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}

@@ -12,8 +12,8 @@ from events.log import Record
 from events.memory import MemoryLog
 from events.rollouts import RolloutEnded
 from events.streams import ROLLOUTS
-from producers import importing
-from producers.importing import (
+from producers.importers import importer
+from producers.importers.importer import (
     ImportedRollout,
     append_rollouts,
     read_rollouts,
@@ -286,7 +286,7 @@ def test_an_integer_too_long_to_be_parsed_costs_its_record(tmp_path: Path) -> No
 
 def append(
     items: list[Any], folder: Path, known: set[str] | None = None
-) -> tuple[importing.Appended, MemoryLog]:
+) -> tuple[importer.Appended, MemoryLog]:
     log = MemoryLog()
     old = known or set()
     return append_rollouts(log, BlobStore(folder / "blobs"), items, old.intersection), log

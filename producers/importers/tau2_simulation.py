@@ -14,7 +14,7 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import WireCall, WireMessage, findings, to_message, was_told
-from producers.records import (
+from producers.importers.records import (
     Identity,
     ImportedRollout,
     Record,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from events.messages import Action, executed_calls
-from producers.bfcl_conversation import parse_call, parse_calls
+from producers.importers.bfcl_conversation import parse_call, parse_calls
 from tests.producers.samples import bfcl_result, only, read, without, write
 
 SUMMARY = {"accuracy": 0.5, "correct_count": 1, "total_count": 2}

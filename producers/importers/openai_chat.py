@@ -18,8 +18,8 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings, parse_arguments, parse_messages
-from producers.documents import Shape, records
-from producers.records import (
+from producers.importers.documents import Shape, records
+from producers.importers.records import (
     Identity,
     ImportedRollout,
     Record,

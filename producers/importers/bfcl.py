@@ -18,10 +18,10 @@ from typing import Any, Final
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.bfcl_conversation import answered, logged, parse_call, was_forced_to_quit
 from producers.conversation import findings
-from producers.documents import Found, Shape, lines, records
-from producers.records import ImportedRollout, Record, Rejection, Source, Unusable, Wire
+from producers.importers.bfcl_conversation import answered, logged, parse_call, was_forced_to_quit
+from producers.importers.documents import Found, Shape, lines, records
+from producers.importers.records import ImportedRollout, Record, Rejection, Source, Unusable, Wire
 
 NAME: Final = "bfcl"
 GRADER: Final = "bfcl evaluate"

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from events.registry import first_problem
-from producers.documents import (
+from producers.importers.documents import (
     Damage,
     Found,
     Shape,
@@ -27,9 +27,9 @@ from producers.documents import (
     read_text,
     skip_blank,
 )
-from producers.records import ImportedRollout, Rejection, Source, Wire
-from producers.tau2_simulation import NAME as NAME
-from producers.tau2_simulation import WireInfo, parse_simulation
+from producers.importers.records import ImportedRollout, Rejection, Source, Wire
+from producers.importers.tau2_simulation import NAME as NAME
+from producers.importers.tau2_simulation import WireInfo, parse_simulation
 
 RESULTS: Final = "results.json"
 SIMULATIONS: Final = "simulations"

@@ -21,8 +21,8 @@ from events.blobs import BlobStore
 from events.codec import Encoded, encode
 from events.errors import TooLarge
 from events.log import EventLog, now_ms
-from producers import bfcl, openai_chat, tau2, tau_bench
-from producers.documents import (
+from producers.importers import bfcl, openai_chat, tau2, tau_bench
+from producers.importers.documents import (
     Damage,
     Found,
     Shape,
@@ -32,7 +32,7 @@ from producers.documents import (
     shape_of,
     skip_blank,
 )
-from producers.records import ImportedRollout, Rejection, Source
+from producers.importers.records import ImportedRollout, Rejection, Source
 
 __all__ = [
     "FORMATS",

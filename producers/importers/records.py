@@ -22,7 +22,7 @@ from events.envelope import Envelope, derived_id
 from events.messages import Message
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
-from producers.documents import Damage, Found
+from producers.importers.documents import Damage, Found
 
 MAX_DEPTH: Final = 100
 """Deepest nesting of arguments and content parts: pydantic reads back at most 200 levels of JSON,

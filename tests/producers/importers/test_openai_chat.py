@@ -9,7 +9,7 @@ import pytest
 
 from events.messages import Action
 from producers.conversation import parse_arguments
-from producers.openai_chat import WireRollout
+from producers.importers.openai_chat import WireRollout
 from tests.producers.samples import Json, only, openai_call, openai_record, places, read, write
 
 

@@ -1,0 +1,1 @@
+"""Files of recorded rollouts, in the formats of others (event)."""
