@@ -88,7 +88,7 @@ class App:
     def spool(self) -> "SqliteLog":
         """This home's own log."""
         from events.sqlite.log import SqliteLog
-        from producers.owning import own
+        from producers.spool.owner import own
 
         log = SqliteLog(self.home / "log.db", durability=self.settings.log.durability)
         self._open.append(log.close)

@@ -75,7 +75,7 @@ from events.rollouts import (
     SessionEnded,
     clip_reason,
 )
-from events.tracecontext import parsed
+from producers.spans.trace_context import parsed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

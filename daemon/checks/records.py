@@ -132,7 +132,7 @@ def dead_letters(app: "App") -> Finding:
 def spool(app: "App") -> Finding:
     """What this home recorded and Kafka does not have yet; and that it was not set back."""
     from daemon.spooled import SpoolRestored, check_spool
-    from producers.unshipped import held
+    from producers.spool.backlog import held
 
     if not (app.settings.home / "log.db").exists():
         return True, "nothing was recorded here"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from daemon.app import App
     from events.errors import LogUnavailable
     from events.sqlite.log import SqliteLog
-    from producers.unshipped import Held
+    from producers.spool.backlog import Held
 
 group = noun("spool", "What this home recorded, and what of it Kafka does not have yet.")
 
@@ -37,7 +37,7 @@ def status(cli: Cli) -> None:
     """What the spool holds, how far it was shipped, and the room on its disk."""
     import shutil
 
-    from producers.unshipped import held
+    from producers.spool.backlog import held
 
     with cli.app() as app:
         path, ships = app.readable_spool.path, app.on_kafka
@@ -139,7 +139,7 @@ def forget(
 @command(group)
 def renew(cli: Cli) -> None:
     """Give the spool of a home that was restored from before a new id; no process may run."""
-    from producers.renewing import renew
+    from producers.spool.renewal import renew
 
     found = renew(cli.settings.home)
     if cli.out.json:
@@ -198,7 +198,7 @@ def _check(app: "App") -> None:
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
     """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
     from daemon.settings import ConfigurationError
-    from producers.owning import abandoned, bring_bodies
+    from producers.spool.owner import abandoned, bring_bodies
 
     if not app.on_kafka:
         raise ConfigurationError(

@@ -28,7 +28,7 @@ from events.errors import KintsugiError
 from events.learning import Decision
 from events.log import now_ms
 from events.serving import OperatorActed
-from events.tracecontext import TraceContext
+from producers.spans.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from daemon.app import App

@@ -26,8 +26,8 @@ from events.envelope import from_headers, timestamp
 from events.errors import LogTruncated
 from events.rollouts import CallEnded, RolloutEnded
 from events.streams import ROLLOUTS
-from events.tracecontext import TraceContext, parsed
-from producers import conventions as names
+from producers.spans import conventions as names
+from producers.spans.trace_context import TraceContext, parsed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

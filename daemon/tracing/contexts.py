@@ -29,7 +29,7 @@ from events.envelope import from_headers
 from events.errors import LogTruncated
 from events.log import EventLog
 from events.streams import LEARNING, ROLLOUTS
-from events.tracecontext import TraceContext, parsed, root, span_id
+from producers.spans.trace_context import TraceContext, parsed, root, span_id
 
 LIVE = "live"
 """Source of the rollouts that have a span: those of sessions."""

@@ -26,8 +26,8 @@ from events.codec import Event
 from events.envelope import timestamp
 from events.learning import CycleEnded, Directive, JobEnded
 from events.serving import AdapterEvaluated, AdapterStaged, GateDecided, RouteChanged
-from events.tracecontext import TraceContext, root
-from producers import conventions as names
+from producers.spans import conventions as names
+from producers.spans.trace_context import TraceContext, root
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

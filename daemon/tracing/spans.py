@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from events.tracecontext import TraceContext
+from producers.spans.trace_context import TraceContext
 
 Attributes = Mapping[str, Any]
 """Text, numbers, truth values, and lists of texts; None is left out."""

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from events.canonical import exact_json
 from events.errors import KintsugiError
 from events.messages import Message
-from producers import conventions as names
+from producers.spans import conventions as names
 
 if TYPE_CHECKING:
     from daemon.conversations import History

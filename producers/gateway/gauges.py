@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from events.errors import KintsugiError
-from producers.unshipped import Held, Spool, held
+from producers.spool.backlog import Held, Spool, held
 
 _logger = logging.getLogger(__name__)
 

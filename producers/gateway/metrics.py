@@ -23,7 +23,7 @@ from events.rollouts import Outcome
 from producers.gateway.gauges import Engine, Engines, Spooled
 from producers.gateway.tallies import Count, Inside, Level, Spread
 from producers.gateway.wire import Endpoint
-from producers.unshipped import Spool
+from producers.spool.backlog import Spool
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]

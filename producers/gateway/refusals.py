@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from producers import otlp
 from producers.gateway.entrance import TRACES
 from producers.gateway.wire import Refused, encoded
+from producers.spans import otlp
 
 _GONE: Final = 499
 """Status of what nobody reads any more."""

@@ -18,7 +18,6 @@ from events.envelope import derived_id, minted_id
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, SessionEnded
 from events.sqlite.receipts import Receipt
-from producers import otlp
 from producers.gateway.asker import body_of, caller_of, header, path_fields, traceparent_of
 from producers.gateway.call import Desk
 from producers.gateway.feedback import Posted, Rate, posted, session_of
@@ -29,6 +28,7 @@ from producers.gateway.refusals import as_json
 from producers.gateway.retries import Keyed, Retries
 from producers.gateway.traces import Traces
 from producers.gateway.wire import Refused, bad_request, identifier
+from producers.spans import otlp
 
 _MAX_FEEDBACK_BYTES: Final = 1 << 20
 

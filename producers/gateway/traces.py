@@ -25,7 +25,6 @@ from events.errors import KintsugiError, TooLarge
 from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
 from events.sqlite.receipts import Receipt
-from events.tracecontext import TraceContext
 from producers.gateway.call import Desk
 from producers.gateway.capture import capturing
 from producers.gateway.digests import Conversation
@@ -37,9 +36,10 @@ from producers.gateway.retries import Keyed, Retries
 from producers.gateway.routes import choose
 from producers.gateway.sessions import Named, Parent
 from producers.gateway.wire import Added, Asked, Refused, asked, encoded, identifier, storable_tools
-from producers.genai import Chat, chat_of
 from producers.importers.records import Unusable
-from producers.otlp import Received
+from producers.spans.genai import Chat, chat_of
+from producers.spans.otlp import Received
+from producers.spans.trace_context import TraceContext
 
 Result = Literal["recorded", "repeated", "ignored", "rejected"]
 

@@ -23,8 +23,8 @@ from events.envelope import Envelope, minted_id, utc_now
 from events.log import now_ms
 from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.streams import ROLLOUTS
-from events.tracecontext import root
 from ops.kafka.broker import Broker
+from producers.spans.trace_context import root
 from tests.daemon.commands import environment, run_here
 from tests.daemon.gateway.receiver import Receiver, receiving, told
 

@@ -9,7 +9,7 @@ from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import now_ms
 from events.rollouts import CallEnded, CallStarted, SessionEnded
-from events.tracecontext import TraceContext, root
+from producers.spans.trace_context import TraceContext, root
 
 SESSIONS = 12
 

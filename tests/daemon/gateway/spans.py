@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
-from producers import conventions as genai
+from producers.spans import conventions as genai
 
 TOOLS = [{"type": "function", "name": "get_user", "parameters": {"type": "object"}}]
 ASKED = {"role": "user", "parts": [{"type": "text", "content": "Who is U12?"}]}

@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from daemon.app import App
 from daemon.settings import load
 from events.rollouts import CallEnded, CallStarted
-from events.tracecontext import parsed
-from producers import conventions as genai
 from producers.gateway.keys import ClientKey, hashed
 from producers.gateway.traces import BECAUSE
+from producers.spans import conventions as genai
+from producers.spans.trace_context import parsed
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.gateway.conftest import Fronted, fronting
 from tests.daemon.gateway.spans import ASKED, SAID, Agent

@@ -24,7 +24,7 @@ from events.errors import AheadOfLog
 from events.learning import CycleStarted, DirectiveWritten, JobRequested
 from events.rollouts import CallStarted, SessionEnded
 from events.streams import LEARNING
-from producers import conventions as names
+from producers.spans import conventions as names
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.gateway.conftest import fronting

@@ -9,8 +9,8 @@ import pytest
 
 from ops.collector.server import Collector, otelcol
 from ops.golang import ProgramMissing
-from producers import conventions as names
 from producers.gateway.keys import ClientKey, hashed
+from producers.spans import conventions as names
 from tests.conftest import missing
 from tests.daemon.commands import Result, spawn
 from tests.daemon.conftest import clean, home

@@ -9,7 +9,7 @@ import pytest
 
 from ops.isolated import NotInstalled
 from ops.mlflow.server import EXPERIMENT, Mlflow
-from producers import conventions as names
+from producers.spans import conventions as names
 from tests.conftest import missing
 from tests.daemon.commands import spawn
 from tests.ops.sessions import SESSIONS, talk

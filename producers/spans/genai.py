@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from producers.conventions import (
+from producers.importers.records import Unusable
+from producers.spans.conventions import (
     CONVERSATION,
     DETAILS,
     FINISH_REASONS,
@@ -29,8 +30,7 @@ from producers.conventions import (
     SAMPLING,
     TOOLS,
 )
-from producers.importers.records import Unusable
-from producers.otlp import Attributes, Received
+from producers.spans.otlp import Attributes, Received
 
 Json = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from events.tracecontext import TraceContext, parsed, root, span_id
+from producers.spans.trace_context import TraceContext, parsed, root, span_id
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

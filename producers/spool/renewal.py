@@ -23,7 +23,7 @@ from events.log import Entry, Record, read_all
 from events.sqlite.file import explained, writable
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from producers.owning import FILE, abandoned
+from producers.spool.owner import FILE, abandoned
 
 
 @dataclass(frozen=True, slots=True)

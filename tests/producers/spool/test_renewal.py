@@ -15,8 +15,8 @@ from daemon.spooled import SpoolRestored, check_spool
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.owning import SpoolOwned
-from producers.renewing import renew
+from producers.spool.owner import SpoolOwned
+from producers.spool.renewal import renew
 from tests.consumers.folding import Broker, ended, entry, fold
 
 PARTITION = ROLLOUTS.partition_of("s")
