@@ -17,8 +17,8 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from producers.gateway.entrance import TOO_LONG
-from producers.gateway.wire import Refused, encoded
+from producers.gateway.http.request_guard import TOO_LONG
+from producers.gateway.http.wire import Refused, encoded
 
 _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1"
 

@@ -26,11 +26,11 @@ from daemon.checks.finding import Finding
 from daemon.doctor import Check
 from daemon.serving.replica import OLDEST_VLLM
 from events.errors import KintsugiError
-from producers.gateway import sse
-from producers.gateway.connections import HttpClient
+from producers.gateway.http import sse
+from producers.gateway.http.connections import HttpClient
+from producers.gateway.http.wire import VLLM, Json, encoded
 from producers.gateway.proof import SECONDS, Probes, parsed, probed
 from producers.gateway.upstreams import Upstream, UpstreamLost
-from producers.gateway.wire import VLLM, Json, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

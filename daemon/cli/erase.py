@@ -58,7 +58,7 @@ def erase(
 
 def _check_name(person: str) -> None:
     """Nobody has a name that no gateway takes; to find nothing of theirs would say too much."""
-    from producers.gateway.wire import Refused, identifier
+    from producers.gateway.http.wire import Refused, identifier
 
     try:
         known = identifier(person, "it")

@@ -2,9 +2,9 @@
 
 The engine has no keys, and a browser sends its pages' requests to addresses of its machine as well,
 under any name that an attacker's DNS points there. So it looks at requests as a gateway without
-keys does (producers/gateway/entrance.py): by Host where it listens to its own machine alone, by
-Origin and Sec-Fetch-Site wherever it listens. Commands, which load and unload adapters, come as
-`application/json`, which no page sends to another site without asking first.
+keys does (producers/gateway/http/request_guard.py): by Host where it listens to its own machine
+alone, by Origin and Sec-Fetch-Site wherever it listens. Commands, which load and unload adapters,
+come as `application/json`, which no page sends to another site without asking first.
 
 Guarantee: decides by the headers alone. Not covered: other programs of this machine, and whoever
 reaches an engine that listens beyond it.
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daemon.engine.responses import encoded
 from daemon.engine.wire import ApiError
-from producers.gateway.entrance import is_here, turned_away
+from producers.gateway.http.request_guard import is_here, turned_away
 
 _JSON: Final = "application/json"
 

@@ -1,7 +1,7 @@
 """What a request says of who asks, and with what (headers, path, body -> Client, Caller, Named).
 
-Nothing here looks at what is asked: that is wire.py's. Names are redacted before anybody else sees
-them. What is wrong with a request is raised as Refused.
+Nothing here looks at what is asked: that is producers/gateway/http/wire.py's. Names are redacted
+before anybody else sees them. What is wrong with a request is raised as Refused.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from starlette.requests import Request
 
 from events.envelope import derived_id
 from events.rollouts import Purpose
+from producers.gateway.http.wire import Refused, bad_request, identifier
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
 from producers.gateway.record import Caller
 from producers.gateway.redaction import Redaction
 from producers.gateway.sessions import Named
-from producers.gateway.wire import Refused, bad_request, identifier
 
 _PATH_FIELDS: Final = ("session", "task", "user")
 

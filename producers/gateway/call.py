@@ -21,9 +21,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from events.rollouts import Outcome
-from producers.gateway import sse
 from producers.gateway.capture import Capture, capturing
-from producers.gateway.connections import AnswerTooLong, HttpClient, Reply
+from producers.gateway.http import sse
+from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
+from producers.gateway.http.wire import PATHS, Added, Asked, Refused, encoded, renamed
 from producers.gateway.metrics import Metrics
 from producers.gateway.record import Answerer, Arrived, Record, Sent
 from producers.gateway.recorder import Recorder
@@ -32,7 +33,6 @@ from producers.gateway.retries import MAX_BODY_BYTES
 from producers.gateway.routing import Attempt, Routing, Use
 from producers.gateway.sessions import Sessions
 from producers.gateway.upstreams import Served, Upstream, UpstreamLost
-from producers.gateway.wire import PATHS, Added, Asked, Refused, encoded, renamed
 
 CaptureMode = Literal["best_effort", "required"]
 

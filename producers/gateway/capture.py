@@ -1,10 +1,10 @@
 """One call's answer: what the client gets, and what the log gets (response -> record).
 
-The engine was asked for token ids and log-probabilities (wire.py). `whole` and `chunk` take what it
-sent and return what it would have sent without being asked: fields that the client did not ask for
-are taken out, and chunks that would not have been sent are None. What was taken out is kept, with
-the messages that the pieces come to. `MessagesCapture` does the same for Anthropic's protocol, in
-which nothing can be asked for: it takes nothing out.
+The engine was asked for token ids and log-probabilities (producers/gateway/http/wire.py). `whole`
+and `chunk` take what it sent and return what it would have sent without being asked: fields that
+the client did not ask for are taken out, and chunks that would not have been sent are None. What
+was taken out is kept, with the messages that the pieces come to. `MessagesCapture` does the same
+for Anthropic's protocol, in which nothing can be asked for: it takes nothing out.
 
 Guarantee: exact tokens or none. Ids and log-probabilities are the engine's own; where one of them
 is missing, their numbers differ, or an engine says what none says (an index that was not asked for,
@@ -22,8 +22,8 @@ from events.canonical import exact_json
 from events.messages import Message, ToolCall
 from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
-from producers.gateway import sse
-from producers.gateway.wire import Added, Asked, Dialect, Json
+from producers.gateway.http import sse
+from producers.gateway.http.wire import Added, Asked, Dialect, Json
 from producers.importers.records import readable
 
 _CALL_MARK: Final = "<tool_call>"

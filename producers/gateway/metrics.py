@@ -21,8 +21,8 @@ from prometheus_client.exposition import choose_encoder
 from events.errors import BlobError, LogError
 from events.rollouts import Outcome
 from producers.gateway.gauges import Engine, Engines, Spooled
+from producers.gateway.http.wire import Endpoint
 from producers.gateway.tallies import Count, Inside, Level, Spread
-from producers.gateway.wire import Endpoint
 from producers.spool.backlog import Spool
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.

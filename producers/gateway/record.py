@@ -35,6 +35,7 @@ from events.rollouts import (
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture import NOTHING, Capture, Captured
 from producers.gateway.digests import Conversation
+from producers.gateway.http.wire import Asked, storable_tools
 from producers.gateway.memory import as_sent
 from producers.gateway.metrics import Metrics
 from producers.gateway.recorder import About, Recorder
@@ -43,7 +44,6 @@ from producers.gateway.retries import Keyed, receipt
 from producers.gateway.sessions import Attributed, Parent, Sessions
 from producers.gateway.sessions import Scope as SessionScope
 from producers.gateway.upstreams import Served
-from producers.gateway.wire import Asked, storable_tools
 
 _LONGEST_ERROR: Final = 1000
 

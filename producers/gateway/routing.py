@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from producers.gateway.http.wire import Refused
 from producers.gateway.routes import Choice, Policy, RouteTable, choose
 from producers.gateway.stays import Stays
 from producers.gateway.upstreams import Upstream
-from producers.gateway.wire import Refused
 
 Missing = Literal["base", "refuse"]
 """What becomes of a call whose adapter no engine has: somebody else of its route answers, in the

@@ -41,25 +41,25 @@ from producers.gateway.asker import (
     retry_key,
 )
 from producers.gateway.call import Call, CaptureMode, Desk
-from producers.gateway.connections import HttpClient
 from producers.gateway.digests import Conversation
-from producers.gateway.entrance import TRACES, Entrance
+from producers.gateway.http.connections import HttpClient
+from producers.gateway.http.errors import as_json, handlers
+from producers.gateway.http.models import with_aliases
+from producers.gateway.http.request_guard import TRACES, Entrance
+from producers.gateway.http.wire import Asked, Endpoint, Refused, asked, encoded
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
 from producers.gateway.memory import remembered
 from producers.gateway.metrics import Metrics
-from producers.gateway.models import with_aliases
 from producers.gateway.record import Arrived, Caller
 from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
-from producers.gateway.refusals import as_json, handlers
 from producers.gateway.retries import Keyed, Once, Retries
 from producers.gateway.routing import Routing
 from producers.gateway.sessions import Named, Sessions
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 from producers.gateway.told import Told
 from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams
-from producers.gateway.wire import Asked, Endpoint, Refused, asked, encoded
 
 _CLOSING_SECONDS: Final = 10.0
 """For recording what was cut off."""

@@ -28,6 +28,15 @@ from events.sqlite.receipts import Receipt
 from producers.gateway.call import Desk
 from producers.gateway.capture import capturing
 from producers.gateway.digests import Conversation
+from producers.gateway.http.wire import (
+    Added,
+    Asked,
+    Refused,
+    asked,
+    encoded,
+    identifier,
+    storable_tools,
+)
 from producers.gateway.memory import as_sent
 from producers.gateway.record import Caller
 from producers.gateway.recorder import About
@@ -35,7 +44,6 @@ from producers.gateway.redaction import Kept, unhurried
 from producers.gateway.retries import Keyed, Retries
 from producers.gateway.routes import choose
 from producers.gateway.sessions import Named, Parent
-from producers.gateway.wire import Added, Asked, Refused, asked, encoded, identifier, storable_tools
 from producers.importers.records import Unusable
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import Received

@@ -20,9 +20,9 @@ from typing import Final
 
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
-from producers.gateway.connections import HttpClient, Lost, Reply
+from producers.gateway.http.connections import HttpClient, Lost, Reply
+from producers.gateway.http.wire import DIALECTS, Dialect, Json, encoded
 from producers.gateway.proof import SECONDS, parsed, unproven
-from producers.gateway.wire import DIALECTS, Dialect, Json, encoded
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0

@@ -13,8 +13,8 @@ from typing import Final
 from daemon.__main__ import main
 from events.rollouts import Outcome
 from producers.gateway import server
+from producers.gateway.http.wire import Endpoint
 from producers.gateway.metrics import Metrics
-from producers.gateway.wire import Endpoint
 
 _NOTHING: Final = nullcontext()
 

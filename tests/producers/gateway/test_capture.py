@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.gateway import sse
 from producers.gateway.capture import Capture, capturing
+from producers.gateway.http import sse
+from producers.gateway.http.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 from producers.gateway.proof import not_processed
-from producers.gateway.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 
 Json = dict[str, Any]
 BOTH = Added(token_ids=True, logprobs=True)

@@ -14,13 +14,13 @@ from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.capture import Capture, Captured, capturing
 from producers.gateway.digests import Conversation
+from producers.gateway.http.wire import Added, asked, encoded
 from producers.gateway.metrics import Metrics
 from producers.gateway.record import Answerer, Arrived, Caller, Record
 from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Kept, Redaction
 from producers.gateway.sessions import Attributed, Sessions
 from producers.gateway.upstreams import Served
-from producers.gateway.wire import Added, asked, encoded
 
 HELLO = [{"role": "user", "content": "Hello"}]
 ASKED = asked("chat", encoded({"messages": HELLO}))

@@ -22,7 +22,7 @@ from events.canonical import exact_json, sha256
 from events.errors import KintsugiError
 from events.messages import Message
 from producers.conversation import parse_messages
-from producers.gateway import anthropic, sse
+from producers.gateway.http import anthropic, sse
 from producers.importers.records import Unusable, check_storable, readable
 
 Json = dict[str, Any]

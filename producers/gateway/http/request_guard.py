@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from producers.gateway.wire import Refused, encoded
+from producers.gateway.http.wire import Refused, encoded
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Of request line and headers."""

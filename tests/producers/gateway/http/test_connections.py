@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from producers.gateway.connections import (
+from producers.gateway.http.connections import (
     MAX_ANSWER_BYTES,
     AnswerTooLong,
     HttpClient,

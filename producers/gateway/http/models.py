@@ -7,7 +7,7 @@ An alias stands behind what the engine lists, on the card of its base: `id` is t
 import json
 from collections.abc import Mapping
 
-from producers.gateway.wire import Json, encoded
+from producers.gateway.http.wire import Json, encoded
 
 
 def with_aliases(listed: bytes, aliases: Mapping[str, str | None]) -> bytes:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from producers.gateway import sse
 from producers.gateway.capture import Captured, capturing
 from producers.gateway.digests import Conversation
+from producers.gateway.http import sse
+from producers.gateway.http.wire import VLLM, Added, Asked, Refused
 from producers.gateway.sessions import Sessions
-from producers.gateway.wire import VLLM, Added, Asked, Refused
 
 Json = dict[str, Any]
 CACHED = {"cache_control": {"type": "ephemeral"}}

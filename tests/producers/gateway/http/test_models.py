@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.models import with_aliases
-from producers.gateway.wire import Asked, renamed
+from producers.gateway.http.models import with_aliases
+from producers.gateway.http.wire import Asked, renamed
 
 BASE = {"id": "tiny", "parent": None, "root": "a checkpoint", "max_model_len": 64}
 ADAPTER = {"id": "one", "parent": "tiny", "root": "/one"}

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from producers.gateway.entrance import TRACES
-from producers.gateway.wire import Refused, encoded
+from producers.gateway.http.request_guard import TRACES
+from producers.gateway.http.wire import Refused, encoded
 from producers.spans import otlp
 
 _GONE: Final = 499

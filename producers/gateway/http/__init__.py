@@ -1,0 +1,1 @@
+"""The gateway's wire protocols: requests, answers, errors, connections to engines (event)."""
