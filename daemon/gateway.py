@@ -35,9 +35,9 @@ from daemon.settings import Upstream as ConfiguredUpstream
 from daemon.spooled import telling
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
+from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
 from producers.gateway.keys import ClientKey, Keyring
-from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Redaction
 from producers.gateway.routing import Routing
 from producers.gateway.server import Gateway, Options

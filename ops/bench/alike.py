@@ -17,8 +17,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from producers.gateway.digests import Conversation
-from producers.gateway.sessions import MAX_KNOWN, Sessions
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.sessions import MAX_KNOWN, Sessions
 
 _SCOPE: Final = ("agent", None)
 

@@ -11,12 +11,12 @@ from starlette.requests import Request
 
 from events.envelope import derived_id
 from events.rollouts import Purpose
+from producers.gateway.capture.record import Caller
+from producers.gateway.capture.sessions import Named
 from producers.gateway.http.wire import Refused, bad_request, identifier
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
-from producers.gateway.record import Caller
 from producers.gateway.redaction import Redaction
-from producers.gateway.sessions import Named
 
 _PATH_FIELDS: Final = ("session", "task", "user")
 

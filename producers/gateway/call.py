@@ -4,11 +4,11 @@
     answered   pieces go to the client as they come, without what it did not ask for
     ended      CallEnded is safe before the last byte, or before the event that ends a stream
 
-What the log holds of it is kept by record.py. Guarantee: whatever happens to a call that was begun
-(an answer, an error, a timeout, a client that hangs up, an engine that dies) becomes its CallEnded;
-only a gateway that is killed leaves a CallStarted alone. A client that hangs up cancels the engine.
-Where the disk refuses, the client is told: with `best_effort` the call is answered and says it was
-not recorded, with `required` it is not answered.
+What the log holds of it is kept by producers/gateway/capture/record.py. Guarantee: whatever
+happens to a call that was begun (an answer, an error, a timeout, a client that hangs up, an engine
+that dies) becomes its CallEnded; only a gateway that is killed leaves a CallStarted alone. A
+client that hangs up cancels the engine. Where the disk refuses, the client is told: with
+`best_effort` the call is answered and says it was not recorded, with `required` it is not answered.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from events.rollouts import Outcome
-from producers.gateway.capture import Capture, capturing
+from producers.gateway.capture.answer import Capture, capturing
+from producers.gateway.capture.idempotency import MAX_BODY_BYTES
+from producers.gateway.capture.record import Answerer, Arrived, Record, Sent
+from producers.gateway.capture.recorder import Recorder
+from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
 from producers.gateway.http.wire import PATHS, Added, Asked, Refused, encoded, renamed
 from producers.gateway.metrics import Metrics
-from producers.gateway.record import Answerer, Arrived, Record, Sent
-from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Redaction
-from producers.gateway.retries import MAX_BODY_BYTES
 from producers.gateway.routing import Attempt, Routing, Use
-from producers.gateway.sessions import Sessions
 from producers.gateway.upstreams import Served, Upstream, UpstreamLost
 
 CaptureMode = Literal["best_effort", "required"]

@@ -6,7 +6,7 @@ A test compares the paths with the routes.
 
 from typing import Any, Final
 
-from producers.gateway.feedback import Posted
+from producers.gateway.capture.feedback import Posted
 
 Json = dict[str, Any]
 

@@ -41,7 +41,12 @@ from producers.gateway.asker import (
     retry_key,
 )
 from producers.gateway.call import Call, CaptureMode, Desk
-from producers.gateway.digests import Conversation
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.idempotency import Keyed, Once, Retries
+from producers.gateway.capture.record import Arrived, Caller
+from producers.gateway.capture.recorder import Recorder
+from producers.gateway.capture.session_recovery import remembered
+from producers.gateway.capture.sessions import Named, Sessions
 from producers.gateway.http.connections import HttpClient
 from producers.gateway.http.errors import as_json, handlers
 from producers.gateway.http.models import with_aliases
@@ -49,14 +54,9 @@ from producers.gateway.http.request_guard import TRACES, Entrance
 from producers.gateway.http.wire import Asked, Endpoint, Refused, asked, encoded
 from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
-from producers.gateway.memory import remembered
 from producers.gateway.metrics import Metrics
-from producers.gateway.record import Arrived, Caller
-from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
-from producers.gateway.retries import Keyed, Once, Retries
 from producers.gateway.routing import Routing
-from producers.gateway.sessions import Named, Sessions
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 from producers.gateway.told import Told
 from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams

@@ -18,11 +18,11 @@ from typing import Any, Final
 from starlette.types import Message as AsgiMessage
 
 from producers.gateway.call import Call, Desk
+from producers.gateway.capture.record import Arrived
+from producers.gateway.capture.sessions import Named, Sessions
 from producers.gateway.metrics import Metrics
-from producers.gateway.record import Arrived
 from producers.gateway.redaction import Kept
 from producers.gateway.routes import shadow_of
-from producers.gateway.sessions import Named, Sessions
 from producers.gateway.upstreams import Upstreams
 
 MAX_SHADOWS: Final = 8

@@ -20,13 +20,13 @@ from events.rollouts import EndCause, SessionEnded
 from events.sqlite.receipts import Receipt
 from producers.gateway.asker import body_of, caller_of, header, path_fields, traceparent_of
 from producers.gateway.call import Desk
-from producers.gateway.feedback import Posted, Rate, posted, session_of
+from producers.gateway.capture.feedback import Posted, Rate, posted, session_of
+from producers.gateway.capture.idempotency import Keyed, Retries
+from producers.gateway.capture.recorder import About
 from producers.gateway.http.errors import as_json
 from producers.gateway.http.wire import Refused, bad_request, identifier
 from producers.gateway.keys import Client
 from producers.gateway.keys import Scope as KeyScope
-from producers.gateway.recorder import About
-from producers.gateway.retries import Keyed, Retries
 from producers.gateway.traces import Traces
 from producers.spans import otlp
 

@@ -26,8 +26,13 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import Desk
-from producers.gateway.capture import capturing
-from producers.gateway.digests import Conversation
+from producers.gateway.capture.answer import capturing
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.idempotency import Keyed, Retries
+from producers.gateway.capture.record import Caller
+from producers.gateway.capture.recorder import About
+from producers.gateway.capture.session_recovery import as_sent
+from producers.gateway.capture.sessions import Named, Parent
 from producers.gateway.http.wire import (
     Added,
     Asked,
@@ -37,13 +42,8 @@ from producers.gateway.http.wire import (
     identifier,
     storable_tools,
 )
-from producers.gateway.memory import as_sent
-from producers.gateway.record import Caller
-from producers.gateway.recorder import About
 from producers.gateway.redaction import Kept, unhurried
-from producers.gateway.retries import Keyed, Retries
 from producers.gateway.routes import choose
-from producers.gateway.sessions import Named, Parent
 from producers.importers.records import Unusable
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import Received

@@ -29,7 +29,7 @@ from events.rollouts import (
     SessionEnded,
 )
 from events.streams import ROLLOUTS
-from producers.gateway.recorder import About, Recorder
+from producers.gateway.capture.recorder import About, Recorder
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 

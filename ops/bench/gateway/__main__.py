@@ -45,7 +45,7 @@ from events.streams import ROLLOUTS
 from ops.bench.gateway import disk
 from ops.bench.gateway.load import Load, Sample
 from ops.bench.gateway.sides import PUBLIC, Home, Side, Syncs, engine, ours, public
-from producers.gateway.sessions import MAX_KNOWN
+from producers.gateway.capture.sessions import MAX_KNOWN
 
 CLIENTS: Final = (1, 16, 64)
 RATE: Final = 50.0

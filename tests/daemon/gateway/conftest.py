@@ -23,8 +23,8 @@ from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm
+from producers.gateway.capture.recorder import Recorder
 from producers.gateway.keys import ClientKey, Keyring
-from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Redaction
 from producers.gateway.server import Gateway, Options
 from producers.gateway.upstreams import Upstream, Upstreams

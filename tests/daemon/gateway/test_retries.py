@@ -15,10 +15,10 @@ from events.rollouts import CallEnded, CallStarted, EventData
 from events.sqlite.log import SqliteLog
 from events.sqlite.receipts import MAX_RECEIPT_BYTES
 from events.streams import ROLLOUTS
+from producers.gateway.capture.idempotency import Keyed, receipt
 from producers.gateway.http.wire import Asked
 from producers.gateway.keys import ClientKey, hashed, minted_key
 from producers.gateway.redaction import Kept, Redaction
-from producers.gateway.retries import Keyed, receipt
 from producers.gateway.rules import own
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting

@@ -19,7 +19,7 @@ from events.rollouts import (
     CallStartedContent,
     SessionEnded,
 )
-from producers.gateway.recorder import About, Recorder
+from producers.gateway.capture.recorder import About, Recorder
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Recite
 from tests.daemon.gateway.conftest import Fronted, fronting

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.messages import Message, ToolCall
-from producers.gateway.capture import capturing
+from producers.gateway.capture.answer import capturing
 from producers.gateway.http.wire import EMBEDDED, Added, Asked
 from producers.gateway.redaction import Redaction
 from producers.gateway.rules import BadRule, BuiltIn, built_in, own

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.capture import Captured, capturing
-from producers.gateway.digests import Conversation
+from producers.gateway.capture.answer import Captured, capturing
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.wire import VLLM, Added, Asked, Refused
-from producers.gateway.sessions import Sessions
 
 Json = dict[str, Any]
 CACHED = {"cache_control": {"type": "ephemeral"}}

@@ -33,16 +33,16 @@ from events.rollouts import (
     Routed,
 )
 from events.sqlite.receipts import Receipt
-from producers.gateway.capture import NOTHING, Capture, Captured
-from producers.gateway.digests import Conversation
+from producers.gateway.capture.answer import NOTHING, Capture, Captured
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.idempotency import Keyed, receipt
+from producers.gateway.capture.recorder import About, Recorder
+from producers.gateway.capture.session_recovery import as_sent
+from producers.gateway.capture.sessions import Attributed, Parent, Sessions
+from producers.gateway.capture.sessions import Scope as SessionScope
 from producers.gateway.http.wire import Asked, storable_tools
-from producers.gateway.memory import as_sent
 from producers.gateway.metrics import Metrics
-from producers.gateway.recorder import About, Recorder
 from producers.gateway.redaction import Kept, Redaction, unhurried
-from producers.gateway.retries import Keyed, receipt
-from producers.gateway.sessions import Attributed, Parent, Sessions
-from producers.gateway.sessions import Scope as SessionScope
 from producers.gateway.upstreams import Served
 
 _LONGEST_ERROR: Final = 1000

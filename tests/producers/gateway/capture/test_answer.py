@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.gateway.capture import Capture, capturing
+from producers.gateway.capture.answer import Capture, capturing
 from producers.gateway.http import sse
 from producers.gateway.http.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
 from producers.gateway.proof import not_processed

@@ -16,8 +16,8 @@ from events.log import Record
 from events.registry import first_problem
 from events.rollouts import CallStarted, FeedbackContent, FeedbackReceived
 from events.streams import ROLLOUTS
+from producers.gateway.capture.recorder import Spool
 from producers.gateway.http.wire import bad_request, identifier
-from producers.gateway.recorder import Spool
 from producers.gateway.redaction import Redaction
 from producers.importers.records import readable
 

@@ -12,14 +12,14 @@ from events.codec import decode
 from events.rollouts import CallEnded, CallStarted, EventData, Outcome
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.capture import Capture, Captured, capturing
-from producers.gateway.digests import Conversation
+from producers.gateway.capture.answer import Capture, Captured, capturing
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.record import Answerer, Arrived, Caller, Record
+from producers.gateway.capture.recorder import Recorder
+from producers.gateway.capture.sessions import Attributed, Sessions
 from producers.gateway.http.wire import Added, asked, encoded
 from producers.gateway.metrics import Metrics
-from producers.gateway.record import Answerer, Arrived, Caller, Record
-from producers.gateway.recorder import Recorder
 from producers.gateway.redaction import Kept, Redaction
-from producers.gateway.sessions import Attributed, Sessions
 from producers.gateway.upstreams import Served
 
 HELLO = [{"role": "user", "content": "Hello"}]

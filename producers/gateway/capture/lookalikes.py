@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
 
-from producers.gateway.digests import Heard
+from producers.gateway.capture.digests import Heard
 
 MAX_ALIKE: Final = 16
 """Sessions that are remembered of one beginning; of more, none is meant."""

@@ -23,9 +23,9 @@ from events.rollouts import (
 )
 from events.sqlite.log import SqliteLog
 from producers.conversation import parse_messages
-from producers.gateway.digests import Conversation
-from producers.gateway.memory import remembered
-from producers.gateway.sessions import Attributed, Named, Parent, Sessions
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.session_recovery import remembered
+from producers.gateway.capture.sessions import Attributed, Named, Parent, Sessions
 
 SCOPE = ("agent", "rosa")
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -24,9 +24,9 @@ from events.rollouts import (
     SessionEnded,
 )
 from producers.conversation import parse_messages
-from producers.gateway.digests import Conversation
-from producers.gateway.memory import MAX_RECORDS, as_sent, remembered
-from producers.gateway.sessions import MAX_KNOWN, Attributed, Sessions
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.session_recovery import MAX_RECORDS, as_sent, remembered
+from producers.gateway.capture.sessions import MAX_KNOWN, Attributed, Sessions
 
 SCOPE = ("agent", None)
 WORDS = ("Yes", "No")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from producers.gateway.alike import MAX_ALIKE
-from producers.gateway.digests import Conversation
-from producers.gateway.feedback import Rate
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.feedback import Rate
+from producers.gateway.capture.lookalikes import MAX_ALIKE
+from producers.gateway.capture.sessions import MAX_KNOWN, Attributed, Named, Parent, Sessions
 from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
-from producers.gateway.sessions import MAX_KNOWN, Attributed, Named, Parent, Sessions
 
 SCOPE = ("agent", None)
 USER = {"role": "user", "content": "Hi"}

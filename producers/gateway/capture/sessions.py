@@ -32,7 +32,7 @@ session as long as nobody goes back. Bounded memory; what was forgotten costs a 
 unnamed, a session too many, never a wrong parent. Not covered: of conversations that are word for
 word the same up to an answer, one that asks anew from there (an edited message, a new answer) while
 exactly one other is not continued yet; a beginning that another gateway answered; one that was
-forgotten more than 262,144 such ago, or that lies before what memory.py reads after a restart and
+forgotten more than 262,144 such ago, or that lies before what session_recovery.py reads after a restart and
 that somebody comes back to an hour after the moment from which on all was read.
 """
 
@@ -43,8 +43,8 @@ from typing import Any, Final
 
 from events.log import now_ms
 from events.rollouts import Attribution
-from producers.gateway.alike import Alike, Cut, Forgotten
-from producers.gateway.digests import Conversation, Digest, Heard
+from producers.gateway.capture.digests import Conversation, Digest, Heard
+from producers.gateway.capture.lookalikes import Alike, Cut, Forgotten
 
 MAX_KNOWN: Final = 65_536
 """Entries that are remembered, two or three per call; about 30 MB."""

@@ -29,10 +29,10 @@ from events.messages import Message
 from events.privacy.sealing import Keys
 from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.streams import ROLLOUTS
-from producers.gateway.digests import Conversation, Digest
-from producers.gateway.recorder import Spool
+from producers.gateway.capture.digests import Conversation, Digest
+from producers.gateway.capture.recorder import Spool
+from producers.gateway.capture.sessions import Claim, Scope, Sessions
 from producers.gateway.routes import is_shadow
-from producers.gateway.sessions import Claim, Scope, Sessions
 
 MAX_RECORDS: Final = 1_250
 """Of each partition: about 5,000 calls of all of them, read in two seconds."""

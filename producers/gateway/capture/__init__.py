@@ -1,0 +1,1 @@
+"""What the log gets of a call: sessions, records, idempotency (event)."""
