@@ -39,9 +39,9 @@ from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.redaction import Redaction
-from producers.gateway.routing import Routing
+from producers.gateway.routing.routing import Routing
+from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
-from producers.gateway.upstreams import Upstream, Upstreams
 
 if TYPE_CHECKING:
     from daemon.app import App

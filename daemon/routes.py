@@ -34,8 +34,8 @@ from events.envelope import minted_id
 from events.errors import KintsugiError
 from events.lifecycle import SERVING, State
 from producers.gateway.metrics import Metrics
-from producers.gateway.routes import Adapter, Part, Route, RouteTable
-from producers.gateway.routing import Routing, Usage
+from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable
+from producers.gateway.routing.routing import Routing, Usage
 
 if TYPE_CHECKING:
     from consumers.serving import RouteRow

@@ -3,7 +3,7 @@
 Each check asks the engine to do something and looks at what it does; what an engine says about
 itself is used only where nothing else shows it, and then the finding says so. They are named after
 the flags of vLLM that they are about. What the numbers of tokens mean is asked by the same probes
-as the gateway's own (producers/gateway/proof.py).
+as the gateway's own (producers/gateway/routing/engine_proof.py).
 
 Guarantee: nothing stays loaded, and adapters that serve are not touched: the two adapters that are
 asked for cannot be loaded by any engine, for one is not there and the other has no weights. Not
@@ -29,8 +29,8 @@ from events.errors import KintsugiError
 from producers.gateway.http import sse
 from producers.gateway.http.connections import HttpClient
 from producers.gateway.http.wire import VLLM, Json, encoded
-from producers.gateway.proof import SECONDS, Probes, parsed, probed
-from producers.gateway.upstreams import Upstream, UpstreamLost
+from producers.gateway.routing.engine_proof import SECONDS, Probes, parsed, probed
+from producers.gateway.routing.upstreams import Upstream, UpstreamLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ from ops.faults.gateway_audit import Book, read
 from ops.faults.gateway_engine import FAULTS
 from ops.faults.gateway_load import Ledger
 from ops.faults.gateway_scene import ROOT, START_SECONDS, Program, Scene, free_port, scene
-from producers.gateway.upstreams import Upstream, Upstreams
+from producers.gateway.routing.upstreams import Upstream, Upstreams
 
 CHECKPOINT: Final = ROOT / "daemon" / "engine" / "reference" / "checkpoint"
 CLIENTS: Final = 4

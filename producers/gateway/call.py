@@ -31,8 +31,8 @@ from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
 from producers.gateway.http.wire import PATHS, Added, Asked, Refused, encoded, renamed
 from producers.gateway.metrics import Metrics
 from producers.gateway.redaction import Redaction
-from producers.gateway.routing import Attempt, Routing, Use
-from producers.gateway.upstreams import Served, Upstream, UpstreamLost
+from producers.gateway.routing.routing import Attempt, Routing, Use
+from producers.gateway.routing.upstreams import Served, Upstream, UpstreamLost
 
 CaptureMode = Literal["best_effort", "required"]
 

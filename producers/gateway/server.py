@@ -31,7 +31,6 @@ from events.envelope import derived_id, minted_id, utc_now
 from events.errors import LogError
 from events.log import now_ms
 from producers.gateway import openapi
-from producers.gateway.answered import Answered
 from producers.gateway.asker import (
     body_of,
     caller_of,
@@ -56,10 +55,11 @@ from producers.gateway.keys import Client, Keyring
 from producers.gateway.keys import Scope as KeyScope
 from producers.gateway.metrics import Metrics
 from producers.gateway.redaction import Kept, Redaction, unhurried
-from producers.gateway.routing import Routing
+from producers.gateway.routing.routing import Routing
+from producers.gateway.routing.sticky_recovery import Answered
+from producers.gateway.routing.upstreams import Upstream, UpstreamLost, Upstreams
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 from producers.gateway.told import Told
-from producers.gateway.upstreams import Upstream, UpstreamLost, Upstreams
 
 _CLOSING_SECONDS: Final = 10.0
 """For recording what was cut off."""

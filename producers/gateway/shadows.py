@@ -22,8 +22,8 @@ from producers.gateway.capture.record import Arrived
 from producers.gateway.capture.sessions import Named, Sessions
 from producers.gateway.metrics import Metrics
 from producers.gateway.redaction import Kept
-from producers.gateway.routes import shadow_of
-from producers.gateway.upstreams import Upstreams
+from producers.gateway.routing.routes import shadow_of
+from producers.gateway.routing.upstreams import Upstreams
 
 MAX_SHADOWS: Final = 8
 

@@ -43,7 +43,7 @@ from producers.gateway.http.wire import (
     storable_tools,
 )
 from producers.gateway.redaction import Kept, unhurried
-from producers.gateway.routes import choose
+from producers.gateway.routing.routes import choose
 from producers.importers.records import Unusable
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import Received

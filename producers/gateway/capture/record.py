@@ -43,7 +43,7 @@ from producers.gateway.capture.sessions import Scope as SessionScope
 from producers.gateway.http.wire import Asked, storable_tools
 from producers.gateway.metrics import Metrics
 from producers.gateway.redaction import Kept, Redaction, unhurried
-from producers.gateway.upstreams import Served
+from producers.gateway.routing.upstreams import Served
 
 _LONGEST_ERROR: Final = 1000
 

@@ -32,7 +32,7 @@ from events.streams import ROLLOUTS
 from producers.gateway.capture.digests import Conversation, Digest
 from producers.gateway.capture.recorder import Spool
 from producers.gateway.capture.sessions import Claim, Scope, Sessions
-from producers.gateway.routes import is_shadow
+from producers.gateway.routing.routes import is_shadow
 
 MAX_RECORDS: Final = 1_250
 """Of each partition: about 5,000 calls of all of them, read in two seconds."""

@@ -26,8 +26,8 @@ from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.keys import ClientKey, Keyring
 from producers.gateway.redaction import Redaction
+from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
-from producers.gateway.upstreams import Upstream, Upstreams
 from tests.conftest import missing
 from tests.daemon.engine.conftest import (
     Live,

@@ -21,7 +21,7 @@ from envs.shop.environment import Shop
 from events.envelope import utc_now
 from ops.faults.gateway_engine import Engine
 from producers.gateway.keys import ClientKey, hashed
-from producers.gateway.routes import Part, Route, RouteTable
+from producers.gateway.routing.routes import Part, Route, RouteTable
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.conftest import Front, Fronted, fronting

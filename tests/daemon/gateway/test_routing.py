@@ -17,8 +17,8 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from events.rollouts import CallStarted
 from events.sqlite.log import SqliteLog
-from producers.gateway.routes import Adapter, Part, Route, RouteTable, shadow_of
-from producers.gateway.routes import Policy as Answerer
+from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable, shadow_of
+from producers.gateway.routing.routes import Policy as Answerer
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 from tests.daemon.gateway.recording_upstream import recording_upstream

@@ -9,8 +9,8 @@ import pytest
 
 from daemon.routes import following
 from producers.gateway.metrics import Metrics
-from producers.gateway.routes import Policy
-from producers.gateway.routing import Routing
+from producers.gateway.routing.routes import Policy
+from producers.gateway.routing.routing import Routing
 from tests.daemon.gateway.test_following import Control, controlling, wait_for
 
 

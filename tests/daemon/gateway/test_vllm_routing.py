@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from producers.gateway.routes import Part, Route, RouteTable
+from producers.gateway.routing.routes import Part, Route, RouteTable
 from tests.daemon.gateway.conftest import Fronted, fronting, post
 from tests.daemon.gateway.test_messages import HELLO, MESSAGES
 from tests.daemon.gateway.test_routing import named

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from producers.gateway.capture.answer import Capture, capturing
 from producers.gateway.http import sse
 from producers.gateway.http.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
-from producers.gateway.proof import not_processed
+from producers.gateway.routing.engine_proof import not_processed
 
 Json = dict[str, Any]
 BOTH = Added(token_ids=True, logprobs=True)

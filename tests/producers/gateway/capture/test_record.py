@@ -20,7 +20,7 @@ from producers.gateway.capture.sessions import Attributed, Sessions
 from producers.gateway.http.wire import Added, asked, encoded
 from producers.gateway.metrics import Metrics
 from producers.gateway.redaction import Kept, Redaction
-from producers.gateway.upstreams import Served
+from producers.gateway.routing.upstreams import Served
 
 HELLO = [{"role": "user", "content": "Hello"}]
 ASKED = asked("chat", encoded({"messages": HELLO}))

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.gateway.stays import Stays
+from producers.gateway.routing.sticky_sessions import Stays
 
 IDLE, AGE = 10.0, 50.0
 

@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from producers.gateway.http.wire import Refused
-from producers.gateway.routes import Choice, Policy, RouteTable, choose
-from producers.gateway.stays import Stays
-from producers.gateway.upstreams import Upstream
+from producers.gateway.routing.routes import Choice, Policy, RouteTable, choose
+from producers.gateway.routing.sticky_sessions import Stays
+from producers.gateway.routing.upstreams import Upstream
 
 Missing = Literal["base", "refuse"]
 """What becomes of a call whose adapter no engine has: somebody else of its route answers, in the

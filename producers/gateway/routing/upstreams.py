@@ -1,9 +1,9 @@
 """The engines that answer: which are well, what they serve, and which one a session is sent to.
 
 A level-triggered loop asks each for its models. An engine that came back is asked for proof first
-that what it says of its tokens can be trained on (proof.py): the log-probabilities are those of the
-distribution that was drawn from, and nobody's defaults bend it. Until then, and where it fails, its
-calls are recorded and marked untrainable, with the reason.
+that what it says of its tokens can be trained on (engine_proof.py): the log-probabilities are
+those of the distribution that was drawn from, and nobody's defaults bend it. Until then, and where
+it fails, its calls are recorded and marked untrainable, with the reason.
 
 Guarantee: a session stays with one engine as long as that one is well; keys of clients are never
 sent. Not covered: load; sessions are spread by their names alone.
@@ -22,7 +22,7 @@ from events.errors import KintsugiError
 from events.rollouts import NOBODY
 from producers.gateway.http.connections import HttpClient, Lost, Reply
 from producers.gateway.http.wire import DIALECTS, Dialect, Json, encoded
-from producers.gateway.proof import SECONDS, parsed, unproven
+from producers.gateway.routing.engine_proof import SECONDS, parsed, unproven
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0

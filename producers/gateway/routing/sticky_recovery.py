@@ -13,8 +13,8 @@ from typing import Final
 
 from events.codec import Event
 from events.rollouts import CallStarted, SessionEnded
-from producers.gateway.routes import is_shadow
-from producers.gateway.stays import Stays
+from producers.gateway.routing.routes import is_shadow
+from producers.gateway.routing.sticky_sessions import Stays
 
 _MOVE_NOBODY: Final = ("named", "fallback")
 

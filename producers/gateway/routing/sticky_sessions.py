@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from producers.gateway.routes import Policy
+from producers.gateway.routing.routes import Policy
 
 MAX_SESSIONS: Final = 65_536
 """About 30 MB."""

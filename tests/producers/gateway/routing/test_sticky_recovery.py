@@ -7,8 +7,8 @@ import pytest
 from events.codec import Event
 from events.envelope import Envelope, minted_id
 from events.rollouts import CallStarted, EventData, SessionEnded
-from producers.gateway.answered import Answered
-from producers.gateway.stays import Stays
+from producers.gateway.routing.sticky_recovery import Answered
+from producers.gateway.routing.sticky_sessions import Stays
 
 IDLE, AGE = 100.0, 1000.0
 NOW = 5000.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from producers.gateway.routes import (
+from producers.gateway.routing.routes import (
     Adapter,
     Choice,
     Part,

@@ -1,0 +1,1 @@
+"""Who answers a call: routes, sticky sessions, engines (route)."""
