@@ -37,8 +37,8 @@ from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
-from producers.gateway.keys import ClientKey, Keyring
-from producers.gateway.redaction import Redaction
+from producers.gateway.privacy.keys import ClientKey, Keyring
+from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options

@@ -29,7 +29,7 @@ from starlette.routing import Route
 from daemon.stops import Mood, stops
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.errors import KintsugiError
-from producers.gateway.keys import Keyring
+from producers.gateway.privacy.keys import Keyring
 
 if TYPE_CHECKING:
     from consumers.reads import PatternLine

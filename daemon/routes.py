@@ -33,7 +33,7 @@ from events import private
 from events.envelope import minted_id
 from events.errors import KintsugiError
 from events.lifecycle import SERVING, State
-from producers.gateway.metrics import Metrics
+from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable
 from producers.gateway.routing.routing import Routing, Usage
 

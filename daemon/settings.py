@@ -31,8 +31,8 @@ from pydantic_settings import (
 
 from events.errors import KintsugiError
 from events.gate import GateSettings
-from producers.gateway.rules import BadRule, BuiltIn, built_in, own
-from producers.gateway.rules import Rule as RuleInUse
+from producers.gateway.privacy.rules import BadRule, BuiltIn, built_in, own
+from producers.gateway.privacy.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
 CONFIG_VARIABLE: Final = "KINTSUGI_CONFIG"

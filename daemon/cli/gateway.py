@@ -40,7 +40,7 @@ def key(
     """Mint a key for a client of the gateway; it is shown once."""
     from typing import get_args
 
-    from producers.gateway.keys import Scope, hashed, minted_key
+    from producers.gateway.privacy.keys import Scope, hashed, minted_key
 
     scopes = scope or ["call", "feedback"]
     if unknown := sorted(set(scopes) - set(get_args(Scope))):

@@ -81,7 +81,7 @@ def ship(cli: Cli) -> None:
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
     from daemon.spooled import SpoolRestored, check_spool, telling
-    from producers.gateway.gauges import Spooled
+    from producers.gateway.metrics.gauges import Spooled
     from producers.shipper import Shipper
 
     troubles: list[SpoolRestored] = []

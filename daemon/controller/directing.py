@@ -26,7 +26,7 @@ from daemon.controller.sampling import (
 from envs.task import signature
 from events.errors import LogTruncated
 from events.learning import DirectiveWritten
-from producers.gateway.redaction import Redaction
+from producers.gateway.privacy.redaction import Redaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from consumers.tables import FOLD_VERSION
 from events.errors import LogUnavailable
-from producers.gateway.metrics import say_build
+from producers.gateway.metrics.registry import say_build
 
 if TYPE_CHECKING:
     from daemon.settings import Settings

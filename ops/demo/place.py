@@ -21,7 +21,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from events import private
 from events.errors import KintsugiError
-from producers.gateway.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hashed, minted_key
 
 ALIAS: Final = "agent"
 _HERE: Final = Path(__file__).parent

@@ -29,7 +29,7 @@ from ops.faults.command import command
 from ops.faults.gateway_audit import read
 from ops.faults.gateway_engine import MODEL
 from ops.faults.gateway_scene import Scene, scene
-from producers.gateway.keys import hashed
+from producers.gateway.privacy.keys import hashed
 
 CLIENTS: Final = 6
 ALIAS: Final = "agent"

@@ -33,7 +33,7 @@ from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
-from producers.gateway.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hashed, minted_key
 
 _AT_ONCE: Final = 4
 _PER_MINUTE: Final = 150.0

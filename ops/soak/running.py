@@ -34,7 +34,7 @@ from ops.soak.sampling import Sampler, told
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
 from ops.soak.verdict import judged
-from producers.gateway.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hashed, minted_key
 
 TEMPLATE: Final = Path(__file__).parent / "soak.toml"
 EVERY_SECONDS: Final = 10.0

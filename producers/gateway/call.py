@@ -29,8 +29,8 @@ from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
 from producers.gateway.http.wire import PATHS, Added, Asked, Refused, encoded, renamed
-from producers.gateway.metrics import Metrics
-from producers.gateway.redaction import Redaction
+from producers.gateway.metrics.registry import Metrics
+from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.routing import Attempt, Routing, Use
 from producers.gateway.routing.upstreams import Served, Upstream, UpstreamLost
 

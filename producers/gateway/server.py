@@ -10,7 +10,8 @@ of them in any order, for agents that can set a base URL and nothing else.
 
 Nothing else is forwarded: an engine's own commands cannot be reached through here. What is refused
 here never reached a model and is no event; every call that did is (call.py). Who asks is read by
-asker.py, and what the second column is told is taken by told.py; calls and pages are answered here.
+request_context.py, and what the second column is told is taken by ingest_routes.py; calls and
+pages are answered here.
 """
 
 import asyncio
@@ -31,14 +32,6 @@ from events.envelope import derived_id, minted_id, utc_now
 from events.errors import LogError
 from events.log import now_ms
 from producers.gateway import openapi
-from producers.gateway.asker import (
-    body_of,
-    caller_of,
-    client_of,
-    named_session,
-    path_fields,
-    retry_key,
-)
 from producers.gateway.call import Call, CaptureMode, Desk
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import Keyed, Once, Retries
@@ -51,15 +44,23 @@ from producers.gateway.http.errors import as_json, handlers
 from producers.gateway.http.models import with_aliases
 from producers.gateway.http.request_guard import TRACES, Entrance
 from producers.gateway.http.wire import Asked, Endpoint, Refused, asked, encoded
-from producers.gateway.keys import Client, Keyring
-from producers.gateway.keys import Scope as KeyScope
-from producers.gateway.metrics import Metrics
-from producers.gateway.redaction import Kept, Redaction, unhurried
+from producers.gateway.ingest_routes import Told
+from producers.gateway.metrics.registry import Metrics
+from producers.gateway.privacy.keys import Client, Keyring
+from producers.gateway.privacy.keys import Scope as KeyScope
+from producers.gateway.privacy.redaction import Kept, Redaction, unhurried
+from producers.gateway.request_context import (
+    body_of,
+    caller_of,
+    client_of,
+    named_session,
+    path_fields,
+    retry_key,
+)
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.sticky_recovery import Answered
 from producers.gateway.routing.upstreams import Upstream, UpstreamLost, Upstreams
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
-from producers.gateway.told import Told
 
 _CLOSING_SECONDS: Final = 10.0
 """For recording what was cut off."""

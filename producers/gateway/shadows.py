@@ -20,8 +20,8 @@ from starlette.types import Message as AsgiMessage
 from producers.gateway.call import Call, Desk
 from producers.gateway.capture.record import Arrived
 from producers.gateway.capture.sessions import Named, Sessions
-from producers.gateway.metrics import Metrics
-from producers.gateway.redaction import Kept
+from producers.gateway.metrics.registry import Metrics
+from producers.gateway.privacy.redaction import Kept
 from producers.gateway.routing.routes import shadow_of
 from producers.gateway.routing.upstreams import Upstreams
 

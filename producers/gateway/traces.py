@@ -42,7 +42,7 @@ from producers.gateway.http.wire import (
     identifier,
     storable_tools,
 )
-from producers.gateway.redaction import Kept, unhurried
+from producers.gateway.privacy.redaction import Kept, unhurried
 from producers.gateway.routing.routes import choose
 from producers.importers.records import Unusable
 from producers.spans.genai import Chat, chat_of

@@ -19,7 +19,7 @@ from daemon.page import Read, StatusPage, Unread, read, rendered
 from daemon.settings import Settings
 from daemon.stops import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program
-from producers.gateway.keys import hashed
+from producers.gateway.privacy.keys import hashed
 from tests.conftest import missing
 from tests.consumers.deciding import routed
 from tests.daemon.gateway.program import Program, running

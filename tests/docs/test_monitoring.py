@@ -20,7 +20,7 @@ from daemon.metrics.exposition import ROLES, PortTaken, exposed
 from daemon.metrics.roles import Leading, Working, folding, shipping, tracing
 from daemon.settings import Settings
 from daemon.tracing.exporter import Counters as Traced
-from producers.gateway.metrics import Metrics
+from producers.gateway.metrics.registry import Metrics
 from producers.shipper import Shipped
 
 ROOT = Path(__file__).parents[2]

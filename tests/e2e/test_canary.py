@@ -34,7 +34,7 @@ from events.serving import RouteChanged
 from ops.bench.serving.adapters import SPREAD
 from ops.faults.serving_scene import BASE, Scene, scene, until
 from producers.conversation import parse_messages
-from producers.gateway.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hashed, minted_key
 from tests.consumers.deciding import decided, evaluated
 
 pytestmark = pytest.mark.processes

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from events.rollouts import CallEnded, CallStarted
-from producers.gateway.metrics import Metrics
+from producers.gateway.metrics.registry import Metrics
 
 _ASKED: Final = 20
 """Answers to Prometheus that `asked_ms` is the cheapest of."""

@@ -24,7 +24,7 @@ from events.streams import ROLLOUTS
 from ops import isolated
 from ops.bench.gateway.load import KEY, Target
 from ops.bench.gateway.upstream import MODEL
-from producers.gateway.keys import hashed
+from producers.gateway.privacy.keys import hashed
 
 PUBLIC: Final = "litellm==1.106.2"
 _PUBLIC_EXTRA: Final = "litellm[proxy]==1.106.2"

@@ -14,7 +14,7 @@ from daemon.__main__ import main
 from events.rollouts import Outcome
 from producers.gateway import server
 from producers.gateway.http.wire import Endpoint
-from producers.gateway.metrics import Metrics
+from producers.gateway.metrics.registry import Metrics
 
 _NOTHING: Final = nullcontext()
 

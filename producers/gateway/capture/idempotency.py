@@ -31,7 +31,7 @@ from events.errors import LogError
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.sealed_receipts import MAX_OVERHEAD_BYTES
 from producers.gateway.http.wire import Refused, bad_request, encoded
-from producers.gateway.redaction import Kept
+from producers.gateway.privacy.redaction import Kept
 
 MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is kept to be given again."""

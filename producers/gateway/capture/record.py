@@ -41,8 +41,8 @@ from producers.gateway.capture.session_recovery import as_sent
 from producers.gateway.capture.sessions import Attributed, Parent, Sessions
 from producers.gateway.capture.sessions import Scope as SessionScope
 from producers.gateway.http.wire import Asked, storable_tools
-from producers.gateway.metrics import Metrics
-from producers.gateway.redaction import Kept, Redaction, unhurried
+from producers.gateway.metrics.registry import Metrics
+from producers.gateway.privacy.redaction import Kept, Redaction, unhurried
 from producers.gateway.routing.upstreams import Served
 
 _LONGEST_ERROR: Final = 1000

@@ -49,7 +49,7 @@ _UNSURE_MS: Final = 10_000
 """Before the newest record: what was answered then may not have been heard."""
 
 _REPLACED: Final = "[redacted:"
-"""Stands where a rule matched (redaction.py)."""
+"""Stands where a rule matched (producers/gateway/privacy/redaction.py)."""
 
 
 def remembered(

@@ -24,8 +24,8 @@ from events.streams import ROLLOUTS
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.keys import ClientKey, Keyring
-from producers.gateway.redaction import Redaction
+from producers.gateway.privacy.keys import ClientKey, Keyring
+from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
 from tests.conftest import missing

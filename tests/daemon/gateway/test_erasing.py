@@ -25,7 +25,7 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallStarted, CallStartedContent, SessionEnded
 from events.serving import AdapterProduced
 from producers.gateway.capture.recorder import About, Recorder
-from producers.gateway.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hashed
 from tests.consumers.cycling import PATTERN, cycle_id, job_over, requested, started
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite

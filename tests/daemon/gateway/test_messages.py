@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from producers.gateway.keys import ClientKey, minted_key
+from producers.gateway.privacy.keys import ClientKey, minted_key
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 

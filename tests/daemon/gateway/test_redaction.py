@@ -28,8 +28,8 @@ from events.codec import arrays_of, attach, decode
 from events.errors import LogCorrupt
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.redaction import Redaction
-from producers.gateway.rules import BuiltIn, built_in, own
+from producers.gateway.privacy.redaction import Redaction
+from producers.gateway.privacy.rules import BuiltIn, built_in, own
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite, listening
 from tests.daemon.engine.reciting_model import reciting

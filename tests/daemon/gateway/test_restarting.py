@@ -20,7 +20,7 @@ from daemon.settings import load
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from ops.faults.gateway_engine import Engine
-from producers.gateway.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hashed
 from producers.gateway.routing.routes import Part, Route, RouteTable
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live

@@ -17,9 +17,9 @@ from events.sqlite.receipts import MAX_RECEIPT_BYTES
 from events.streams import ROLLOUTS
 from producers.gateway.capture.idempotency import Keyed, receipt
 from producers.gateway.http.wire import Asked
-from producers.gateway.keys import ClientKey, hashed, minted_key
-from producers.gateway.redaction import Kept, Redaction
-from producers.gateway.rules import own
+from producers.gateway.privacy.keys import ClientKey, hashed, minted_key
+from producers.gateway.privacy.redaction import Kept, Redaction
+from producers.gateway.privacy.rules import own
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting
 from tests.daemon.gateway.program import Program, running

@@ -16,7 +16,7 @@ from daemon.settings import load
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import CallStarted
-from producers.gateway.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hashed
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Fronted, fronting

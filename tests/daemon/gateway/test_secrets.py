@@ -20,7 +20,7 @@ import zstandard
 
 from daemon.gateway import address_of, check_reach
 from daemon.settings import ConfigurationError
-from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
+from producers.gateway.privacy.keys import ClientKey, Keyring, hashed, minted_key
 from tests.daemon.commands import Result, environment, run_here, spawn
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import httpx2
 import pytest
 
-from producers.gateway.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hashed, minted_key
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream
 

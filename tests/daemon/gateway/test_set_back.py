@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon.routes import following
-from producers.gateway.metrics import Metrics
+from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.routes import Policy
 from producers.gateway.routing.routing import Routing
 from tests.daemon.gateway.test_following import Control, controlling, wait_for

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from daemon.app import App
 from daemon.settings import load
 from events.rollouts import CallEnded, CallStarted
-from producers.gateway.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hashed
 from producers.gateway.traces import BECAUSE
 from producers.spans import conventions as genai
 from producers.spans.trace_context import parsed

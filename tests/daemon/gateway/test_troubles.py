@@ -15,7 +15,7 @@ import pytest
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
 from events.sqlite.log import SqliteLog
 from producers.gateway.capture.answer import Capture, Captured
-from producers.gateway.keys import ClientKey, hashed, minted_key
+from producers.gateway.privacy.keys import ClientKey, hashed, minted_key
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 from tests.daemon.gateway.recording_upstream import recording_upstream

@@ -9,7 +9,7 @@ import pytest
 
 from ops.collector.server import Collector, otelcol
 from ops.golang import ProgramMissing
-from producers.gateway.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hashed
 from producers.spans import conventions as names
 from tests.conftest import missing
 from tests.daemon.commands import Result, spawn

@@ -18,8 +18,8 @@ from producers.gateway.capture.record import Answerer, Arrived, Caller, Record
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.sessions import Attributed, Sessions
 from producers.gateway.http.wire import Added, asked, encoded
-from producers.gateway.metrics import Metrics
-from producers.gateway.redaction import Kept, Redaction
+from producers.gateway.metrics.registry import Metrics
+from producers.gateway.privacy.redaction import Kept, Redaction
 from producers.gateway.routing.upstreams import Served
 
 HELLO = [{"role": "user", "content": "Hello"}]

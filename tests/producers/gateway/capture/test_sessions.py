@@ -6,7 +6,7 @@ from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.feedback import Rate
 from producers.gateway.capture.lookalikes import MAX_ALIKE
 from producers.gateway.capture.sessions import MAX_KNOWN, Attributed, Named, Parent, Sessions
-from producers.gateway.keys import ClientKey, Keyring, hashed, minted_key
+from producers.gateway.privacy.keys import ClientKey, Keyring, hashed, minted_key
 
 SCOPE = ("agent", None)
 USER = {"role": "user", "content": "Hi"}

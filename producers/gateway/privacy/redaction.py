@@ -28,7 +28,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
 from producers.gateway.http.wire import Asked, Json
-from producers.gateway.rules import Rule, Span
+from producers.gateway.privacy.rules import Rule, Span
 from producers.importers.records import readable
 
 _MOST_ESCAPED: Final = 4

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from events.messages import Message, ToolCall
 from producers.gateway.capture.answer import capturing
 from producers.gateway.http.wire import EMBEDDED, Added, Asked
-from producers.gateway.redaction import Redaction
-from producers.gateway.rules import BadRule, BuiltIn, built_in, own
+from producers.gateway.privacy.redaction import Redaction
+from producers.gateway.privacy.rules import BadRule, BuiltIn, built_in, own
 
 NAMES: tuple[BuiltIn, ...] = get_args(BuiltIn)
 ALL = Redaction([built_in(name) for name in NAMES], b"salt")

@@ -2,7 +2,7 @@
 
 A registry per gateway, so that two in one process do not count for each other. What was counted
 since the start stands beside what the spool holds at the moment of asking. What every call passes
-is counted in the event loop's thread alone (tallies.py); the rest by the library, in any.
+is counted in the event loop's thread alone (counters.py); the rest by the library, in any.
 
 Guarantee: the number of series is fixed by the code and by the number of configured engines. No
 label holds what a client chose: no session, call, user, model or key. Asking never fails where the
@@ -20,9 +20,9 @@ from prometheus_client.exposition import choose_encoder
 
 from events.errors import BlobError, LogError
 from events.rollouts import Outcome
-from producers.gateway.gauges import Engine, Engines, Spooled
 from producers.gateway.http.wire import Endpoint
-from producers.gateway.tallies import Count, Inside, Level, Spread
+from producers.gateway.metrics.counters import Count, Inside, Level, Spread
+from producers.gateway.metrics.gauges import Engine, Engines, Spooled
 from producers.spool.backlog import Spool
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.

@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.registry import DuplicateTimeseries
 
-from producers.gateway.tallies import Count, Inside, Level, Spread
+from producers.gateway.metrics.counters import Count, Inside, Level, Spread
 
 Encode = Callable[[CollectorRegistry], bytes]
 

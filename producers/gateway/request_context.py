@@ -14,9 +14,9 @@ from events.rollouts import Purpose
 from producers.gateway.capture.record import Caller
 from producers.gateway.capture.sessions import Named
 from producers.gateway.http.wire import Refused, bad_request, identifier
-from producers.gateway.keys import Client, Keyring
-from producers.gateway.keys import Scope as KeyScope
-from producers.gateway.redaction import Redaction
+from producers.gateway.privacy.keys import Client, Keyring
+from producers.gateway.privacy.keys import Scope as KeyScope
+from producers.gateway.privacy.redaction import Redaction
 
 _PATH_FIELDS: Final = ("session", "task", "user")
 

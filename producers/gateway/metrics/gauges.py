@@ -1,7 +1,7 @@
 """What a gateway looks up when Prometheus asks: its engines, and its own log.
 
-Registered by metrics.py; everything else is counted as it happens. Asking never fails where the log
-cannot be read: `kintsugi_spool_readable` is 0 then.
+Registered by registry.py; everything else is counted as it happens. Asking never fails where the
+log cannot be read: `kintsugi_spool_readable` is 0 then.
 """
 
 import logging

@@ -18,15 +18,21 @@ from events.envelope import derived_id, minted_id
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, SessionEnded
 from events.sqlite.receipts import Receipt
-from producers.gateway.asker import body_of, caller_of, header, path_fields, traceparent_of
 from producers.gateway.call import Desk
 from producers.gateway.capture.feedback import Posted, Rate, posted, session_of
 from producers.gateway.capture.idempotency import Keyed, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.http.errors import as_json
 from producers.gateway.http.wire import Refused, bad_request, identifier
-from producers.gateway.keys import Client
-from producers.gateway.keys import Scope as KeyScope
+from producers.gateway.privacy.keys import Client
+from producers.gateway.privacy.keys import Scope as KeyScope
+from producers.gateway.request_context import (
+    body_of,
+    caller_of,
+    header,
+    path_fields,
+    traceparent_of,
+)
 from producers.gateway.traces import Traces
 from producers.spans import otlp
 

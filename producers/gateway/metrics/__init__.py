@@ -1,0 +1,1 @@
+"""What a gateway reports to Prometheus (event)."""

@@ -1,0 +1,1 @@
+"""Client keys, and the redaction of what is recorded (event)."""
