@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, select
 
-from consumers.cycles import PROPOSED
+from consumers.folds.cycles import PROPOSED
 from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
 from events.errors import KintsugiError
 from events.jobs import JobSpec

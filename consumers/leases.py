@@ -2,7 +2,7 @@
 
 On the database's clock, so that clocks of hosts need not agree. Not folded from the log and not
 rebuilt: a lease says who may try to decide. Whose decisions count is a matter of the epoch
-(cycles.py), so a lease that is wrong costs time and never makes a wrong decision.
+(consumers/folds/cycles.py), so a lease that is wrong costs time and never makes a wrong decision.
 
 A clock of the database that is set forward ends leases early. One that is set back does not make
 them last: a lease that would end later than any that could be given now is over.

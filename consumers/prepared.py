@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.batch import Row, Staging
-from consumers.folding import Folding
-from consumers.folds import FACTS, READS_CONTENT
+from consumers.folds.record import Folding
+from consumers.folds.rollouts import FACTS, READS_CONTENT
 from consumers.tables import Projected
 from events.codec import decode_value, decoded_bytes
 from events.envelope import Envelope, from_headers

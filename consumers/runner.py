@@ -34,7 +34,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
-from consumers.folds import fold_decision
+from consumers.folds.rollouts import fold_decision
 from consumers.position import (
     Reached,
     Standing,

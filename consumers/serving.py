@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from consumers.adapters import standing
+from consumers.folds.adapters import standing
+from consumers.folds.routing import Candidate, Standing
 from consumers.position import next_offset
-from consumers.routing import Candidate, Standing
 from consumers.tables import Adapter, Evaluation, OperatorAction, Route, ServingStep
 from events.errors import KintsugiError
 from events.gate import GateReport
@@ -89,7 +89,7 @@ class AdapterRow:
 
     @property
     def candidate(self) -> Candidate:
-        """What a route asks of it (routing.py)."""
+        """What a route asks of it (consumers/folds/routing.py)."""
         return Candidate(self.alias, self.base, self.state, bool(self.replicas), self.incumbent)
 
 

@@ -126,7 +126,7 @@ class App:
     @cached_property
     def find_key(self) -> "FindKey":
         """The key of an id, for who may read what it sealed."""
-        from consumers.erasures import erased_keys
+        from consumers.folds.erasures import erased_keys
         from daemon.opening import Opener
 
         def erased() -> frozenset[str]:

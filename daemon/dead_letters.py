@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers.batch import Batch
 from consumers.database import is_lasting
-from consumers.folds import fold_decision
+from consumers.folds.rollouts import fold_decision
 from consumers.prepared import prepare, why
 from consumers.storage import as_stored
 from events.codec import decode

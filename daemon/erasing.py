@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.erasures import TrainedOn, erased_keys, trained_on
+from consumers.folds.erasures import TrainedOn, erased_keys, trained_on
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead

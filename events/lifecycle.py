@@ -90,7 +90,7 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
 
     `state` is None for a name that nobody produced. Returns None where the event is not allowed in
     this state: then it changes nothing of this adapter. What else a route must keep to is in
-    consumers/routing.py.
+    consumers/folds/routing.py.
     """
     if isinstance(event, AdapterProduced):
         return State.PRODUCED if state is None else None

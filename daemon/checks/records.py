@@ -83,7 +83,7 @@ def fold(app: "App") -> Finding:
 def keys(app: "App") -> Finding:
     """The key store answers, holds the keys of whoever spoke last, and none of a person who was
     erased."""
-    from consumers.erasures import erased_keys
+    from consumers.folds.erasures import erased_keys
 
     alone = app.settings.privacy.keys_url is None
     missing = alone and not (app.settings.home / "keys.db").exists()

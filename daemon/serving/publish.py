@@ -22,8 +22,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from consumers import routing, serving
-from consumers.routing import Standing
+from consumers import serving
+from consumers.folds import routing
+from consumers.folds.routing import Standing
 from consumers.serving import AdapterRow, RouteRow, RouteTable
 from daemon.serving.decisions import Act, Decisions, acting
 from daemon.serving.desired import ADMISSIBLE, PIN, UNPIN

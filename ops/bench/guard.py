@@ -38,7 +38,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from consumers.routing import Standing
+from consumers.folds.routing import Standing
 from consumers.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
 from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from consumers import folds
 from consumers.batch import Staging
-from consumers.folding import Folding
+from consumers.folds import rollouts
+from consumers.folds.record import Folding
 from daemon.app import App
 from daemon.isolation import PARTS, Breaks
 from daemon.serving.fleet import open_fleet
@@ -173,14 +173,14 @@ def test_where_a_folder_of_the_settings_is_empty_what_names_a_task_waits(
 def test_a_rollout_that_cannot_be_folded_is_appended_once(
     app: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fold = folds.FACTS["RolloutEnded"]
+    fold = rollouts.FACTS["RolloutEnded"]
 
     def breaks(folding: Folding, data: Any, batch: Staging) -> None:
         if data.session == "bad":
             raise ValueError("a defect of ours")
         fold(folding, data, batch)
 
-    monkeypatch.setitem(cast(dict[str, Any], folds.FACTS), "RolloutEnded", breaks)
+    monkeypatch.setitem(cast(dict[str, Any], rollouts.FACTS), "RolloutEnded", breaks)
     app.append([*good(app, "bad"), *good(app, "well", 1)])
     assert close_sessions(app, LATER).rollouts == 1
     assert close_sessions(app, LATER) == Closed(ended=0, rollouts=0)

@@ -51,7 +51,7 @@ def broken(folder: Path, first: int, reconciles: bool = True) -> Iterator[str]:
 def test_without_the_fence_a_former_leader_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.folds.fenced", lambda folding, batch: False)
+    monkeypatch.setattr("consumers.folds.rollouts.fenced", lambda folding, batch: False)
     found = next(broken(tmp_path, first=1), None)
     print(found)
     assert found is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from consumers.routing import RouteRefused, Standing, changed
+from consumers.folds.routing import RouteRefused, Standing, changed
 from consumers.serving import RouteRow, RouteTable
 from daemon.serving.bases import rebased
 from daemon.serving.desired import Holding

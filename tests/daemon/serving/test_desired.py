@@ -7,8 +7,8 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.folds.routing import Standing
 from consumers.gateways import Report, Seen
-from consumers.routing import Standing
 from consumers.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
 from daemon.serving.desired import (
     PIN,

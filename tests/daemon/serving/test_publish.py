@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.routing import RouteRefused
+from consumers.folds.routing import RouteRefused
 from consumers.serving import UnknownAdapter
 from daemon.serving.adoption import BadName, NoFingerprint, adopt, expected_of
 from daemon.serving.decisions import Act, ServingBusy, acting

@@ -9,7 +9,8 @@ event of `learning` (rounds.py).
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from consumers.adapters import (
+from consumers.batch import Batch, Row, Staging
+from consumers.folds.adapters import (
     adapter_evaluated,
     adapter_moved,
     adapter_produced,
@@ -18,8 +19,7 @@ from consumers.adapters import (
     operator_acted,
     route_changed,
 )
-from consumers.batch import Batch, Row, Staging
-from consumers.cycles import (
+from consumers.folds.cycles import (
     PROPOSED,
     accepts_task,
     awaits_round,
@@ -33,8 +33,8 @@ from consumers.cycles import (
     leader_claimed,
     task_rejected,
 )
-from consumers.erasures import person_erased
-from consumers.folding import Folding
+from consumers.folds.erasures import person_erased
+from consumers.folds.record import Folding
 from consumers.labelling import labelled_event
 from consumers.rounds import close_round
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folding import Folding
-from consumers.routing import Candidate, RouteRefused, Standing, changed
+from consumers.folds.record import Folding
+from consumers.folds.routing import Candidate, RouteRefused, Standing, changed
 from consumers.tables import Adapter, Evaluation, OperatorAction, Projected, Route, ServingStep
 from events.canonical import exact_json
 from events.lifecycle import State, after

@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import Connection, select
 
 from consumers.batch import Batch
-from consumers.folding import Folding
+from consumers.folds.record import Folding
 from consumers.tables import Adapter, Erasure, Job, LearningCycle, Rollout, Task
 from events.learning import PersonErased
 

@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.erasures import erased_keys, trained_on
+from consumers.folds.erasures import erased_keys, trained_on
 from consumers.tables import Erasure
 from events.learning import Directive, DirectiveWritten, PersonErased, Quota
 from tests.consumers.cycling import (

@@ -19,7 +19,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folding import Folding
+from consumers.folds.record import Folding
 from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (

@@ -1,7 +1,7 @@
 """An event on its way into the tables, together with the record that names it.
 
-What the runner hands to each fold (folds.py, adapters.py), beside the data and the batch: when it
-happened, and the columns by which a row points at its event. No fold reads more of a record.
+What the runner hands to each fold (rollouts.py, adapters.py), beside the data and the batch: when
+it happened, and the columns by which a row points at its event. No fold reads more of a record.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,1 @@
+"""From an event to rows: one short function per event type (projection)."""
