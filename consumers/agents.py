@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, func, select
 
+from consumers.diagnosis.round_counts import LIVE_PURPOSES, Pair
 from consumers.tables import Rollout
-from consumers.tally import LIVE_PURPOSES, Pair
 from events.rollouts import NOBODY
 
 

@@ -1,7 +1,8 @@
 """What a closed round shows of one agent: typed reads for whoever writes a directive from it.
 
 Guarantee: rows are in a fixed order, so equal tables give equal answers. Deduplication is that of
-the round itself (tally.py). Not covered: what was said in a rollout, which only the log holds.
+the round itself (consumers/diagnosis/round_counts.py). Not covered: what was said in a rollout,
+which only the log holds.
 """
 
 import json
@@ -11,9 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, case, func, select
 
-from consumers import tally
+from consumers.diagnosis import round_counts
+from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.tables import Rollout, Task
-from consumers.tally import LIVE_PURPOSES
 from events.messages import Action
 
 _IDS_PER_QUERY: Final = 1000
@@ -33,7 +34,9 @@ class SeenRollout:
     @property
     def pattern(self) -> str | None:
         """The one that it counts for."""
-        return None if self.category in (None, tally.OTHER) else f"{self.category}|{self.pivot}"
+        return (
+            None if self.category in (None, round_counts.OTHER) else f"{self.category}|{self.pivot}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class TaskRate:
 
 def seen_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[SeenRollout]:
     """The deduplicated judged rollouts of a round, failed and passed."""
-    seen = tally.representatives(number).c
+    seen = round_counts.representatives(number).c
     rows = connection.execute(
         select(seen.rollout, seen.task_key, seen.reward, seen.category, seen.pivot)
         .where(seen.alias == alias, seen.base == base)

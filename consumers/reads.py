@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
+from consumers.diagnosis.round_counts import of_agents
 from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
-from consumers.tally import of_agents
 from events.position import Position
 from events.rollouts import ClosingFailed
 

@@ -33,8 +33,8 @@ KEY_BYTES: Final = 2_600
 most 2,704 bytes, with at most 100 for their header, lengths, alignment and numbers."""
 
 TEXT_CHARACTERS: Final = 4_000_000
-"""How long one text may be. The longest that we write ourselves is evidence (labelling.py), a third
-of this."""
+"""How long one text may be. The longest that we write ourselves is evidence
+(consumers/diagnosis/labels.py), a third of this."""
 
 ROWS: Final = 250_000
 """How many rows one event may make."""

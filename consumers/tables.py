@@ -86,7 +86,8 @@ class Projected(SQLModel):
 
     MERGE: ClassVar[Merge]
     MADE_INTO_KEYS: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """Columns that SQL makes keys of other tables from (tally.py): they must fit an index too."""
+    """Columns that SQL makes keys of other tables from (consumers/diagnosis/round_counts.py): they
+    must fit an index too."""
 
     @classmethod
     def table(cls) -> Table:

@@ -19,10 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from consumers import agents, learning
+from consumers.diagnosis.round_counts import Pair
 from consumers.learning import CycleRow
 from consumers.scheduling import Scheduling, scheduling
 from consumers.standing import CycleStanding, standing
-from consumers.tally import Pair
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
 from daemon.isolation import Breaks
 from daemon.leadership import Leadership

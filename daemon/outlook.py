@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from consumers import agents, learning
+from consumers.diagnosis.round_counts import Pair
 from consumers.learning import CycleRow
 from consumers.scheduling import scheduling
 from consumers.standing import CycleStanding, standing
-from consumers.tally import Pair
 from daemon.cycle import Ended, following
 from daemon.leader import environment_of, facts_of, view_of
 from daemon.scheduler import Due, Waiting, decide, no_environment

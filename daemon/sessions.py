@@ -39,7 +39,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ColumnElement
 
 from consumers.database import DatabaseError
-from consumers.labelling import labelled
+from consumers.diagnosis.labels import labelled
 from consumers.reads import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from daemon.conversations import History, Node, SessionIncomplete, answerer, main_line

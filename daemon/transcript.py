@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from consumers.labelling import labelled
+from consumers.diagnosis.labels import labelled
 from events.bodies import Bodies
 from events.canonical import canonical_json, exact_json
 from events.errors import BadRecord, KintsugiError
@@ -27,7 +27,8 @@ ERASED: Final = "what was said, or what it went on from, is of a person who was 
 """Reason of a rollout that has no messages, for they were lost before it was made."""
 
 _TURNS: Final = frozenset({"turn", "refused", "transferred"})
-"""Keys of the evidence whose numbers are places in the conversation (consumers/rules.py)."""
+"""Keys of the evidence whose numbers are places in the conversation
+(consumers/diagnosis/rules.py)."""
 
 
 class NoSuchRollout(KintsugiError):

@@ -2,7 +2,7 @@
 a person's rollouts.
 
 The fold has nothing to take out of other tables: what is a person's is sealed in the log, no fold
-opens it, so it never was in a table (labelling.py).
+opens it, so it never was in a table (consumers/diagnosis/labels.py).
 """
 
 import json

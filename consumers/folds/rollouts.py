@@ -3,13 +3,15 @@
 A fold reads nothing but its event and the tables, no clock and no randomness (a test reads this
 module's imports), so the same log gives the same rows on every machine. Folds of `rollouts` write
 facts that merge in any order of partitions; what needs an order across partitions happens at an
-event of `learning` (rounds.py).
+event of `learning` (consumers/diagnosis/rounds.py).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from consumers.batch import Batch, Row, Staging
+from consumers.diagnosis.labels import labelled_event
+from consumers.diagnosis.rounds import close_round
 from consumers.folds.adapters import (
     adapter_evaluated,
     adapter_moved,
@@ -35,8 +37,6 @@ from consumers.folds.cycles import (
 )
 from consumers.folds.erasures import person_erased
 from consumers.folds.record import Folding
-from consumers.labelling import labelled_event
-from consumers.rounds import close_round
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
 from events.envelope import derived_id

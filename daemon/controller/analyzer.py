@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from consumers.diagnosis.rules import RULES
 from consumers.evidence import SeenRollout
-from consumers.rules import RULES
 from daemon.controller.sampling import Shortened
 from envs.endpoint import AnswerFailed, Endpoint, EndpointRefused, Sampling
 from events.canonical import exact_json

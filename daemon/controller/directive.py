@@ -1,8 +1,8 @@
 """What the next tasks shall stress: as data from the ranked patterns, and in words by one template.
 
-Pure. Patterns come as the round left them (consumers/priority.py), failures as they were sampled,
-findings as the analyzer's word was checked (analyzer.py). A finding gives a pattern its words and
-never its quota: priorities move in the fold of a round and nowhere else.
+Pure. Patterns come as the round left them (consumers/diagnosis/priority.py), failures as they were
+sampled, findings as the analyzer's word was checked (analyzer.py). A finding gives a pattern its
+words and never its quota: priorities move in the fold of a round and nowhere else.
 
 Not covered: who writes the tasks (daemon/proposer).
 """
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumers.diagnosis.priority import Status, quotas
 from consumers.evidence import TaskRate
-from consumers.priority import Status, quotas
 from consumers.reads import PatternLine
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota
 

@@ -7,7 +7,8 @@
                 middle; what was said to a tool is kept to the letter
 
 Chance is a hash of the seed and the rollout, so neither the order of the candidates nor the process
-has a say. Not covered: redaction (analyzer.py), and which rollouts are repeats (tally.py).
+has a say. Not covered: redaction (analyzer.py), and which rollouts are repeats
+(consumers/diagnosis/round_counts.py).
 """
 
 from collections import defaultdict

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, get_args
 
 from consumers import agents, figures, gateways, learning, serving
-from consumers.detectors import CATEGORIES
+from consumers.diagnosis.detectors import CATEGORIES
+from consumers.diagnosis.priority import Status
+from consumers.diagnosis.round_counts import Pair
 from consumers.judged import judged_sessions
-from consumers.priority import Status
 from consumers.scheduling import job_seconds, scheduling
 from consumers.standing import standing
-from consumers.tally import Pair
 from daemon.cycle import STOPS, Ended, Step, following
 from daemon.leader import environment_of, facts_of, view_of
 from daemon.metrics.observed import Observed

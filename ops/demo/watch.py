@@ -16,13 +16,13 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from consumers import learning, reads, serving
+from consumers.diagnosis.round_counts import Pair, of_agents
 from consumers.learning import CycleRow, JobRow
 from consumers.reads import PatternLine
 from consumers.scheduling import scheduling
 from consumers.serving import AdapterRow, RouteLine
 from consumers.standing import standing
 from consumers.tables import Rollout
-from consumers.tally import Pair, of_agents
 from daemon.app import App
 from daemon.health import events_in
 from daemon.jobs.runner import JOURNAL, OUT, SPEC

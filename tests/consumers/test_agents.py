@@ -6,15 +6,15 @@ import pytest
 from sqlalchemy import Engine, select
 
 from consumers import agents, database
+from consumers.diagnosis.round_counts import Pair
 from consumers.tables import Rollout
-from consumers.tally import Pair
 from events.log import Entry
 from events.memory import MemoryLog
 from migrations.upgrade import upgrade
 from tests.consumers.cycling import Leading
+from tests.consumers.diagnosis.test_rounds import failure
 from tests.consumers.folding import fold
 from tests.consumers.plans import plans_of
-from tests.consumers.test_rounds import failure
 
 
 def present(engine: Engine, *entries: Entry) -> list[Pair]:

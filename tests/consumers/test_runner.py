@@ -328,7 +328,7 @@ def test_a_decision_that_breaks_in_the_middle_leaves_nothing_behind(
     def broken(*_arguments: object) -> None:
         raise ValueError("counted wrongly")
 
-    monkeypatch.setattr("consumers.tally.totals", broken)
+    monkeypatch.setattr("consumers.diagnosis.round_counts.totals", broken)
     fold(log, engine)
     with database.reading(engine) as connection:
         (letter,) = reads.dead_letters(connection)

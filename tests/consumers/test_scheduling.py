@@ -17,9 +17,9 @@ from events.log import Entry
 from events.serving import OperatorActed
 from migrations.upgrade import upgrade
 from tests.consumers.cycling import Leading, cycle_id, diagnosed, job_over, over, requested, started
+from tests.consumers.diagnosis.test_rounds import failure, said, success
 from tests.consumers.folding import at, fold, folded_position
 from tests.consumers.plans import plans_of
-from tests.consumers.test_rounds import failure, said, success
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from consumers.detectors import KAPPA
+from consumers.diagnosis.detectors import KAPPA
 from envs.catalog import CATALOGS
 from envs.reward import DEFAULT, Conduct, Shaping, conduct_of, shape
 from events.messages import Message, ToolCall

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.detectors import CATEGORIES
+from consumers.diagnosis.detectors import CATEGORIES
 from consumers.evidence import TaskRate
 from consumers.reads import PatternLine
 from daemon.controller.directive import Failures, directive, mastered, text

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from consumers import agents
-from consumers.tally import Pair
+from consumers.diagnosis.round_counts import Pair
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import load

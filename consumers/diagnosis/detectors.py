@@ -39,8 +39,8 @@ user's side (telecom; such failures are `other`), wrong gold (policy_violation, 
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumers.facts import Facts, Finding
-from consumers.rules import RULES
+from consumers.diagnosis.facts import Facts, Finding
+from consumers.diagnosis.rules import RULES
 from envs.catalog import ToolCatalog
 from events.canonical import canonical_json, sha256
 from events.messages import executed_calls, trace

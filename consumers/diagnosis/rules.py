@@ -5,7 +5,7 @@ Where it sits: detectors.py runs them in the order of `RULES`, which is that of 
 
 Guarantee: time and memory linear in what was said and called, whoever wrote it. Where that needs a
 bound it is stated: the writes that are matched (matching.py), the outputs that are looked for
-(`OUTPUTS`), what a finding names (`NAMED`), the evidence that is kept (labelling.py).
+(`OUTPUTS`), what a finding names (`NAMED`), the evidence that is kept (labels.py).
 """
 
 from collections import Counter
@@ -14,9 +14,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from consumers.facts import Call, Facts, Finding
-from consumers.matching import ExecutedWrite, GoldWrite, Relation, executed_write, value_key
-from consumers.wording import asks, hands_over, overflows, refuses
+from consumers.diagnosis.facts import Call, Facts, Finding
+from consumers.diagnosis.matching import (
+    ExecutedWrite,
+    GoldWrite,
+    Relation,
+    executed_write,
+    value_key,
+)
+from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
 from envs.catalog import Record
 from events.messages import Message
 

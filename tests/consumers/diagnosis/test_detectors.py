@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.detectors import CATEGORIES, Diagnosis, dedup_key, diagnose
-from consumers.matching import value_key
-from consumers.wording import asks, hands_over, overflows, refuses
+from consumers.diagnosis.detectors import CATEGORIES, Diagnosis, dedup_key, diagnose
+from consumers.diagnosis.matching import value_key
+from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
 from envs.catalog import CATALOGS, catalog
 from events.canonical import canonical_json
 from events.messages import Action, Message, ToolCall

@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from consumers.matching import GoldWrite, Matching, executed_write, gold_writes, match
+from consumers.diagnosis.matching import GoldWrite, Matching, executed_write, gold_writes, match
 from envs.catalog import Record, ToolCatalog, undeclared
 from events.messages import ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded

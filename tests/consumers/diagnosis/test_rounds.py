@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from consumers import database, reads
-from consumers.priority import update
+from consumers.diagnosis.priority import update
 from consumers.reads import PatternLine, RoundLine
 from consumers.tables import Cycle, PatternRound, Rollout
 from events.learning import TaskProposed

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from consumers import tally
 from consumers.batch import Batch, Row
-from consumers.priority import PatternState, Status, update
+from consumers.diagnosis import round_counts
+from consumers.diagnosis.priority import PatternState, Status, update
+from consumers.diagnosis.round_counts import Attempts, Failures, Pair
 from consumers.tables import Cycle, Pattern, PatternRound
-from consumers.tally import Attempts, Failures, Pair
 from events.canonical import exact_json
 from events.learning import PatternsDiagnosed
 from events.position import Position, ahead
@@ -37,9 +37,12 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
     if previous is not None and not ahead(data.position, last_position):
         return previous
     number = 0 if previous is None else previous + 1
-    tally.claim(connection, data.position, number)
-    tally.tag(connection, number)
-    totals, failures = tally.totals(connection, number), tally.failures(connection, number)
+    round_counts.claim(connection, data.position, number)
+    round_counts.tag(connection, number)
+    totals, failures = (
+        round_counts.totals(connection, number),
+        round_counts.failures(connection, number),
+    )
     for pair in sorted(totals):
         if totals[pair].judged:
             _update_pair(batch, pair, number, failures.get(pair, Failures()))
@@ -80,7 +83,7 @@ class _Known:
 
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
-    attempts = tally.attempts(batch.connection, pair, number)
+    attempts = round_counts.attempts(batch.connection, pair, number)
     older = _known(batch.connection, pair)
     # A proposed task may name a pattern of which nothing has failed yet: it is none so far.
     for pattern in sorted(older.keys() | failures.by_pattern.keys()):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from consumers.detectors import dedup_key, diagnose
-from consumers.facts import Finding, agent_calls
-from consumers.rules import tool_loops
+from consumers.diagnosis.detectors import dedup_key, diagnose
+from consumers.diagnosis.facts import Finding, agent_calls
+from consumers.diagnosis.rules import tool_loops
 from envs.catalog import catalog
 from events.canonical import exact_json
 from events.codec import Event

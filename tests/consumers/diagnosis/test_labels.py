@@ -6,9 +6,15 @@ from typing import Final, TypeVar
 
 import pytest
 
-from consumers import facts, labelling, matching, rules
-from consumers.labelling import labelled
-from consumers.wording import READ_CHARACTERS, asks, hands_over, overflows, refuses
+from consumers.diagnosis import facts, labels, matching, rules
+from consumers.diagnosis.labels import labelled
+from consumers.diagnosis.response_patterns import (
+    READ_CHARACTERS,
+    asks,
+    hands_over,
+    overflows,
+    refuses,
+)
 from events.canonical import MARKS, canonical, exact_json
 from events.messages import Action, Message, ToolCall
 from events.rollouts import RolloutContent, RolloutEnded, Task
@@ -167,25 +173,25 @@ def test_marks_beyond_the_bound_are_taken_as_they_are() -> None:
 def test_evidence_names_the_first_and_says_how_many_it_leaves_out() -> None:
     turns = [
         message
-        for k in range(2 * labelling.FINDINGS)
+        for k in range(2 * labels.FINDINGS)
         for message in (asked(ToolCall(name=f"made up {k}")), failed())
     ]
     evidence = labelled(rollout(turns, known_tools=("real",))).evidence
     assert evidence is not None
     findings = evidence["incorrect_arguments"]
-    assert len(findings) == labelling.FINDINGS + 1
+    assert len(findings) == labels.FINDINGS + 1
     # Each call is one of a tool that is unknown, and of one that only failed.
-    assert findings[-1] == {"left_out": 3 * labelling.FINDINGS}
+    assert findings[-1] == {"left_out": 3 * labels.FINDINGS}
     assert findings[0]["turn"] == 0
 
 
 def test_evidence_is_no_longer_than_its_bound_whatever_it_quotes() -> None:
-    huge = {"text": "x" * labelling.EVIDENCE_CHARACTERS}
+    huge = {"text": "x" * labels.EVIDENCE_CHARACTERS}
     turns = [asked(ToolCall(name="get", arguments=huge))] * 4
     evidence = labelled(rollout(turns)).evidence
     assert evidence is not None
     assert evidence["tool_loop"] == [{"left_out": 2}]
-    assert len(exact_json(evidence)) < 2 * labelling.EVIDENCE_CHARACTERS
+    assert len(exact_json(evidence)) < 2 * labels.EVIDENCE_CHARACTERS
 
 
 def test_a_loop_of_a_thousand_turns_names_the_first_ones() -> None:

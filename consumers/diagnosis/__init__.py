@@ -1,0 +1,1 @@
+"""Why rollouts failed: labels by rule, rounds, and ranked failure patterns (projection)."""
