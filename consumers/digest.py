@@ -71,7 +71,7 @@ def digest(connection: Connection) -> str:
 def exact_digest(connection: Connection) -> str:
     """As strict as a comparison: equal exactly where `first_difference` finds nothing.
 
-    A sum over the rows, so that it can also be kept up to date row by row (tracking.py).
+    A sum over the rows, so that it can also be kept up to date row by row (digest_tracker.py).
     """
     total = 0
     for model in PROJECTED:

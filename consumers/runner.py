@@ -1,7 +1,7 @@
 """The runner: reads the log, folds it, and moves the positions in the same transaction.
 
     read      a batch of one partition
-    prepare   decode it and make its labels: no transaction is open meanwhile (prepared.py)
+    prepare   decode it and make its labels: no transaction is open meanwhile (preparation.py)
     write     rows and position, in one transaction
     one by one, where the database refuses the rows of a batch for good: each event in a savepoint
               of its own, and the one that it refuses becomes a dead letter
@@ -34,6 +34,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
+from consumers.clock import elapsed
 from consumers.folds.rollouts import fold_decision
 from consumers.position import (
     Reached,
@@ -49,10 +50,9 @@ from consumers.position import (
     standing,
     store_reached,
 )
-from consumers.prepared import Prepared, dead_letter, halts, passed_over, prepare
+from consumers.preparation import Prepared, dead_letter, halts, passed_over, prepare
 from consumers.storage import as_stored
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
-from events.clock import elapsed
 from events.codec import decode_value
 from events.envelope import from_headers
 from events.errors import BadRecord, KintsugiError, LogUnavailable, SchemaAhead

@@ -23,8 +23,8 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import exact_digest
+from consumers.digest_tracker import Tracked
 from consumers.position import offsets
-from consumers.tracking import Tracked
 from events import private
 from events.archive.archive import Cut
 from events.errors import KintsugiError

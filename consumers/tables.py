@@ -737,7 +737,7 @@ class Gateway(SQLModel, table=True):
 
     Operational, and no projection: it is not folded from the log, so it is neither hashed nor
     compared nor rebuilt, and losing it costs one report. It stands here because it needs the same
-    database and the same migrations. Written and read by gateways.py alone.
+    database and the same migrations. Written and read by consumers/reads/gateways.py alone.
     """
 
     __tablename__ = "gateways"
@@ -778,7 +778,7 @@ class Spool(SQLModel, table=True):
     """A log of a process's own that is shipped, as whoever writes or ships it last reported.
 
     Operational, and no projection, like the gateways: it tells of events that the log lacks.
-    Written and read by spools.py alone.
+    Written and read by consumers/reads/spools.py alone.
     """
 
     __tablename__ = "spools"

@@ -23,7 +23,6 @@ from events.errors import LogError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-    from consumers import reads
     from consumers.runner import Runner
     from events.blobs import BlobStore
     from events.bodies import Bodies, FindKey
@@ -264,21 +263,22 @@ class App:
         self, trigger: Literal["import", "diagnose"], on_progress: Progress | None = None
     ) -> "reads.RoundLine | None":
         """Close a round over everything folded so far; the last round when nothing is new."""
-        from consumers import position, reads
+        from consumers import position
+        from consumers.reads import rollouts
         from events.position import Position, ahead
         from events.streams import ROLLOUTS
 
         self.settle(on_progress)
         with self.reading() as connection:
             folded = position.position(connection)
-            last = reads.last_position(connection)
-            undiagnosed = reads.waiting(connection).undiagnosed
+            last = rollouts.last_position(connection)
+            undiagnosed = rollouts.waiting(connection).undiagnosed
         reached: Position = {ROLLOUTS.name: folded.get(ROLLOUTS.name, {})}
         if undiagnosed and ahead(reached, last):
             self._close_round(trigger, reached)
             self.settle(on_progress)
         with self.reading() as connection:
-            return reads.last_round(connection)
+            return rollouts.last_round(connection)
 
     def _close_round(
         self,

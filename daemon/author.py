@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers import reads, serving
-from consumers.learning import CycleRow
-from consumers.serving import AdapterRow
+from consumers.reads import rollouts, serving
+from consumers.reads.learning import CycleRow
+from consumers.reads.serving import AdapterRow
 from daemon.controller.directing import direct
 from daemon.leader import NotNow, Proposal, agent_of
 from daemon.proposer import sources
@@ -77,7 +77,7 @@ class FromTheLog:
             drawn = self._traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
-                for line in reads.pattern_lines(connection, cycle.alias)
+                for line in rollouts.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
             incumbent = self._incumbent(connection, cycle)

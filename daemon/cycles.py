@@ -17,10 +17,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from consumers import agents, learning, serving
 from consumers.database import DatabaseError
-from consumers.serving import AdapterRow
-from consumers.standing import standing
+from consumers.reads import agents, learning, serving
+from consumers.reads.cycle_state import standing
+from consumers.reads.serving import AdapterRow
 from daemon.cycle import Step, following
 from daemon.isolation import Breaks
 from daemon.jobs.runner import JobRunner

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from consumers.batch import Batch
 from consumers.database import is_lasting
 from consumers.folds.rollouts import fold_decision
-from consumers.prepared import prepare, why
+from consumers.preparation import prepare, why
 from consumers.storage import as_stored
 from events.codec import decode
 from events.errors import AheadOfLog, KintsugiError
@@ -27,7 +27,7 @@ from events.rollouts import ClosingFailed
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from consumers.reads import DeadLetterLine
+    from consumers.reads.rollouts import DeadLetterLine
     from daemon.app import App
 
 

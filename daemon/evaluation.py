@@ -47,7 +47,7 @@ from producers.simulation import Provenance, append_rollouts, rollout_ended
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.reads import Verdict
+    from consumers.reads.rollouts import Verdict
     from daemon.app import App
     from envs.endpoint import Endpoint
 
@@ -378,7 +378,7 @@ def _check(environment: Environment, selection: Selection, lines: Sequence[Line]
 
 def recalled(connection: "Connection", run: Run) -> Run:
     """A run with what the tables know of it."""
-    from consumers.reads import verdicts
+    from consumers.reads.rollouts import verdicts
 
     ids = {run.rollout(slot, tried): slot for slot in run.slots for tried in range(TRIES)}
     for rollout, verdict in verdicts(connection, list(ids)).items():
@@ -392,7 +392,7 @@ def recalled(connection: "Connection", run: Run) -> Run:
 
 
 def _note(run: Run, attempt: Attempt) -> None:
-    from consumers.reads import Verdict
+    from consumers.reads.rollouts import Verdict
 
     slot = _slot(attempt)
     run.tries[slot] += 1

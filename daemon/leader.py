@@ -18,11 +18,11 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from consumers import agents, learning
 from consumers.diagnosis.round_counts import Pair
-from consumers.learning import CycleRow
-from consumers.scheduling import Scheduling, scheduling
-from consumers.standing import CycleStanding, standing
+from consumers.reads import agents, learning
+from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
 from daemon.isolation import Breaks
 from daemon.leadership import Leadership

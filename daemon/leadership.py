@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumers import database, learning, leases
+from consumers import database, leases
+from consumers.reads import learning
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.errors import KintsugiError

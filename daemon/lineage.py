@@ -15,7 +15,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any, Final
 
-from consumers.explaining import Node
+from consumers.reads.explanation import Node
 
 KINDS: Final = (
     ("route", "#dbe9f6"), ("adapter", "#e3f1dd"), ("job", "#fdf0d5"), ("push", "#fdf0d5"),

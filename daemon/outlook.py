@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from consumers import agents, learning
 from consumers.diagnosis.round_counts import Pair
-from consumers.learning import CycleRow
-from consumers.scheduling import scheduling
-from consumers.standing import CycleStanding, standing
+from consumers.reads import agents, learning
+from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import scheduling
 from daemon.cycle import Ended, following
 from daemon.leader import environment_of, facts_of, view_of
 from daemon.scheduler import Due, Waiting, decide, no_environment

@@ -32,7 +32,7 @@ from events.errors import KintsugiError
 from producers.gateway.privacy.keys import Keyring
 
 if TYPE_CHECKING:
-    from consumers.reads import PatternLine
+    from consumers.reads.rollouts import PatternLine
     from daemon.app import App
     from daemon.settings import Settings
 
@@ -69,7 +69,7 @@ class Read:
 
 def read(app: "App") -> Read:
     """Everything that the page shows. Raises KintsugiError where the database is away."""
-    from consumers.reads import pattern_lines
+    from consumers.reads.rollouts import pattern_lines
     from daemon.situation import situation
 
     document = situation(app)

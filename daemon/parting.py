@@ -25,10 +25,10 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import comparison
+from consumers.digest_tracker import Written, keys_of
 from consumers.runner import Runner
 from consumers.snapshots import Parted, Snapshot
 from consumers.tables import PROJECTED, Projected
-from consumers.tracking import Written, keys_of
 from daemon import comparing
 from events.archive.archive import Cut, ends
 from events.archive.views import Span, in_time, starts

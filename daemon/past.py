@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from consumers import learning
-from consumers.learning import CycleRow
-from consumers.scheduling import rollouts_within
+from consumers.reads import learning
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import rollouts_within
 from events.archive.archive import Cut
 from events.envelope import parse_timestamp
 from events.streams import LEARNING

@@ -19,8 +19,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from consumers import database, snapshots
+from consumers.digest_tracker import Tracked
 from consumers.replay import is_empty, replay
-from consumers.tracking import Tracked
 from daemon.settings import ConfigurationError, Scheduler
 from events.archive.archive import Cut
 from events.errors import KintsugiError, WrongUsage

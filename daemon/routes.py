@@ -38,8 +38,8 @@ from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable
 from producers.gateway.routing.routing import Routing, Usage
 
 if TYPE_CHECKING:
-    from consumers.serving import RouteRow
-    from consumers.serving import RouteTable as Rows
+    from consumers.reads.serving import RouteRow
+    from consumers.reads.serving import RouteTable as Rows
     from daemon.app import App
 
 _POLL_SECONDS: Final = 0.2
@@ -144,7 +144,8 @@ class Follower:
         return True
 
     def _follow(self) -> None:
-        from consumers import database, serving
+        from consumers import database
+        from consumers.reads import serving
 
         now = time.monotonic()
         with database.reading(self._app.engine) as connection:
@@ -176,7 +177,8 @@ class Follower:
             write(self._file, found)
 
     def _report(self) -> None:
-        from consumers import database, gateways
+        from consumers import database
+        from consumers.reads import gateways
 
         usage, now = self._routing.usage(), time.monotonic()
         position = usage.position
@@ -196,7 +198,8 @@ class Follower:
         return self._reported is not None and _used(self._reported) == _used(usage)
 
     def _leave(self) -> None:
-        from consumers import database, gateways
+        from consumers import database
+        from consumers.reads import gateways
 
         with database.writing(self._app.engine) as connection:
             gateways.leave(connection, self.gateway)

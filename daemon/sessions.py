@@ -40,7 +40,7 @@ from sqlalchemy.sql import ColumnElement
 
 from consumers.database import DatabaseError
 from consumers.diagnosis.labels import labelled
-from consumers.reads import known_rollouts
+from consumers.reads.rollouts import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from daemon.conversations import History, Node, SessionIncomplete, answerer, main_line
 from daemon.session_verdict import EnvironmentsAway, add_verdict

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.learning import CycleRow, JobRow
-    from consumers.reads import RoundLine
+    from consumers.reads.learning import CycleRow, JobRow
+    from consumers.reads.rollouts import RoundLine
     from daemon.app import App
     from daemon.health import Folded
     from daemon.outlook import Outlook
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def situation(app: "App") -> dict[str, Any]:
     """The document. Raises DatabaseUnavailable."""
-    from consumers import learning, reads
-    from consumers.serving import adapter_lines, route_lines
+    from consumers.reads import learning, rollouts
+    from consumers.reads.serving import adapter_lines, route_lines
     from daemon.health import folded
     from daemon.outlook import outlooks, step_of
     from events.envelope import utc_now
 
     with app.reading() as connection:
-        counts = reads.waiting(connection)
-        letters = reads.dead_letter_counts(connection)
-        line = reads.last_round(connection)
+        counts = rollouts.waiting(connection)
+        letters = rollouts.dead_letter_counts(connection)
+        line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = folded(connection)
         cycle = learning.newest_cycle(connection)
@@ -121,7 +121,7 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
 
 def _newest_job(connection: "Connection") -> "JobRow | None":
     """The one that runs, else the one that was wanted last."""
-    from consumers import learning
+    from consumers.reads import learning
 
     running = learning.open_jobs(connection)
     return next(iter(running or learning.jobs(connection, limit=1)), None)
@@ -162,7 +162,7 @@ def _leader(connection: "Connection") -> dict[str, Any] | None:
 
 def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
     """Those that are live."""
-    from consumers import gateways
+    from consumers.reads import gateways
 
     return [
         {

@@ -7,9 +7,9 @@ Before, it asks how far the tables hold that log: where they hold an event that 
 it was restored from before and numbers once more from there, and who ships it has to stop.
 
 So whoever looks at the database sees that events are missing whose owner never came back
-(consumers/spools.py). Guarantee: neither recording nor shipping waits for the database; while it
-is away nothing is told, and the next report says all. Not covered: what another role of the home
-appends after its shipper's last word; the next shipper of that home brings it.
+(consumers/reads/spools.py). Guarantee: neither recording nor shipping waits for the database;
+while it is away nothing is told, and the next report says all. Not covered: what another role of
+the home appends after its shipper's last word; the next shipper of that home brings it.
 """
 
 import logging
@@ -24,7 +24,7 @@ from events.log import record_sha256
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from consumers.spools import Last, Report
+    from consumers.reads.spools import Last, Report
     from daemon.app import App
     from events.sqlite.log import SqliteLog
 
@@ -46,7 +46,7 @@ class SpoolRestored(LogError):
 def check_spool(app: "App", spool: "SqliteLog") -> None:
     """See that a spool holds what was folded of it. Raises SpoolRestored, LogError,
     DatabaseUnavailable."""
-    from consumers import spools
+    from consumers.reads import spools
 
     with app.reading() as connection:
         lasts = spools.lasts(connection, spool.source)
@@ -112,7 +112,8 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
 
     Raises LogError, DatabaseUnavailable.
     """
-    from consumers import database, spools
+    from consumers import database
+    from consumers.reads import spools
     from daemon.app import explained
 
     shipped = all(spool.shipped(stream) == spool.end(stream) for stream in STREAMS)
@@ -127,7 +128,7 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
 
 def report_of(spool: "SqliteLog") -> "Report":
     """What is said of a spool."""
-    from consumers.spools import Report
+    from consumers.reads.spools import Report
 
     ends = {
         stream: [end - spool.copied(stream, p) for p, end in enumerate(spool.end(stream))]

@@ -21,7 +21,7 @@ from events.streams import ROLLOUTS
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.reads import RolloutRow
+    from consumers.reads.rollouts import RolloutRow
 
 ERASED: Final = "what was said, or what it went on from, is of a person who was erased"
 """Reason of a rollout that has no messages, for they were lost before it was made."""
@@ -67,7 +67,7 @@ class Transcript:
 
 def find(connection: "Connection", given: str) -> "RolloutRow":
     """The row of a rollout by its id, or by a beginning that no other id has."""
-    from consumers.reads import rollout_row, rollouts_starting_with
+    from consumers.reads.rollouts import rollout_row, rollouts_starting_with
 
     row = rollout_row(connection, given)
     if row is not None:

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, Engine
 
-from consumers import agents, database
+from consumers import database
 from consumers.diagnosis.round_counts import Pair
 from consumers.position import position
+from consumers.reads import agents
+from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
-from consumers.scheduling import Unread, unread_since
 from daemon.past import Lived
 from daemon.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
 from events.archive.archive import Cut

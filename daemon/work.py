@@ -22,8 +22,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from consumers import database, gateways
-from consumers.standing import called_off_jobs
+from consumers import database
+from consumers.reads import gateways
+from consumers.reads.cycle_state import called_off_jobs
 from daemon.cycles import Cycles
 from daemon.erasing import sweep
 from daemon.isolation import PARTS, Breaks

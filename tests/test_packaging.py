@@ -98,7 +98,7 @@ FORBIDDEN = {
 IMPURE_NAMES = {"utc_now", "minted_id", "now_ms", "open", "input", "id", "hash"}
 """Of our own modules and the builtins. `hash` of text differs from process to process."""
 
-FOLD_ENTRY = ("consumers.folds.rollouts", "consumers.prepared")
+FOLD_ENTRY = ("consumers.folds.rollouts", "consumers.preparation")
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from consumers.learning import CycleRow
+    from consumers.reads.learning import CycleRow
     from daemon.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
@@ -43,7 +43,7 @@ def leader(app: "App") -> Finding:
 def cycle(app: "App") -> Finding:
     """The open cycle of each agent moves on. A canary may be watched for as long as its settings
     say."""
-    from consumers import learning
+    from consumers.reads import learning
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -60,7 +60,7 @@ def cycle(app: "App") -> Finding:
 
 def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
     """For how long an open cycle needs the same."""
-    from consumers.standing import standing
+    from consumers.reads.cycle_state import standing
     from daemon.cycle import Step
     from daemon.outlook import entered, step_of
     from events.envelope import parse_timestamp
@@ -78,7 +78,7 @@ def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Fin
 
 def jobs(app: "App") -> Finding:
     """Who runs jobs answers, and those that run say something."""
-    from consumers import learning
+    from consumers.reads import learning
     from daemon.jobs.chosen import jobs_of
     from daemon.jobs.runner import Running
 

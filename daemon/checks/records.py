@@ -119,10 +119,10 @@ def _sealed_last(app: "App") -> frozenset[str]:
 
 def dead_letters(app: "App") -> Finding:
     """Events that could not be folded."""
-    from consumers import reads
+    from consumers.reads import rollouts
 
     with app.reading() as connection:
-        counts = reads.dead_letter_counts(connection)
+        counts = rollouts.dead_letter_counts(connection)
     if counts:
         said = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items())
         return False, f"{said} could not be folded; see kintsugi dlq list"
@@ -152,7 +152,7 @@ def spool(app: "App") -> Finding:
 
 def spools(app: "App") -> Finding:
     """Spools whose owners fell silent, with events that are in no table."""
-    from consumers.spools import known
+    from consumers.reads.spools import known
     from daemon.spooled import SILENT_SECONDS
 
     with app.reading() as connection:

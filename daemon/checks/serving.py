@@ -11,7 +11,7 @@ from events.envelope import parse_timestamp, utc_now
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumers.serving import AdapterRow, RouteRow, RouteTable
+    from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
     from daemon.app import App
 
 _SECONDS: Final = 5.0
@@ -23,7 +23,7 @@ _HEARD_SECONDS: Final = 10.0
 
 def adapters(app: "App") -> Finding:
     """The files of adapters that answer are those that were produced."""
-    from consumers import serving
+    from consumers.reads import serving
 
     with app.reading() as connection:
         answering = list(_answering(serving.route_table(connection)))
@@ -58,7 +58,7 @@ def _answering(table: "RouteTable") -> "Iterator[AdapterRow]":
 
 def gateways(app: "App") -> Finding:
     """Every live gateway has applied the newest route."""
-    from consumers import gateways, serving
+    from consumers.reads import gateways, serving
 
     with app.reading() as connection:
         routes = serving.route_table(connection).routes

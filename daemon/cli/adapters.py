@@ -12,7 +12,7 @@ from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, followed, publishing
 
 if TYPE_CHECKING:
-    from consumers.serving import AdapterLine, AdapterRow
+    from consumers.reads.serving import AdapterLine, AdapterRow
     from daemon.serving.comparison import Comparison, Judged
     from events.gate import GateReport
 
@@ -27,7 +27,7 @@ def ls(
     alias: Annotated[str | None, typer.Option(help="Only one agent's.")] = None,
 ) -> None:
     """List adapters, the one that moved last first."""
-    from consumers.serving import adapter_lines
+    from consumers.reads.serving import adapter_lines
 
     with cli.app() as app, app.reading() as connection:
         lines = adapter_lines(connection, alias)
@@ -60,7 +60,7 @@ def _listing(lines: "list[AdapterLine]") -> Any:
 @command(group)
 def show(cli: Cli, adapter: Named) -> None:
     """Show one adapter: what it is, what became of it, and what the gate said."""
-    from consumers.serving import adapter_named, adapter_steps, evaluation_lines
+    from consumers.reads.serving import adapter_named, adapter_steps, evaluation_lines
 
     with cli.app() as app, app.reading() as connection:
         row = adapter_named(connection, adapter)

@@ -10,7 +10,7 @@ from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
-    from consumers.learning import CycleRow, RejectionRow
+    from consumers.reads.learning import CycleRow, RejectionRow
     from daemon.outlook import Outlook
 
 group = noun("cycle", "From failures to a better adapter, round by round.")
@@ -30,7 +30,7 @@ def ls(
     ] = None,
 ) -> None:
     """List cycles, the newest first."""
-    from consumers import learning
+    from consumers.reads import learning
     from daemon.outlook import step_of
 
     with cli.app() as app, app.reading() as connection:
@@ -83,7 +83,7 @@ def show(
 
     `kintsugi explain ID` goes back to the rollouts.
     """
-    from consumers import learning
+    from consumers.reads import learning
     from daemon.outlook import step_of
 
     with cli.app() as app, app.reading() as connection:
@@ -136,7 +136,7 @@ def _about(row: "CycleRow", step: str | None) -> Any:
 @command(group)
 def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "") -> None:
     """Have a cycle begin at the leader's next look, cool-down or not."""
-    from consumers.scheduling import CYCLE_START
+    from consumers.reads.scheduling import CYCLE_START
     from daemon.outlook import outlook
     from daemon.serving.decisions import Decisions
     from events.envelope import utc_now
@@ -158,7 +158,7 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
 
 
 def _check_trainable(alias: str, found: "Outlook | None") -> None:
-    from consumers.learning import NotFound
+    from consumers.reads.learning import NotFound
     from daemon.settings import ConfigurationError
 
     if found is None:
@@ -173,8 +173,8 @@ def _check_trainable(alias: str, found: "Outlook | None") -> None:
 @command(group)
 def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "") -> None:
     """Call off the open cycle of an agent; its job is stopped."""
-    from consumers import learning
-    from consumers.standing import CYCLE_CANCEL
+    from consumers.reads import learning
+    from consumers.reads.cycle_state import CYCLE_CANCEL
     from daemon.cycle import Step
     from daemon.outlook import TooLate, step_of
     from daemon.serving.decisions import Decisions

@@ -10,7 +10,7 @@ from daemon.cli.output import facts, plain, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
-    from consumers.reads import DeadLetterLine
+    from consumers.reads.rollouts import DeadLetterLine
     from daemon.app import App
 
 group = noun("dlq", "Dead letters: events that could not be folded.")
@@ -132,7 +132,7 @@ def drop(
     actor: ActorName = None,
 ) -> None:
     """Hear no more of a dead letter that will never be folded. It stays in log and tables."""
-    from consumers.reads import DROP
+    from consumers.reads.rollouts import DROP
     from daemon.dead_letters import at
     from daemon.serving.decisions import Decisions
 
@@ -151,7 +151,7 @@ def drop(
 
 
 def _letters(app: "App") -> "list[DeadLetterLine]":
-    from consumers.reads import dead_letters
+    from consumers.reads.rollouts import dead_letters
 
     with app.reading() as connection:
         return dead_letters(connection)

@@ -12,7 +12,7 @@ from events.errors import KintsugiError
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from consumers.explaining import Node
+    from consumers.reads.explanation import Node
 
 
 class PageUnwritable(KintsugiError):
@@ -43,11 +43,11 @@ def explain(
     ] = None,
 ) -> None:
     """Why it is as it is: back from a route to the very rollouts."""
-    from consumers import explaining
+    from consumers.reads import explanation
     from daemon import lineage
 
     with cli.app() as app, app.reading() as connection:
-        found = explaining.explain(connection, name)
+        found = explanation.explain(connection, name)
     if html is not None:
         _write(html, lineage.page(found))
         cli.out.hint(f"the graph is in {html}")

@@ -60,7 +60,7 @@ def _append(
     cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
 ) -> "Appended":
     from consumers.position import position
-    from consumers.reads import known_rollouts
+    from consumers.reads.rollouts import known_rollouts
     from daemon.backlog import waiting_ids
     from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
 

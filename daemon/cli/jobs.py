@@ -10,7 +10,7 @@ from daemon.cli.output import facts, table
 from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
-    from consumers.learning import JobRow
+    from consumers.reads.learning import JobRow
 
 group = noun("jobs", "Training runs.")
 
@@ -29,8 +29,8 @@ def ls(
     ] = None,
 ) -> None:
     """List jobs, the newest first."""
-    from consumers import learning
-    from consumers.standing import called_off_jobs
+    from consumers.reads import learning
+    from consumers.reads.cycle_state import called_off_jobs
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.jobs(connection, alias, limit)
@@ -74,8 +74,8 @@ def _listing(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
 @command(group)
 def show(cli: Cli, job: Named) -> None:
     """Show one job, with the spec that every attempt reads."""
-    from consumers import learning
-    from consumers.standing import called_off_jobs
+    from consumers.reads import learning
+    from consumers.reads.cycle_state import called_off_jobs
 
     with cli.app() as app, app.reading() as connection:
         row = learning.job_named(connection, job)
@@ -115,8 +115,8 @@ def _about(row: "JobRow", called_off: str | None) -> Any:
 @command(group)
 def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -> None:
     """Call a job off; the role work stops it, and its cycle ends."""
-    from consumers import learning
-    from consumers.standing import JOBS_CANCEL
+    from consumers.reads import learning
+    from consumers.reads.cycle_state import JOBS_CANCEL
     from daemon.outlook import TooLate
     from daemon.serving.decisions import Decisions
 

@@ -8,7 +8,7 @@ from daemon.cli.command import Cli, command
 from daemon.cli.output import table
 
 if TYPE_CHECKING:
-    from consumers.reads import PatternLine
+    from consumers.reads.rollouts import PatternLine
 
 _WIDE = 110
 """Columns from which there is room for examples and longer bars."""
@@ -40,7 +40,7 @@ def patterns(
     alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
-    from consumers.reads import pattern_lines, waiting
+    from consumers.reads.rollouts import pattern_lines, waiting
 
     with cli.app() as app, app.reading() as connection:
         lines = pattern_lines(connection, alias)

@@ -9,7 +9,7 @@ from daemon.cli.command import Cli, command, noun
 from daemon.cli.output import facts, plain, table
 
 if TYPE_CHECKING:
-    from consumers.reads import RolloutLine, Selection
+    from consumers.reads.rollouts import RolloutLine, Selection
     from daemon.transcript import Transcript
     from events.messages import Message
 
@@ -44,7 +44,7 @@ def ls(
     ] = None,
 ) -> None:
     """List rollouts, by time and then by id."""
-    from consumers.reads import rollout_lines, waiting
+    from consumers.reads.rollouts import rollout_lines, waiting
 
     selection = _selection(failed, passed, diagnosed)
     with cli.app() as app, app.reading() as connection:

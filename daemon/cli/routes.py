@@ -30,7 +30,7 @@ def show(
     ] = None,
 ) -> None:
     """List routes: each part of an alias' sessions, and who answers it."""
-    from consumers.serving import route_lines
+    from consumers.reads.serving import route_lines
 
     with cli.app() as app, app.reading() as connection:
         lines = route_lines(connection, alias)

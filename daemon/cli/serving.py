@@ -16,7 +16,7 @@ from daemon.cli.command import Cli
 from daemon.cli.output import table
 
 if TYPE_CHECKING:
-    from consumers.serving import RouteLine, RouteRow
+    from consumers.reads.serving import RouteLine, RouteRow
     from daemon.app import App
     from daemon.serving.decisions import Act
     from daemon.serving.publish import Publisher
@@ -54,7 +54,7 @@ def publishing(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]"
 
 def followed(cli: Cli, app: "App", row: "RouteRow") -> None:
     """Print a route once the live gateways have it, or say that some have not."""
-    from consumers.serving import route_lines
+    from consumers.reads.serving import route_lines
 
     live, behind = _wait_for_gateways(app, row.offset)
     with app.reading() as connection:
@@ -73,7 +73,7 @@ def followed(cli: Cli, app: "App", row: "RouteRow") -> None:
 
 def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
     """How many gateways are live, and how many of them have not applied an event."""
-    from consumers.gateways import seen
+    from consumers.reads.gateways import seen
 
     until = time.monotonic() + _FOLLOW_SECONDS
     while True:

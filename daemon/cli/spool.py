@@ -12,7 +12,7 @@ from daemon.cli.output import facts, table
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
-    from consumers.spools import Seen
+    from consumers.reads.spools import Seen
     from daemon.app import App
     from events.errors import LogUnavailable
     from events.sqlite.log import SqliteLog
@@ -80,7 +80,7 @@ def _cells(line: dict[str, Any], ships: bool) -> list[str | None]:
 @command(group, "ls")
 def list_spools(cli: Cli) -> None:
     """List the spools that the database was told of, and what of each is in no table."""
-    from consumers.spools import known
+    from consumers.reads.spools import known
 
     with cli.app() as app, app.reading() as connection:
         found = [_spool_line(one) for one in known(connection)]
@@ -117,7 +117,8 @@ def forget(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="As `spool ls` names it.")],
 ) -> None:
     """Miss a spool no more: its disk is lost, or all of it was shipped by hand."""
-    from consumers import database, spools
+    from consumers import database
+    from consumers.reads import spools
     from daemon.app import explained
 
     with cli.app() as app:

@@ -22,7 +22,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consumers.diagnosis.rules import RULES
-from consumers.evidence import SeenRollout
+from consumers.reads.evidence import SeenRollout
 from daemon.controller.sampling import Shortened
 from envs.endpoint import AnswerFailed, Endpoint, EndpointRefused, Sampling
 from events.canonical import exact_json

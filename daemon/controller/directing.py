@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers import evidence, learning, reads
-from consumers.evidence import SeenRollout
-from consumers.learning import BufferedTask
+from consumers.reads import evidence, learning, rollouts
+from consumers.reads.evidence import SeenRollout
+from consumers.reads.learning import BufferedTask
 from daemon import transcript
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, Shown, analyze
@@ -40,7 +40,7 @@ EXAMPLES: Final = 8
 def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
     with app.reading() as connection:
-        patterns = [one for one in reads.pattern_lines(connection, alias) if one.base == base]
+        patterns = [one for one in rollouts.pattern_lines(connection, alias) if one.base == base]
         seen = evidence.seen_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)

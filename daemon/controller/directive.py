@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.diagnosis.priority import Status, quotas
-from consumers.evidence import TaskRate
-from consumers.reads import PatternLine
+from consumers.reads.evidence import TaskRate
+from consumers.reads.rollouts import PatternLine
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota
 
 MASTERED: Final = 0.85

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from consumers.learning import BufferedTask, RejectionRow
+from consumers.reads.learning import BufferedTask, RejectionRow
 from events.learning import BadTries, Mode
 
 BAD: Final = 0.5

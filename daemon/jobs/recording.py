@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumers.learning import JobRow
+from consumers.reads.learning import JobRow
 from daemon.jobs.runner import JOURNAL, OUT
 from daemon.solver import journal
 from daemon.solver.spec import digest

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers import learning, serving
-from consumers.learning import JobRow
+from consumers.reads import learning, serving
+from consumers.reads.learning import JobRow
 from daemon.isolation import Breaks
 from daemon.jobs.recording import recorded
 from daemon.jobs.runner import (

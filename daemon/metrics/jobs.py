@@ -11,7 +11,7 @@ models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from consumers import learning
+from consumers.reads import learning
 from daemon.jobs.attempts import JobFolder, changed
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.updates import newest_update

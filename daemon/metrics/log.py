@@ -8,7 +8,7 @@ is folded: Kafka where it is configured, else the home's own.
 
 from typing import TYPE_CHECKING, Final
 
-from consumers import reads, spools
+from consumers.reads import rollouts, spools
 from consumers.tables import PROJECTION
 from daemon.health import folded, halting, oldest_unfolded_ms
 from daemon.metrics.observed import Observed
@@ -17,7 +17,7 @@ from daemon.spooled import SILENT_SECONDS
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from consumers.spools import Seen
+    from consumers.reads.spools import Seen
     from daemon.app import App
     from daemon.health import Folded
     from daemon.settings import Settings
@@ -76,7 +76,7 @@ def read(app: "App", sheet: Sheet) -> None:
     """Everything above. The tables are read first: the log only grows meanwhile."""
     with app.reading() as connection:
         reached = folded(connection)
-        letters = reads.dead_letter_counts(connection)
+        letters = rollouts.dead_letter_counts(connection)
         told = spools.known(connection)
     events = app.readable_log
     for stream in STREAMS:

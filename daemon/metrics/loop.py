@@ -11,13 +11,14 @@ first; those beyond the limit are counted in `kintsugi_agents` and told no more 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, get_args
 
-from consumers import agents, figures, gateways, learning, serving
 from consumers.diagnosis.detectors import CATEGORIES
 from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import Pair
-from consumers.judged import judged_sessions
-from consumers.scheduling import job_seconds, scheduling
-from consumers.standing import standing
+from consumers.reads import agents, gateways, learning, serving
+from consumers.reads import counts as figures
+from consumers.reads.canary_outcomes import judged_sessions
+from consumers.reads.cycle_state import standing
+from consumers.reads.scheduling import job_seconds, scheduling
 from daemon.cycle import STOPS, Ended, Step, following
 from daemon.leader import environment_of, facts_of, view_of
 from daemon.metrics.observed import Observed
@@ -32,7 +33,7 @@ from events.lifecycle import State
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from consumers.serving import RouteRow, RouteTable
+    from consumers.reads.serving import RouteRow, RouteTable
     from daemon.app import App
     from daemon.settings import Settings
 

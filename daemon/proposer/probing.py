@@ -83,7 +83,7 @@ class Prober:
             raise CannotSample(f"what is played cannot be recorded: {error}") from error
 
     def _passed(self, task: TaskDefinition) -> int:
-        from consumers import reads
+        from consumers.reads import rollouts as reads
 
         names = [self._rollout(task, trial) for trial in range(SAMPLES)]
         with self._app.reading() as connection:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from consumers import learning
-from consumers.evidence import last_outcomes, task_rates, tasks_of
+from consumers.reads import learning
+from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, Buffered
 from daemon.proposer.examined import FIRST_HELD_OUT, Known
 from daemon.proposer.proposing import Source

@@ -12,8 +12,8 @@ base when it is back. Not covered: engines of several new bases; then a person s
 
 from typing import TYPE_CHECKING
 
-from consumers import serving
-from consumers.serving import RouteTable
+from consumers.reads import serving
+from consumers.reads.serving import RouteTable
 from daemon.serving.decisions import Decisions
 from daemon.serving.fleet import Fleet, Look
 from events.serving import RouteChanged, RouteShare

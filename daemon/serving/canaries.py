@@ -26,8 +26,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumers import position, serving
-from consumers.judged import (
+from consumers import position
+from consumers.reads import serving
+from consumers.reads.canary_outcomes import (
     EVERY,
     MOST_AMONG,
     JudgedSession,
@@ -40,7 +41,7 @@ from consumers.judged import (
     open_sessions,
     touched_sessions,
 )
-from consumers.serving import AdapterRow, RouteRow
+from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.live import (
     ENOUGH,

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Select, select
 
-from consumers import serving
-from consumers.serving import AdapterRow
+from consumers.reads import serving
+from consumers.reads.serving import AdapterRow
 from consumers.tables import Rollout
 from daemon.evaluation import (
     Line,

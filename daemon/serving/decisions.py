@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumers import serving
+from consumers.reads import serving
 from daemon.tracing.contexts import Contexts
 from events import private
 from events.codec import encode

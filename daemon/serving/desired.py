@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from consumers.gateways import Seen
-from consumers.serving import AdapterRow, OperatorActionLine, RouteTable
+from consumers.reads.gateways import Seen
+from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteTable
 from daemon.serving.residency import Role
 from events.envelope import parse_timestamp
 from events.lifecycle import LOADED, RETIRED, State

@@ -25,8 +25,8 @@ from random import Random
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from consumers import reads, serving
-from consumers.serving import AdapterRow
+from consumers.reads import rollouts, serving
+from consumers.reads.serving import AdapterRow
 from daemon.jobs.runner import (
     OUT,
     Absent,
@@ -264,7 +264,7 @@ class Examination:
         app, names = self._app, [one.head.rollout for one in played]
         app.settle()
         with app.reading() as connection:
-            known = reads.verdicts(connection, names)
+            known = rollouts.verdicts(connection, names)
         missing = [one.event for one in played if one.head.rollout not in known]
         for start in range(0, len(missing), _BATCH):
             append_rollouts(app.spool, app.blobs, missing[start : start + _BATCH])

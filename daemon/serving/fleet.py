@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from consumers.serving import AdapterRow, RouteRow
+from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.serving.adoption import NoFingerprint, expected_of
 from daemon.serving.desired import PROBATION, Holding
 from daemon.serving.directory import BadAdapter

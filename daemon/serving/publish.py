@@ -22,10 +22,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from consumers import serving
 from consumers.folds import routing
 from consumers.folds.routing import Standing
-from consumers.serving import AdapterRow, RouteRow, RouteTable
+from consumers.reads import serving
+from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.serving.decisions import Act, Decisions, acting
 from daemon.serving.desired import ADMISSIBLE, PIN, UNPIN
 from daemon.serving.fleet import Fleet, answering

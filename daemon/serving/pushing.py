@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers import serving
-from consumers.serving import AdapterRow
+from consumers.reads import serving
+from consumers.reads.serving import AdapterRow
 from daemon.serving.adoption import Adopted, adopt
 from daemon.serving.decisions import Act, Decisions, acting
 from daemon.serving.fleet import Fleet, NoReplica

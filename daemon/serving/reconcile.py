@@ -19,9 +19,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers import gateways, serving
 from consumers.database import DatabaseError
-from consumers.serving import AdapterRow
+from consumers.reads import gateways, serving
+from consumers.reads.serving import AdapterRow
 from daemon.serving.adoption import intact
 from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.desired import (

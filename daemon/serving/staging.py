@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumers import serving
-from consumers.serving import AdapterRow, RouteTable
+from consumers.reads import serving
+from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.serving.adoption import intact
 from daemon.serving.decisions import Decisions
 from daemon.serving.desired import ADMISSIBLE, roles

@@ -39,7 +39,7 @@ from statistics import median
 from typing import Any, Final
 
 from consumers.folds.routing import Standing
-from consumers.serving import AdapterRow, RouteRow
+from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.serving.canaries import Watched, decide
 from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence
 from daemon.settings import Canary

@@ -25,9 +25,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from consumers import agents
 from consumers.position import position
-from consumers.scheduling import scheduling
+from consumers.reads import agents
+from consumers.reads.scheduling import scheduling
 from daemon.app import App
 from daemon.sessions import SOURCE, close_sessions
 from daemon.settings import Settings

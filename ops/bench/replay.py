@@ -31,9 +31,9 @@ from typing import Any, Final
 
 from consumers import database, snapshots
 from consumers.digest import exact_digest
+from consumers.digest_tracker import Tracked
 from consumers.replay import replay
 from consumers.snapshots import Snapshot
-from consumers.tracking import Tracked
 from daemon import comparing
 from daemon.parting import First, first_event, logs_of
 from events.archive.archive import Archive, ends

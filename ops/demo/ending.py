@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from consumers import reads
-from consumers.explaining import Node, explain
+from consumers.reads import rollouts
+from consumers.reads.explanation import Node, explain
 from daemon.app import App
 from daemon.cli.explain import tree
 from daemon.serving.trial import Adapter
@@ -70,7 +70,7 @@ def measured(app: App, place: Place, console: Console, *, compared: bool) -> Sto
     with app.reading() as connection:
         return Story(
             cycle=cycle,
-            patterns=reads.pattern_lines(connection, cycle.alias),
+            patterns=rollouts.pattern_lines(connection, cycle.alias),
             live=list(tallies(connection)),
             job=job,
             adapter=adapter,

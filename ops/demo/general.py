@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from consumers.learning import JobRow
+from consumers.reads.learning import JobRow
 from daemon.proposer.buffer import TRAFFIC
 from daemon.serving.adoption import adopt
 from daemon.serving.trial import Adapter

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Final
 
-from consumers.explaining import Node
-from consumers.learning import CycleRow, JobRow
-from consumers.reads import PatternLine
-from consumers.serving import AdapterRow
+from consumers.reads.explanation import Node
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.rollouts import PatternLine
+from consumers.reads.serving import AdapterRow
 from daemon import lineage
 from envs.statistics import Interval
 from ops.demo import heldout

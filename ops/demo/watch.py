@@ -15,13 +15,14 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from consumers import learning, reads, serving
 from consumers.diagnosis.round_counts import Pair, of_agents
-from consumers.learning import CycleRow, JobRow
-from consumers.reads import PatternLine
-from consumers.scheduling import scheduling
-from consumers.serving import AdapterRow, RouteLine
-from consumers.standing import standing
+from consumers.reads import learning, serving
+from consumers.reads import rollouts as reads
+from consumers.reads.cycle_state import standing
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.rollouts import PatternLine
+from consumers.reads.scheduling import scheduling
+from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.app import App
 from daemon.health import events_in

@@ -18,7 +18,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from consumers import agents, reads
+from consumers.reads import agents
+from consumers.reads import rollouts as reads
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import Settings

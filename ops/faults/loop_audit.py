@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from consumers import serving
 from consumers.digest import digest
+from consumers.reads import serving
 from daemon.app import App
 from events.codec import Event, decode
 from events.learning import (

@@ -23,7 +23,7 @@ from typing import Final
 
 import httpx2
 
-from consumers import serving
+from consumers.reads import serving
 from daemon.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import Settings

@@ -29,7 +29,7 @@ from uuid import uuid4
 import httpx2
 from pydantic import SecretStr
 
-from consumers import serving
+from consumers.reads import serving
 from daemon.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.settings import Settings

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from consumers import reads
+from consumers.reads import rollouts as reads
 from daemon.app import App
 from daemon.dead_letters import attempt
 from daemon.serving.fleet import open_fleet

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from consumers import reads
+from consumers.reads import rollouts as reads
 from daemon.app import App
 from daemon.settings import Log, Settings
 from envs.environment import Environment

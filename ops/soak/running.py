@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from consumers import learning
 from consumers.database import DatabaseUnavailable
+from consumers.reads import learning
 from daemon.health import events_in, folded, lag
 from daemon.metrics.exposition import port_of
 from events.errors import LogError

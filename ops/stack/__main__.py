@@ -23,7 +23,7 @@ from typing import Final
 
 from rich.console import Console
 
-from consumers.explaining import explain
+from consumers.reads.explanation import explain
 from daemon.app import App
 from daemon.cli.explain import tree
 from daemon.settings import Settings

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Engine
 
-from consumers import database, serving
-from consumers.serving import RouteTable, Step
+from consumers import database
+from consumers.reads import serving
+from consumers.reads.serving import RouteTable, Step
 from events.codec import encode
 from events.envelope import Envelope, derived_id
 from events.gate import Decision as Verdict

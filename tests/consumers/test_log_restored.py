@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from consumers import database, reads
+from consumers import database
+from consumers.reads import rollouts as reads
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from events.errors import AheadOfLog, KintsugiError

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, select
 
 from consumers import database
-from consumers.evidence import last_outcomes, task_rates
-from consumers.scheduling import scheduling
+from consumers.reads.evidence import last_outcomes, task_rates
+from consumers.reads.scheduling import scheduling
 from consumers.tables import Feedback, Pattern, PatternRound, Projected, Rollout
 from events.log import Entry
 from events.memory import MemoryLog

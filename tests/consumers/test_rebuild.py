@@ -9,8 +9,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine, delete, text, update
 
-from consumers import database, reads
+from consumers import database
 from consumers.digest import digest, first_difference
+from consumers.reads import rollouts
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from consumers.tables import METADATA, PROJECTED, REVISION, Pattern, Rollout
@@ -56,7 +57,7 @@ def test_a_changed_row_is_found_named_and_only_replaced_when_confirmed(engine: E
 def test_a_lost_row_and_a_row_from_nowhere_are_found(engine: Engine) -> None:
     log = folded(engine)
     with database.writing(engine) as connection:
-        some = reads.rollout_lines(connection, limit=1)[0].rollout
+        some = rollouts.rollout_lines(connection, limit=1)[0].rollout
         connection.execute(delete(Rollout.table()).where(Rollout.table().c.rollout == some))
     lost = rebuild(log, engine)
     assert str(lost.difference) == f"rollouts (rollout={some}): the live tables have no such row"

@@ -11,12 +11,12 @@ from sqlalchemy import Engine, select, text
 
 from consumers import database, snapshots
 from consumers.digest import exact_digest
+from consumers.digest_tracker import Tracked
 from consumers.position import offsets
 from consumers.rebuild import SnapshotUnfit, rebuild
 from consumers.replay import BeforeSnapshot, NotEmpty, replay
 from consumers.runner import PositionMissing
 from consumers.tables import Rollout
-from consumers.tracking import Tracked
 from events.archive.archive import Cut, ends
 from events.archive.views import cut_at
 from events.log import Entry

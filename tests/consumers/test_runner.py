@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, text
 
-from consumers import database, reads
+from consumers import database
 from consumers.digest import row_counts
 from consumers.position import gaps, offsets
+from consumers.reads import rollouts as reads
 from consumers.runner import PositionMissing, Runner
 from consumers.tables import Call, DeadLetter, Feedback, Rollout
 from events.blobs import BlobStore

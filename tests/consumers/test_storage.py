@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
-from consumers import database, reads
+from consumers import database
 from consumers.database import is_lasting, is_transient
 from consumers.folds import rollouts as folds
+from consumers.reads import rollouts as reads
 from consumers.runner import REFUSED, Runner
 from consumers.storage import KEY_BYTES, TEXT_CHARACTERS, storable
 from consumers.tables import Call, DeadLetter, OperatorAction, Rollout, Source

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from consumers import learning, serving
 from consumers.folds.routing import Standing
-from consumers.learning import CycleRow
+from consumers.reads import learning, serving
+from consumers.reads.learning import CycleRow
 from consumers.tables import (
     Cycle,
     Evaluation,

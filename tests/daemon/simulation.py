@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from consumers import agents, database, learning, serving
-from consumers.serving import AdapterRow
-from consumers.standing import CycleStanding, standing
+from consumers import database
+from consumers.reads import agents, learning, serving
+from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.serving import AdapterRow
 from daemon.app import App, Progress
 from daemon.cycle import Step, following
 from daemon.leader import Leader, view_of

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import select
 
-from consumers import learning
-from consumers.learning import CycleRow
-from consumers.scheduling import CYCLE_START
+from consumers.reads import learning
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout
 from daemon.app import App
 from daemon.author import FromTheLog

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from consumers import database, gateways, leases
-from consumers.serving import adapter_named
+from consumers import database, leases
+from consumers.reads import gateways
+from consumers.reads.serving import adapter_named
 from daemon.app import App
 from daemon.checks import loop, machine, records, serving, tracing
 from daemon.doctor import CHECKS, ON_KAFKA, examine

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers import learning, serving
-from consumers.learning import CycleRow
-from consumers.scheduling import CYCLE_START
-from consumers.standing import CYCLE_CANCEL
+from consumers.reads import learning, serving
+from consumers.reads.cycle_state import CYCLE_CANCEL
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.cli.roles import repeat
 from daemon.cycle import MOST_GATES

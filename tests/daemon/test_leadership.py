@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from consumers import database, learning, leases
+from consumers import database, leases
+from consumers.reads import learning
 from daemon.app import App
 from daemon.leadership import LEASE, Leadership, Timing
 from daemon.settings import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.explaining import Node
+from consumers.reads.explanation import Node
 from daemon.lineage import KINDS, MOST, laid_out, page
 from ops.browser import BrowserMissing, dom, program
 from tests.conftest import missing

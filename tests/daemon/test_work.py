@@ -5,8 +5,9 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from consumers import database, gateways
-from consumers.gateways import Report
+from consumers import database
+from consumers.reads import gateways
+from consumers.reads.gateways import Report
 from daemon.app import App
 from daemon.serving.fleet import open_fleet
 from daemon.settings import load as settings

@@ -3,7 +3,7 @@
 It follows from the cycle alone, so another leader, or the same one again, writes the same.
 """
 
-from consumers.learning import CycleRow
+from consumers.reads.learning import CycleRow
 from daemon.leader import Proposal
 from events.envelope import derived_id
 from events.learning import Decision, Directive, DirectiveWritten, Quota

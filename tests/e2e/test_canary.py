@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 import httpx2
 import pytest
 
-from consumers import gateways, serving
-from consumers.judged import judged_sessions
+from consumers.reads import gateways, serving
+from consumers.reads.canary_outcomes import judged_sessions
 from daemon.serving.canaries import Guards
 from daemon.serving.decisions import Act, Decisions
 from daemon.serving.fleet import open_fleet

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from consumers import learning, serving
+from consumers.reads import learning, serving
 from daemon.app import App
 from daemon.settings import Settings
 from ops.demo.place import MIX, ROOT

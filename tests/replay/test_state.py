@@ -9,7 +9,8 @@ from typing import Final
 
 from sqlalchemy import Engine, select
 
-from consumers import database, learning, reads
+from consumers import database
+from consumers.reads import learning, rollouts
 from consumers.tables import FOLD_VERSION, ServingStep
 from events.log import Record
 from tests.consumers.folding import Broker, fold, hash_of
@@ -94,8 +95,8 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     broker.deliver(list(corpus()))
     runner = fold(broker, engine)
     with database.reading(engine) as connection:
-        assert reads.dead_letters(connection) == []
-        assert [line.rollout for line in reads.rollout_lines(connection)] == ["rollout-1"]
+        assert rollouts.dead_letters(connection) == []
+        assert [line.rollout for line in rollouts.rollout_lines(connection)] == ["rollout-1"]
         steps = connection.execute(select(ServingStep.table()))
         assert {step.refused for step in steps} == {None}
         leader, (cycle,) = learning.leader(connection), learning.cycles(connection)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from consumers import database, reads
+from consumers import database
 from consumers.diagnosis.priority import update
-from consumers.reads import PatternLine, RoundLine
+from consumers.reads import rollouts
+from consumers.reads.rollouts import PatternLine, RoundLine
 from consumers.tables import Cycle, PatternRound, Rollout
 from events.learning import TaskProposed
 from events.log import Entry
@@ -66,12 +67,12 @@ def success(name: str, task: str = "t", **fields: object) -> Entry:
 
 def patterns(engine: Engine, alias: str | None = None) -> dict[str, PatternLine]:
     with database.reading(engine) as connection:
-        return {line.pattern: line for line in reads.pattern_lines(connection, alias)}
+        return {line.pattern: line for line in rollouts.pattern_lines(connection, alias)}
 
 
 def last(engine: Engine) -> RoundLine:
     with database.reading(engine) as connection:
-        found = reads.last_round(connection)
+        found = rollouts.last_round(connection)
     assert found is not None
     return found
 
@@ -174,7 +175,7 @@ def test_two_agents_and_two_base_models_never_share_numbers(engine: Engine) -> N
     theirs = patterns(engine, "other")[MISSING]
     assert (theirs.failures, theirs.round) == (0, 2)
     with database.reading(engine) as connection:
-        lines = reads.pattern_lines(connection)
+        lines = rollouts.pattern_lines(connection)
     assert [(line.alias, line.base) for line in lines].count(("agent", "base")) == 1
     assert len(lines) == 3
 
@@ -220,12 +221,12 @@ def test_what_no_engine_answered_is_no_agents_failure(engine: Engine) -> None:
     log = log_of([*entries, success("unjudged", **{**lost, "success": None, "reward": None})])
     fold(log, engine)
     with database.reading(engine) as connection:
-        waiting = reads.waiting(connection)
+        waiting = rollouts.waiting(connection)
     assert (waiting.rollouts, waiting.undiagnosed, waiting.unjudged) == (3, 1, 0)
     close_round(log, engine)
     with database.reading(engine) as connection:
-        (line,) = reads.pattern_lines(connection, None)
-        assert reads.waiting(connection).undiagnosed == 0
+        (line,) = rollouts.pattern_lines(connection, None)
+        assert rollouts.waiting(connection).undiagnosed == 0
     assert (line.base, line.failures) == ("base", 1)
     assert (last(engine).rollouts, last(engine).judged) == (1, 1)
 
@@ -318,6 +319,6 @@ def test_every_counted_rollout_names_its_round(engine: Engine) -> None:
     with database.reading(engine) as connection:
         query = select(Rollout.table().c.rollout, Rollout.table().c.round)
         rounds = {row.rollout: row.round for row in connection.execute(query)}
-        assert reads.waiting(connection).undiagnosed == 1
+        assert rollouts.waiting(connection).undiagnosed == 1
     assert rounds == {"f": 0, "nobody": 0, "later": None}
     assert ROLLOUTS.name in folded_position(engine)

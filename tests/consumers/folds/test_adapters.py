@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, delete
 
-from consumers import database, reads, serving
+from consumers import database
+from consumers.reads import rollouts, serving
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from consumers.tables import BOOKKEEPING, PROJECTED
@@ -400,7 +401,7 @@ def test_any_sequence_in_any_batches_gives_the_same_rows_and_only_lives_that_may
     assert rebuild(log, engine).equal
     straight.dispose()
     with database.reading(engine) as connection:
-        assert reads.dead_letters(connection) == []
+        assert rollouts.dead_letters(connection) == []
         holds(connection)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from consumers import learning, reads
-from consumers.learning import CycleRow
+from consumers.reads import learning, rollouts
+from consumers.reads.learning import CycleRow
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from events.learning import Decision, LeaderClaimed
@@ -43,7 +43,7 @@ def cycle(leading: Leading, number: int = 1) -> CycleRow:
 
 def names(leading: Leading) -> list[str]:
     with leading.tables() as connection:
-        assert reads.dead_letters(connection) == []
+        assert rollouts.dead_letters(connection) == []
         return [row.cycle for row in learning.cycles(connection)]
 
 
@@ -105,7 +105,7 @@ def test_a_round_of_a_former_leader_moves_no_priorities(leading: Leading) -> Non
     reached = folded_position(leading.engine)
     leading.say(diagnosed(reached), "round", epoch=1)
     with leading.tables() as connection:
-        assert reads.last_round(connection) is None
+        assert rollouts.last_round(connection) is None
     leading.say(diagnosed(reached), "round", epoch=2)
     assert cycle(leading).round == 0
     assert cycle(leading).diagnosed is not None
@@ -118,7 +118,7 @@ def test_a_cycle_is_diagnosed_once_and_also_where_nothing_was_new(leading: Leadi
     leading.all(diagnosed(folded_position(leading.engine)))
     assert cycle(leading).round == 0
     with leading.tables() as connection:
-        last = reads.last_round(connection)
+        last = rollouts.last_round(connection)
     assert last is not None
     assert last.round == 0, "a redo with a newer position closes no second round"
     leading.all(over(), started(2), diagnosed({"rollouts": {}}, 2))
@@ -270,7 +270,7 @@ def test_whatever_is_said_in_whatever_order_a_cycle_is_one_cycle(seed: int, tmp_
     muddle(leading, random.Random(seed), 150)
     fold(leading.log, leading.engine)
     with leading.tables() as connection:
-        assert reads.dead_letters(connection) == []
+        assert rollouts.dead_letters(connection) == []
         rows = learning.cycles(connection)
         tasks = [
             task for alias in ("agent", "other") for task in learning.tasks_of(connection, alias)

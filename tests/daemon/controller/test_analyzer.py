@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers.evidence import SeenRollout
+from consumers.reads.evidence import SeenRollout
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.sampling import shortened
 from daemon.settings import Analyzer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers import reads
+from consumers.reads import rollouts
 from daemon.app import App
 from daemon.controller.directing import direct
 from daemon.proposer.proposing import Wanted, propose
@@ -163,7 +163,7 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     )  # fmt: skip
     append(app, [("started", started), *((one.id, one.data) for one in proposals)])
     with app.reading() as connection:
-        assert reads.dead_letters(connection) == []
+        assert rollouts.dead_letters(connection) == []
     assert list(propose(SHOP, wanted(app, made))) == proposals
     later = directed(app, "cycle-4")
     assert len(later.directive.known) == 6
@@ -234,7 +234,7 @@ def test_an_analyzer_reads_the_conversations_and_gives_words(recorded: Path) -> 
         with App(Settings(home=recorded, controller=controller)) as app:
             made = directed(app)
             with app.reading() as connection:
-                lines = reads.pattern_lines(connection, "agent")
+                lines = rollouts.pattern_lines(connection, "agent")
         (request,) = server.requests
     items = [json.loads(line) for line in request["messages"][1]["content"].splitlines()]
     assert sum(not one["passed"] for one in items) == 24

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.diagnosis.detectors import CATEGORIES
-from consumers.evidence import TaskRate
-from consumers.reads import PatternLine
+from consumers.reads.evidence import TaskRate
+from consumers.reads.rollouts import PatternLine
 from daemon.controller.directive import Failures, directive, mastered, text
 from events.learning import BadTries, PatternFinding
 from events.messages import Action

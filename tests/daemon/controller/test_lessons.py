@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from consumers.learning import BufferedTask, RejectionRow
+from consumers.reads.learning import BufferedTask, RejectionRow
 from daemon.controller.lessons import bad_tries
 from events.learning import BadTries, Check, Mode
 from tests.daemon.proposer.test_proposing import SHOP

@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from consumers.learning import CycleRow
-from consumers.scheduling import CYCLE_START
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.leader import Leader
 from daemon.leadership import Leadership

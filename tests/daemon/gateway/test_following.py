@@ -20,8 +20,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from consumers import database, gateways
+from consumers import database
 from consumers.database import open_database
+from consumers.reads import gateways
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy

@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from consumers import agents
 from consumers.diagnosis.round_counts import Pair
+from consumers.reads import agents
 from daemon.app import App
 from daemon.sessions import close_sessions
 from daemon.settings import load

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumers.scheduling import CYCLE_START
+from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy

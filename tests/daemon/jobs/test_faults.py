@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pytest
 
-from consumers import learning
-from consumers.learning import CycleRow, JobRow
-from consumers.scheduling import CYCLE_START
+from consumers.reads import learning
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.local import LocalRunner

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from consumers import learning, reads, serving
-from consumers.learning import JobRow
-from consumers.serving import AdapterRow
+from consumers.reads import learning, serving
+from consumers.reads import rollouts as reads
+from consumers.reads.learning import JobRow
+from consumers.reads.serving import AdapterRow
 from daemon.app import App
 from daemon.isolation import Breaks
 from daemon.jobs.local import LocalRunner

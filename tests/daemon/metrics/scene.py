@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from consumers import learning
+from consumers.reads import learning
 from daemon.app import App
 from daemon.jobs.attempts import JobFolder
 from daemon.jobs.chosen import jobs_of

@@ -94,7 +94,7 @@ def test_priorities_come_by_category(app: App) -> None:
         if name == "kintsugi_pattern_priority"
     }
     with app.reading() as connection:
-        from consumers.reads import pattern_lines
+        from consumers.reads.rollouts import pattern_lines
 
         lines = pattern_lines(connection)
     assert sum(weights.values()) == pytest.approx(sum(one.priority for one in lines))
@@ -264,7 +264,8 @@ def test_a_log_restored_from_before_is_told_as_the_reason_of_a_halt(app: App) ->
 def test_a_spool_whose_owner_is_silent_is_told_with_what_the_tables_lack(app: App) -> None:
     from sqlalchemy import text
 
-    from consumers import database, spools
+    from consumers import database
+    from consumers.reads import spools
 
     def told_of() -> Series:
         sheet = Sheet(log.LOG)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers import reads
+from consumers.reads import rollouts
 from daemon.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
@@ -98,8 +98,8 @@ def test_what_was_probed_counts_for_no_pattern(app: App, engine: Live) -> None:
     assert prober(app, engine.url)(HARD) < SAMPLES
     app.diagnose("diagnose")
     with app.reading() as connection:
-        assert reads.pattern_lines(connection) == []
-        assert reads.dead_letters(connection) == []
+        assert rollouts.pattern_lines(connection) == []
+        assert rollouts.dead_letters(connection) == []
 
 
 def test_a_written_task_says_how_the_policy_did(app: App, engine: Live) -> None:

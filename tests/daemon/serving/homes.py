@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import uvicorn
 
-from consumers import database, gateways, serving
-from consumers.gateways import Report
-from consumers.serving import AdapterRow, RouteTable, Step
+from consumers import database
+from consumers.reads import gateways, serving
+from consumers.reads.gateways import Report
+from consumers.reads.serving import AdapterRow, RouteTable, Step
 from daemon.app import App
 from daemon.engine.adapters import Adapters as LoadedAdapters
 from daemon.engine.chat import Chat

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from consumers.folds.routing import RouteRefused, Standing, changed
-from consumers.serving import RouteRow, RouteTable
+from consumers.reads.serving import RouteRow, RouteTable
 from daemon.serving.bases import rebased
 from daemon.serving.desired import Holding
 from daemon.serving.fleet import Look

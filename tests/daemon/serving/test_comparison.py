@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from consumers import serving
+from consumers.reads import serving
 from daemon.serving.comparison import Comparison, Judged, NoTarget, Questions, judge, play
 from daemon.serving.decisions import DecisionRefused
 from daemon.serving.staging import StageRefused

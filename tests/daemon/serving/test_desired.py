@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.folds.routing import Standing
-from consumers.gateways import Report, Seen
-from consumers.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
+from consumers.reads.gateways import Report, Seen
+from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
 from daemon.serving.desired import (
     PIN,
     UNPIN,

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from consumers import serving
-from consumers.serving import AdapterRow
+from consumers.reads import serving
+from consumers.reads.serving import AdapterRow
 from daemon.app import App
 from daemon.jobs.chosen import trials_of
 from daemon.jobs.local import LocalRunner

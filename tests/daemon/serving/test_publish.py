@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumers.folds.routing import RouteRefused
-from consumers.serving import UnknownAdapter
+from consumers.reads.serving import UnknownAdapter
 from daemon.serving.adoption import BadName, NoFingerprint, adopt, expected_of
 from daemon.serving.decisions import Act, ServingBusy, acting
 from daemon.serving.directory import CONFIG, WEIGHTS, BadAdapter

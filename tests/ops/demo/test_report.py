@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from consumers.explaining import Node
-from consumers.learning import CycleRow, JobRow
-from consumers.reads import PatternLine
-from consumers.serving import AdapterRow
+from consumers.reads.explanation import Node
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.rollouts import PatternLine
+from consumers.reads.serving import AdapterRow
 from events.algorithm import Algorithm
 from events.gate import Check, GatePlan, GateReport
 from events.jobs import JobSpec, OptimizerSettings, Sampler, TaskPool

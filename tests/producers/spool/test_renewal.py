@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers import reads
+from consumers.reads import rollouts
 from consumers.runner import ORDER
 from daemon.app import App
 from daemon.checks import records
@@ -117,9 +117,9 @@ def test_under_a_new_id_all_that_was_recorded_is_folded(home: Path) -> None:
         ship(home, broker)
         fold(broker, app.engine)
         with app.reading() as connection:
-            names = "".join(sorted(one.rollout for one in reads.rollout_lines(connection)))
+            names = "".join(sorted(one.rollout for one in rollouts.rollout_lines(connection)))
             assert names == "abcdefuvwxyz"
-            assert reads.dead_letters(connection) == []
+            assert rollouts.dead_letters(connection) == []
 
 
 def test_what_was_shipped_after_the_copy_counts_once(home: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_was_shipped_after_the_copy_counts_once(home: Path) -> None:
         ship(home, broker)
         fold(broker, app.engine)
         with app.reading() as connection:
-            names = "".join(sorted(one.rollout for one in reads.rollout_lines(connection)))
+            names = "".join(sorted(one.rollout for one in rollouts.rollout_lines(connection)))
             assert names == "abcdefx"
 
 

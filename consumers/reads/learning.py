@@ -2,7 +2,7 @@
 
 Whoever needs more than one of them asks within one `database.reading`, which is one moment of the
 tables. Times are texts as the events say them (RFC 3339, UTC). Not covered: adapters and routes
-(serving.py), patterns and rounds (reads.py), what makes the next cycle due (scheduling.py).
+(serving.py), patterns and rounds (rollouts.py), what makes the next cycle due (scheduling.py).
 """
 
 import json

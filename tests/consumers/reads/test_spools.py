@@ -3,10 +3,11 @@
 import pytest
 from sqlalchemy import Engine
 
-from consumers import database, spools
+from consumers import database
+from consumers.reads import spools
+from consumers.reads.spools import Report
 from consumers.rebuild import rebuild
 from consumers.runner import Runner
-from consumers.spools import Report
 from events.memory import MemoryLog
 from tests.consumers.folding import ended, hash_of
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, false, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
-from consumers.agents import first_seen
 from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
-from consumers.learning import open_cycle
 from consumers.position import position
+from consumers.reads.agents import first_seen
+from consumers.reads.learning import open_cycle
 from consumers.tables import Job, LearningCycle, OperatorAction, Pattern, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from consumers import database
-from consumers.judged import (
+from consumers.reads.canary_outcomes import (
     Behaviour,
     JudgedSession,
     behaviours,

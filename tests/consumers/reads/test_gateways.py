@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from consumers import database, gateways
-from consumers.gateways import Report
+from consumers import database
+from consumers.reads import gateways
+from consumers.reads.gateways import Report
 from consumers.rebuild import rebuild
 from tests.consumers.deciding import Control, passed
 from tests.consumers.folding import hash_of

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from consumers import learning, serving
-from consumers.learning import CycleRow, JobRow
-from consumers.serving import AdapterRow
+from consumers.reads import learning, serving
+from consumers.reads.learning import CycleRow, JobRow
+from consumers.reads.serving import AdapterRow
 from consumers.tables import Adapter, OperatorAction, ServingStep
 from events.lifecycle import State
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from consumers import database, reads
-from consumers.scheduling import CYCLE_START, Scheduling, job_seconds, scheduling
+from consumers import database
+from consumers.reads import rollouts
+from consumers.reads.scheduling import CYCLE_START, Scheduling, job_seconds, scheduling
 from consumers.tables import Job
 from events.envelope import derived_id, parse_timestamp, timestamp
 from events.learning import PatternsDiagnosed
@@ -127,7 +128,7 @@ def test_priority_is_the_sum_of_what_is_not_resolved(leading: Leading) -> None:
     leading.log.append(traffic("one"))
     close_round(leading)
     with leading.tables() as connection:
-        lines = reads.pattern_lines(connection)
+        lines = rollouts.pattern_lines(connection)
     assert seen(leading).priority == pytest.approx(sum(line.priority for line in lines))
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from consumers import agents, database
+from consumers import database
 from consumers.diagnosis.round_counts import Pair
+from consumers.reads import agents
 from consumers.tables import Rollout
 from events.log import Entry
 from events.memory import MemoryLog

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from consumers.explaining import Node, Unexplained, explain
+from consumers.reads.explanation import Node, Unexplained, explain
 from events.envelope import derived_id
 from events.gate import Check
 from events.learning import Directive, DirectiveWritten, Quota
