@@ -80,7 +80,7 @@ def _report(error: Exception, debug: bool) -> int:
 
 def exit_code(error: Exception) -> int:
     """The exit code of an error of ours."""
-    from daemon.settings import ConfigurationError
+    from daemon.config.settings import ConfigurationError
     from events.errors import LogError, SchemaAhead, WrongUsage
 
     if isinstance(error, ConfigurationError | WrongUsage):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from daemon.settings import ConfigurationError, Settings
+from daemon.config.settings import ConfigurationError, Settings
 from events import private
 from events.errors import LogError
 

@@ -6,7 +6,7 @@ Apart from app.py because kafka-python takes long to import and most commands ne
 import time
 from typing import Final
 
-from daemon.settings import ConfigurationError, KafkaSecurity, Settings
+from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
 from events.errors import LogError, LogUnavailable
 from events.kafka.log import KafkaLog
 from events.kafka.topics import administration

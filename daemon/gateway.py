@@ -26,12 +26,12 @@ import uvicorn
 import uvloop
 
 from daemon import notifying
+from daemon.config.settings import ConfigurationError, Settings
+from daemon.config.settings import Upstream as ConfiguredUpstream
 from daemon.mark import headers
 from daemon.page import status_page
 from daemon.patience import PatientConnection
 from daemon.routes import following
-from daemon.settings import ConfigurationError, Settings
-from daemon.settings import Upstream as ConfiguredUpstream
 from daemon.spooled import telling
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable

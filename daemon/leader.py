@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.app import App
-    from daemon.settings import Agent, Scheduler, Settings
+    from daemon.config.settings import Agent, Scheduler, Settings
     from events.gate import GateReport
 
 

@@ -24,7 +24,7 @@ from events.errors import KintsugiError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.settings import Agent, Settings
+    from daemon.config.settings import Agent, Settings
 
 ENDING: Final = "end"
 """The step of a cycle that is over but for the leader's word."""

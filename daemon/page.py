@@ -34,7 +34,7 @@ from producers.gateway.privacy.keys import Keyring
 if TYPE_CHECKING:
     from consumers.reads.rollouts import PatternLine
     from daemon.app import App
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 PATIENCE_SECONDS: Final = 3.0
 KEPT_SECONDS: Final = 2.0

@@ -20,7 +20,7 @@ from events.errors import LogUnavailable
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 PATIENCE_SECONDS: Final = 10.0
 """A machine that is down lets connections hang, each for as long."""

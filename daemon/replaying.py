@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError
 from consumers import database, snapshots
 from consumers.digest_tracker import Tracked
 from consumers.replay import is_empty, replay
-from daemon.settings import ConfigurationError, Scheduler
+from daemon.config.settings import ConfigurationError, Scheduler
 from events.archive.archive import Cut
 from events.errors import KintsugiError, WrongUsage
 from events.log import EventLog

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
-from daemon.solver.presets import preset
+from daemon.config.presets import preset
 from envs.registry import located
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.envelope import derived_id
@@ -34,7 +34,7 @@ from events.jobs import (
 )
 
 if TYPE_CHECKING:
-    from daemon.settings import Agent, Training
+    from daemon.config.settings import Agent, Training
 
 _SEED_BITS: Final = 48
 _UNLIMITED: Final = Limits(kl=None, entropy_factor=None, malformed_factor=None)

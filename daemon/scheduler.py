@@ -34,7 +34,7 @@ from events.learning import Trigger
 from events.position import Position
 
 if TYPE_CHECKING:
-    from daemon.settings import Scheduler
+    from daemon.config.settings import Scheduler
 
 _SLOT: Final = timedelta(minutes=1)
 """Points of a crontab schedule are whole minutes."""

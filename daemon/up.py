@@ -34,14 +34,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from daemon import notifying
+from daemon.config.settings import ConfigurationError
 from daemon.mark import VARIABLE, holder, whose
-from daemon.settings import ConfigurationError
 from events import private
 from events.envelope import minted_id
 from events.errors import KintsugiError, LogUnavailable
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 _LOOK_SECONDS: Final = 0.1
 _FIRST_PAUSE: Final = 0.5

@@ -40,7 +40,7 @@ from events.position import Position
 from events.streams import LEARNING, ROLLOUTS
 
 if TYPE_CHECKING:
-    from daemon.settings import Scheduler
+    from daemon.config.settings import Scheduler
 
 _LIKE_PROMOTED: Final = "promoted"
 

@@ -1,7 +1,7 @@
 """What a learning algorithm is, as data: loss, advantages, filter. Free of torch, so that a job's
 spec can be read and checked where nothing is trained.
 
-Published algorithms are values of `Algorithm` (daemon/solver/presets.py); loss.py and advantage.py
+Published algorithms are values of `Algorithm` (daemon/config/presets.py); loss.py and advantage.py
 beside them give the fields their meaning. Defaults: GRPO with an asymmetric clip, one step per
 batch, and no rollouts in place of those that teach nothing.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from daemon.app import App
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -72,7 +72,7 @@ class Cli:
     @cached_property
     def settings(self) -> "Settings":
         """The settings in force."""
-        from daemon.settings import load
+        from daemon.config.settings import load
 
         settings = load(**self.flags)
         for warning in settings.warnings:

@@ -18,7 +18,7 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False,
 ) -> None:
     """Print every setting; secrets are starred out."""
-    from daemon.settings import origins
+    from daemon.config.settings import origins
 
     found = origins(**cli.flags)
     if cli.out.json:
@@ -41,7 +41,7 @@ def show(
 @command(group)
 def check(cli: Cli) -> None:
     """Say whether the settings can be used; exit 2 when not."""
-    from daemon.settings import config_file
+    from daemon.config.settings import config_file
 
     settings = cli.settings
     if settings.kafka_bootstrap_servers:
@@ -58,7 +58,7 @@ def check(cli: Cli) -> None:
 @command(group)
 def schema(cli: Cli) -> None:
     """Print the JSON Schema of the TOML file."""
-    from daemon.reference import schema
+    from daemon.config.reference import schema
 
     found = schema()
     if cli.out.json:
@@ -70,7 +70,7 @@ def schema(cli: Cli) -> None:
 @command(group)
 def reference(cli: Cli) -> None:
     """Print what every setting means, what it may be, and its default."""
-    from daemon.reference import described
+    from daemon.config.reference import described
 
     found = list(described())
     if cli.out.json:

@@ -159,7 +159,7 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
 
 def _check_trainable(alias: str, found: "Outlook | None") -> None:
     from consumers.reads.learning import NotFound
-    from daemon.settings import ConfigurationError
+    from daemon.config.settings import ConfigurationError
 
     if found is None:
         raise NotFound(

@@ -20,10 +20,10 @@ from daemon.cli.command import PARTLY, Cli, command
 from daemon.cli.serving import EngineUrls
 
 if TYPE_CHECKING:
+    from daemon.config.settings import Settings
     from daemon.leader import Leader
     from daemon.leadership import Leadership
     from daemon.metrics.roles import Leading
-    from daemon.settings import Settings
     from daemon.work import Worked, Worker
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def consume(cli: Cli) -> None:
 
 def ship(cli: Cli) -> None:
     """Copy this home's own log to Kafka until stopped; exit 4 where it was restored from before."""
-    from daemon.settings import ConfigurationError
+    from daemon.config.settings import ConfigurationError
 
     if not cli.settings.kafka_bootstrap_servers:
         raise ConfigurationError(

@@ -198,7 +198,7 @@ def _check(app: "App") -> None:
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
     """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
-    from daemon.settings import ConfigurationError
+    from daemon.config.settings import ConfigurationError
     from producers.spool.owner import abandoned, bring_bodies
 
     if not app.on_kafka:

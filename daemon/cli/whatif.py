@@ -11,8 +11,8 @@ from daemon.cli.output import plain, table
 from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
+    from daemon.config.settings import Scheduler
     from daemon.past import Lived
-    from daemon.settings import Scheduler
     from daemon.whatif import Supposed
     from events.archive.archive import Cut
     from events.log import EventLog

@@ -32,7 +32,7 @@ from events.messages import Action, Message
 from events.registry import first_problem
 
 if TYPE_CHECKING:
-    from daemon.settings import Analyzer
+    from daemon.config.settings import Analyzer
 
 ASKED_AGAIN: Final = 2
 ANSWER_TOKENS: Final = 4096

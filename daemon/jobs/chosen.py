@@ -8,7 +8,7 @@ from daemon.jobs.runner import JobRunner
 from events import private
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 LEARNER: Final = "daemon.solver"
 TRIAL: Final = "daemon.serving.trial"

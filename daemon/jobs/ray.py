@@ -32,7 +32,7 @@ from events.canonical import sha256
 from events.messages import Frozen
 
 if TYPE_CHECKING:
-    from daemon.settings import Ray
+    from daemon.config.settings import Ray
 
 _SHELL: Final = f'exec >"$1.out" 2>"$1.err"; {SHELL}'
 _STOP_WAIT: Final = "RAY_JOB_STOP_WAIT_TIME_S"

@@ -19,7 +19,7 @@ from events.errors import LogUnavailable
 from producers.gateway.metrics.registry import say_build
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 Role = Literal["consume", "ship", "schedule", "work", "trace"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from daemon.app import App
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 _NEWEST: Final = 20
 """Jobs among which those of the agents are looked for."""

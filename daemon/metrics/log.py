@@ -19,8 +19,8 @@ from events.streams import STREAMS
 if TYPE_CHECKING:
     from consumers.reads.spools import Seen
     from daemon.app import App
+    from daemon.config.settings import Settings
     from daemon.health import Folded
-    from daemon.settings import Settings
     from events.log import EventLog
 
 STATES: Final = ("live", "halted")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from consumers.reads.serving import RouteRow, RouteTable
     from daemon.app import App
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 MOST_AGENTS: Final = 20
 

@@ -24,7 +24,7 @@ from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from daemon.app import App
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 PATIENCE_SECONDS: Final = 2.0
 """Below every scrape's limit."""

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.app import App
-    from daemon.settings import Canary
+    from daemon.config.settings import Canary
 
 
 @dataclass(frozen=True, slots=True)

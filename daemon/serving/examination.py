@@ -56,7 +56,7 @@ from producers.simulation import append_rollouts
 
 if TYPE_CHECKING:
     from daemon.app import App
-    from daemon.settings import Agent
+    from daemon.config.settings import Agent
 
 _BATCH: Final = 256
 """Rollouts that are appended at once."""

@@ -34,7 +34,7 @@ from events.errors import KintsugiError
 from events.lifecycle import LOADED
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings, Upstream
+    from daemon.config.settings import Settings, Upstream
 
 _EMBEDDED: Final = "kintsugi"
 _ENOUGH: Final = Room(1 << 20, 1 << 20)

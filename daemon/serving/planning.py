@@ -24,7 +24,7 @@ from events.gate import GatePlan, GateReport, GateSettings
 from events.messages import Frozen
 
 if TYPE_CHECKING:
-    from daemon.settings import Trial
+    from daemon.config.settings import Trial
 
 BETWEEN: Final = 0.01
 """Variance of the true difference between tasks of one kind."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers.position import offsets
-from daemon.settings import ConfigurationError
+from daemon.config.settings import ConfigurationError
 from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
 from daemon.tracing.sending import Sender, Sent, Unreachable

@@ -16,7 +16,7 @@ from typing import Final
 
 import httpx2
 
-from daemon.settings import ConfigurationError
+from daemon.config.settings import ConfigurationError
 from daemon.tracing.spans import Span
 from events.errors import KintsugiError
 

@@ -40,9 +40,9 @@ from typing import Any, Final
 
 from consumers.folds.routing import Standing
 from consumers.reads.serving import AdapterRow, RouteRow
+from daemon.config.settings import Canary
 from daemon.serving.canaries import Watched, decide
 from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence
-from daemon.settings import Canary
 from events.envelope import timestamp
 from events.lifecycle import State
 from events.serving import RouteChanged, RouteShare, Why

@@ -29,8 +29,8 @@ from consumers.position import position
 from consumers.reads import agents
 from consumers.reads.scheduling import scheduling
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.sessions import SOURCE, close_sessions
-from daemon.settings import Settings
 from daemon.situation import situation
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now

@@ -17,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
+from daemon.config.settings import Trial
 from daemon.serving.binomial import conditional_binomial
 from daemon.serving.gate import LEVEL, Looks, level_of
 from daemon.serving.planning import looks_of, sizes_of
-from daemon.settings import Trial
 from events.gate import GateSettings
 from ops.bench.pieces import Json
 from ops.bench.simulation import SPREAD

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from events.archive.export import export
 from events.envelope import utc_now
 from ops.bench.gateway.load import Load, Target

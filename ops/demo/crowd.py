@@ -22,7 +22,7 @@ from typing import Final
 
 import httpx2
 
-from daemon.settings import load
+from daemon.config.settings import load
 from envs.endpoint import AnswerFailed, Usage, request_seed, wire
 from envs.environment import Environment
 from envs.episode import Termination

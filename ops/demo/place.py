@@ -17,8 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from daemon.config.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from events import private
 from events.errors import KintsugiError
 from producers.gateway.privacy.keys import hashed, minted_key

@@ -21,8 +21,8 @@ from typing import Any, Final
 from consumers.reads import agents
 from consumers.reads import rollouts as reads
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.sessions import close_sessions
-from daemon.settings import Settings
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import NOBODY

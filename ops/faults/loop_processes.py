@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from daemon.config.settings import Settings
 from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.runner import JobRunner, Running
-from daemon.settings import Settings
 from daemon.up import Program, programs
 from ops.demo.place import ROOT, Place
 

@@ -25,8 +25,8 @@ import httpx2
 
 from consumers.reads import serving
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.settings import Settings
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write
 from ops.demo.place import SIZES, Place

@@ -31,8 +31,8 @@ from pydantic import SecretStr
 
 from consumers.reads import serving
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.settings import Settings
 from events.codec import Event, decode
 from events.serving import RouteChanged
 from events.streams import LEARNING

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from consumers.reads import rollouts as reads
 from daemon.app import App
+from daemon.config.settings import Environments, Log, Settings
 from daemon.dead_letters import attempt
 from daemon.serving.fleet import open_fleet
-from daemon.settings import Environments, Log, Settings
 from daemon.work import Worker
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

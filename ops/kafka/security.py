@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from daemon.settings import KafkaSecurity
+from daemon.config.settings import KafkaSecurity
 
 USER: Final = "kintsugi"
 MECHANISM: Final = "SCRAM-SHA-512"

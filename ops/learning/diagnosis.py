@@ -11,7 +11,7 @@ from pathlib import Path
 
 from consumers.reads import rollouts as reads
 from daemon.app import App
-from daemon.settings import Log, Settings
+from daemon.config.settings import Log, Settings
 from envs.environment import Environment
 from envs.evaluation import Attempt
 from events.envelope import derived_id

@@ -26,7 +26,7 @@ from rich.console import Console
 from consumers.reads.explanation import explain
 from daemon.app import App
 from daemon.cli.explain import tree
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from events.errors import KintsugiError
 from ops.demo import view
 from ops.demo.children import Children

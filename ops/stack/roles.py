@@ -12,7 +12,7 @@ from daemon.jobs.runner import Running
 from ops.demo.children import CROWD, Programs
 
 if TYPE_CHECKING:
-    from daemon.settings import Settings
+    from daemon.config.settings import Settings
 
 ROLES: Final[Programs] = {
     "consume": ("daemon", "consume"),

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.leadership import Leadership, Timing
-from daemon.settings import Settings
 from events.codec import encode
 from events.envelope import Envelope, derived_id
 from events.log import now_ms

@@ -24,11 +24,11 @@ from consumers.reads import agents, learning, serving
 from consumers.reads.cycle_state import CycleStanding, standing
 from consumers.reads.serving import AdapterRow
 from daemon.app import App, Progress
+from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.cycle import Step, following
 from daemon.leader import Leader, view_of
 from daemon.leadership import Leadership, Timing
 from daemon.serving.decisions import Act, DecisionRefused, Decisions
-from daemon.settings import Agent, Log, Scheduler, Settings
 from events.learning import CycleOutcome, Decision
 from events.lifecycle import LOADED
 from events.serving import RouteChanged, Why

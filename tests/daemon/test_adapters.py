@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.directory import UNFINISHED
 from daemon.serving.replica import Replica
-from daemon.settings import load
 from events.codec import decode
 from events.serving import AdapterProduced, AdapterStaged, OperatorActed, RouteChanged
 from ops.bench.serving.adapters import Adapters

@@ -11,7 +11,7 @@ import pytest
 from consumers import database
 from consumers.digest import exact_digest
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from events.log import Entry
 from events.sqlite.log import SqliteLog, columns_of
 from ops.bench.mix import PERIOD, event, mix

@@ -9,7 +9,7 @@ import typer
 from pydantic_core import PydanticUndefined
 
 from daemon.cli.root import app
-from daemon.settings import Settings, names, variable
+from daemon.config.settings import Settings, names, variable
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -87,7 +87,7 @@ def test_every_command_has_a_help_text() -> None:
 
 
 def test_the_example_file_can_be_used(tmp_path: Path, clean: Path) -> None:
-    from daemon.settings import load
+    from daemon.config.settings import load
 
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (clean / "kintsugi.toml").write_text(example)

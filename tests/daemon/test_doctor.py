@@ -16,12 +16,12 @@ from consumers.reads import gateways
 from consumers.reads.serving import adapter_named
 from daemon.app import App
 from daemon.checks import loop, machine, records, serving, tracing
+from daemon.config.settings import Settings, Tracing, Upstream
 from daemon.doctor import CHECKS, ON_KAFKA, examine
 from daemon.leader import Leader
 from daemon.leadership import LEASE, Leadership
 from daemon.serving.directory import BadAdapter
 from daemon.sessions import close_sessions
-from daemon.settings import Settings, Tracing, Upstream
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased

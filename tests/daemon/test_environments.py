@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.settings import load
+from daemon.config.settings import load
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 

@@ -13,7 +13,7 @@ from consumers.database import sqlite_url
 from daemon.app import App
 from daemon.broker import ship
 from daemon.checks.records import keys as examined_keys
-from daemon.settings import load
+from daemon.config.settings import load
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.kafka.log import KafkaLog
@@ -37,7 +37,7 @@ CUT_SHORT = """
 import os, signal
 from daemon import erasing
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 
 with App(load()) as app:
     held = erasing.look(app, "rosa")

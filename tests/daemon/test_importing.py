@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from events.codec import encode
 from events.envelope import Envelope, minted_id
 from events.log import now_ms

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from consumers.runner import Runner
 from daemon.broker import client_security
-from daemon.settings import KafkaSecurity
+from daemon.config.settings import KafkaSecurity
 from events.errors import KintsugiError, LogReadOnly, LogUnavailable
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog

@@ -15,12 +15,12 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
 from daemon.cli.roles import repeat
+from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.cycle import MOST_GATES
 from daemon.leader import Leader, NotNow, Proposal
 from daemon.leadership import Leadership
 from daemon.outlook import step_of
 from daemon.serving.decisions import Act, Decisions
-from daemon.settings import Agent, Log, Scheduler, Settings
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed

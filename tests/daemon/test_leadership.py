@@ -14,8 +14,8 @@ from sqlalchemy import Engine, text
 from consumers import database, leases
 from consumers.reads import learning
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.leadership import LEASE, Leadership, Timing
-from daemon.settings import Settings
 from events.codec import decode
 from events.learning import CycleStarted, LeaderClaimed
 from tests.daemon.contender import start

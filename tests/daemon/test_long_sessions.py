@@ -13,8 +13,8 @@ from sqlalchemy import select
 from consumers.tables import Rollout
 from daemon import sessions
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.sessions import close_sessions
-from daemon.settings import Settings
 from events import codec
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

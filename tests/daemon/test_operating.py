@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.leader import Leader
 from daemon.leadership import Leadership
 from daemon.serving.decisions import Decisions
-from daemon.settings import load
 from tests.consumers.cycling import cycle_id, job_over, requested
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.doctor import CHECKS
-from daemon.settings import load
 from events.codec import encode
 from events.envelope import Envelope, minted_id, to_headers
 from events.log import Entry, now_ms

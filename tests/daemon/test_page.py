@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.page import Read, StatusPage, Unread, read, rendered
-from daemon.settings import Settings
 from daemon.stops import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program
 from producers.gateway.privacy.keys import hashed

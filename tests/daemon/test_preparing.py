@@ -11,9 +11,9 @@ from consumers.database import DatabaseOutdated, open_database
 from consumers.tables import REVISION
 from daemon import preparing
 from daemon.app import revision
+from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
+from daemon.config.settings import Kafka as KafkaSettings
 from daemon.preparing import prepare
-from daemon.settings import ConfigurationError, KafkaSecurity, Settings
-from daemon.settings import Kafka as KafkaSettings
 from tests.daemon.commands import run_here
 
 NOBODY = "127.0.0.1:9"

@@ -11,7 +11,7 @@ from consumers.database import open_database, sqlite_url, writing
 from consumers.rebuild import rebuild
 from daemon.app import App
 from daemon.checks.machine import modes
-from daemon.settings import load
+from daemon.config.settings import load
 from daemon.up import alone
 from events import private
 from events.archive.export import export

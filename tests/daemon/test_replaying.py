@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import ConfigurationError, Scheduler, load
 from daemon.past import lived
 from daemon.replaying import changed_scheduler
-from daemon.settings import ConfigurationError, Scheduler, load
 from daemon.whatif import whatif
 from events.archive.archive import ends
 from events.archive.views import cut_at

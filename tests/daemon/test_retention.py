@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from events.envelope import utc_now
 from events.streams import ROLLOUTS
 from ops.bench.mix import PERIOD, mix

@@ -9,8 +9,8 @@ from apscheduler.triggers.cron import CronTrigger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemon.config.settings import Scheduler
 from daemon.scheduler import Due, Facts, Waiting, decide, last_slot
-from daemon.settings import Scheduler
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SETTINGS = Scheduler(

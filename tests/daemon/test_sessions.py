@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.sessions import Closed, close_sessions, waiting
-from daemon.settings import load
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, now_ms

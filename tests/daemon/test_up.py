@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from daemon.__main__ import exit_code
+from daemon.config.settings import Agent, ConfigurationError, Engine, Settings, Upstream
 from daemon.mark import HEADER, mint, whose
-from daemon.settings import Agent, ConfigurationError, Engine, Settings, Upstream
 from daemon.up import (
     AlreadyUp,
     NotReady,

@@ -9,8 +9,8 @@ from consumers import database
 from consumers.reads import gateways
 from consumers.reads.gateways import Report
 from daemon.app import App
+from daemon.config.settings import load as settings
 from daemon.serving.fleet import open_fleet
-from daemon.settings import load as settings
 from daemon.work import Worker
 
 HOUR = 3600.0

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from consumers.runner import Counters
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.leadership import Leadership
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.exposition import ROLES, PortTaken, exposed
 from daemon.metrics.roles import Leading, Working, folding, shipping, tracing
-from daemon.settings import Settings
 from daemon.tracing.exporter import Counters as Traced
 from producers.gateway.metrics.registry import Metrics
 from producers.shipper import Shipped

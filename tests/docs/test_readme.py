@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.settings import load
+from daemon.config.settings import load
 from ops.kafka.broker import Broker
 from producers.importers.documents import shape_of
 from producers.importers.records import ImportedRollout, Source

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from daemon.reference import Described, described
-from daemon.settings import Settings
+from daemon.config.reference import Described, described
+from daemon.config.settings import Settings
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 _HEADING: Final = "\n## Settings\n"

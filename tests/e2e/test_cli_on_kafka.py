@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from ops.kafka.broker import Broker
 from tests.daemon.commands import (
     Result,

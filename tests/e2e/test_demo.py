@@ -17,7 +17,7 @@ import pytest
 
 from consumers.reads import learning, serving
 from daemon.app import App
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from ops.demo.place import MIX, ROOT
 
 pytestmark = [pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(700)]

@@ -12,9 +12,9 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.health import folded, halting
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from events.archive.archive import MANIFEST
 from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS

@@ -15,8 +15,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.sessions import close_sessions
-from daemon.settings import Settings
 from daemon.tracing.exporter import POSITION
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.sessions import close_sessions
-from daemon.settings import Settings
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import now_ms

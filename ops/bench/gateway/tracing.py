@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from daemon.app import App
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from daemon.tracing.exporter import POSITION
 from events.streams import ROLLOUTS
 from ops.bench.gateway.load import Load

@@ -19,6 +19,7 @@ from typing import Final, Literal
 import httpx2
 
 from daemon.app import App
+from daemon.config.settings import Serving, Settings, Upstream
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.decisions import Act, acting
 from daemon.serving.fleet import Fleet, open_fleet
@@ -26,7 +27,6 @@ from daemon.serving.publish import Publisher
 from daemon.serving.pushing import push
 from daemon.serving.reconcile import Reconciler
 from daemon.serving.replica import Replica
-from daemon.settings import Serving, Settings, Upstream
 from ops.faults.gateway_scene import Gateway
 from ops.faults.gateway_upstream_kill import RealEngine
 from ops.vllm.server import Vllm

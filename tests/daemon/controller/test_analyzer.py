@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from consumers.reads.evidence import SeenRollout
+from daemon.config.settings import Analyzer
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.sampling import shortened
-from daemon.settings import Analyzer
 from events.messages import Action, Message
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 

@@ -14,10 +14,10 @@ import pytest
 
 from consumers.reads import rollouts
 from daemon.app import App
+from daemon.config.settings import Analyzer, Controller, Proposer, Settings
 from daemon.controller.directing import direct
 from daemon.proposer.proposing import Wanted, propose
 from daemon.proposer.sources import buffered, known, sources, traffic
-from daemon.settings import Analyzer, Controller, Proposer, Settings
 from envs.evaluation import Attempt, Setup, play, scripted_user
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop

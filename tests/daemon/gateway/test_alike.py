@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from events.envelope import utc_now
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Recite

@@ -14,7 +14,7 @@ import zstandard
 
 from consumers.database import sqlite_url
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from envs.shop.environment import Shop
 from events.blobs import BlobStore
 from events.codec import encode

@@ -24,9 +24,9 @@ from consumers import database
 from consumers.database import open_database
 from consumers.reads import gateways
 from daemon.app import App
+from daemon.config.settings import load as settings
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.settings import load as settings
 from events.log import Entry
 from events.streams import LEARNING
 from migrations.upgrade import upgrade

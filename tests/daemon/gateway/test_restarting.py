@@ -15,8 +15,8 @@ import pytest
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from ops.faults.gateway_engine import Engine

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import load
 from daemon.conversations import Node, main_line
 from daemon.sessions import close_sessions
-from daemon.settings import load
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import CallStarted

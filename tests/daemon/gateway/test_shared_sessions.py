@@ -9,7 +9,7 @@ import pytest
 
 from consumers.database import sqlite_url
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import (

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from daemon.app import App
-from daemon.settings import load
+from daemon.config.settings import load
 from events.rollouts import CallEnded, CallStarted
 from producers.gateway.privacy.keys import ClientKey, hashed
 from producers.gateway.traces import BECAUSE

@@ -11,11 +11,11 @@ import pytest
 
 from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
+from daemon.config.settings import ConfigurationError, Settings
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.serving.decisions import Act, Decisions
 from daemon.sessions import close_sessions
-from daemon.settings import ConfigurationError, Settings
 from daemon.tracing.exporter import Exporter, open_sender
 from daemon.tracing.sending import Sender, Sent
 from events.codec import decode, encode

@@ -20,6 +20,7 @@ from consumers.reads import learning
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
 from daemon.app import App
+from daemon.config.settings import Agent, Jobs, Log, Scheduler, Settings
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
@@ -27,7 +28,6 @@ from daemon.jobs.training import advance
 from daemon.leader import Leader, Proposal
 from daemon.leadership import Leadership
 from daemon.serving.decisions import Act, Decisions
-from daemon.settings import Agent, Jobs, Log, Scheduler, Settings
 from events.envelope import derived_id
 from events.jobs import JobSpec
 from events.learning import JobRequested

@@ -12,11 +12,11 @@ import httpx2
 import pytest
 
 from daemon.app import App
+from daemon.config.settings import Jobs, Ray, Settings
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.ray import Cluster, Needs, RayRunner
 from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Running, verdict
 from daemon.jobs.training import advance
-from daemon.settings import Jobs, Ray, Settings
 from ops.ray.head import Head
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.jobs.looks import ended, job, speaking, until

@@ -8,9 +8,9 @@ import pytest
 
 from daemon.app import App
 from daemon.checks import records
+from daemon.config.settings import Settings
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.sheet import Sheet
-from daemon.settings import Settings
 from daemon.situation import situation
 from events.envelope import utc_now
 from events.learning import Decision

@@ -8,6 +8,7 @@ import pytest
 
 from consumers.reads import rollouts
 from daemon.app import App
+from daemon.config.settings import Settings
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
@@ -15,7 +16,6 @@ from daemon.proposer.examined import CannotSample
 from daemon.proposer.probing import Engine, Probed, Prober
 from daemon.proposer.proposing import propose
 from daemon.proposer.verification import SAMPLES
-from daemon.settings import Settings
 from envs.endpoint import Sampling
 from events.codec import decode
 from events.learning import TaskProposed

@@ -16,6 +16,7 @@ from consumers.reads import gateways, serving
 from consumers.reads.gateways import Report
 from consumers.reads.serving import AdapterRow, RouteTable, Step
 from daemon.app import App
+from daemon.config.settings import Settings, Upstream
 from daemon.engine.adapters import Adapters as LoadedAdapters
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
@@ -26,7 +27,6 @@ from daemon.serving.fleet import open_fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.pushing import push
 from daemon.serving.reconcile import Done, Reconciler
-from daemon.settings import Settings, Upstream
 from events.codec import Event, decode
 from events.envelope import utc_now
 from events.serving import OperatorActed

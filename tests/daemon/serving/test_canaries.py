@@ -11,10 +11,10 @@ import pytest
 
 from daemon.app import App
 from daemon.checks.serving import canaries
+from daemon.config.settings import Settings
 from daemon.serving.canaries import Guards, decide, due_share
 from daemon.serving.decisions import Decisions
 from daemon.serving.live import ENOUGH, UNEQUAL
-from daemon.settings import Settings
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, utc_now
 from events.learning import Decision

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from daemon.config.settings import Canary
 from daemon.serving.live import (
     ENOUGH,
     UNEQUAL,
@@ -18,7 +19,6 @@ from daemon.serving.live import (
     on_silence,
     settled_evidence,
 )
-from daemon.settings import Canary
 from ops.bench.guard import Ended, Traffic, Watch
 
 RISK_RATIO = 1.25

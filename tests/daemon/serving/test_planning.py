@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from daemon.config.settings import Trial
 from daemon.serving.gate import bound, detectable, level_of
 from daemon.serving.planning import BETWEEN, Sizes, extended, looks_of, sizes_of, within
-from daemon.settings import Trial
 from events.gate import Check, GatePlan, GateReport, GateSettings
 
 GATE = GateSettings()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from daemon.config.presets import preset
 from daemon.solver.batch import Row, choose, denominators, micro_batches, mini_batches, pad, rows
 from daemon.solver.loss import Denominators
 from daemon.solver.policy import UnsupportedModel, check, check_ids, score
-from daemon.solver.presets import preset
 from daemon.solver.trajectory import Trajectory
 from events.algorithm import Algorithm
 from tests.daemon.solver.tiny import END, ENDS, conversation, groups, tiny_model, trajectory, turn

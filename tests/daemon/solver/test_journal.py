@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.config.presets import preset
 from daemon.engine.identity import weights_sha256
 from daemon.serving.directory import Base, Provenance
 from daemon.solver.journal import BadJournal, Journal
@@ -18,7 +19,6 @@ from daemon.solver.lora import (
     save,
 )
 from daemon.solver.metrics import Guard
-from daemon.solver.presets import preset
 from daemon.solver.update import Learner
 from events.jobs import Limits, LoraSettings, OptimizerSettings
 from tests.daemon.solver.test_learning import LEVERS, pull

@@ -6,8 +6,8 @@ import pytest
 import torch
 from peft import PeftModel
 
+from daemon.config.presets import PRESETS, preset
 from daemon.solver.lora import attach
-from daemon.solver.presets import PRESETS, preset
 from daemon.solver.trajectory import Trajectory, Turn
 from daemon.solver.update import Learner
 from events.algorithm import Algorithm

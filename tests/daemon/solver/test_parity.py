@@ -84,7 +84,7 @@ def test_the_cases_of_the_benchmarks_match(
 def test_wrong_usage_and_kintsugi_itself_need_no_torch() -> None:
     program = (
         "import sys, daemon.cli.root, daemon.solver.__main__\n"
-        "import daemon.solver.presets, daemon.solver.spec, daemon.solver.trajectory\n"
+        "import daemon.config.presets, daemon.solver.spec, daemon.solver.trajectory\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'peft')])"
     )
     done = subprocess.run(

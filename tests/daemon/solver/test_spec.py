@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from daemon.solver.presets import PRESETS
+from daemon.config.presets import PRESETS
 from daemon.solver.spec import BadSpec, read_spec
 from events.jobs import JobSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from daemon.app import App
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from ops.demo.general import spec_of
 from ops.demo.place import MIX
 from ops.demo.view import picture, smoothed, spark, steps, stop

@@ -14,8 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from daemon.cli.root import app
+from daemon.config.settings import Settings, load
 from daemon.metrics.exposition import ROLES, port_of
-from daemon.settings import Settings, load
 from ops.demo.place import ROOT
 from ops.golang import ProgramMissing
 from ops.helm.programs import checker

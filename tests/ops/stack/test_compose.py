@@ -20,9 +20,9 @@ import yaml
 from typer.testing import CliRunner
 
 from daemon.cli.root import app
+from daemon.config.settings import CONFIG_VARIABLE, load
 from daemon.metrics.exposition import ROLES as SCRAPED
 from daemon.metrics.exposition import port_of
-from daemon.settings import CONFIG_VARIABLE, load
 from ops.demo import __main__ as demo
 from ops.demo.place import ROOT
 from ops.prometheus.server import PrometheusMissing, program

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daemon.cli.root import app
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from ops.demo.place import ROOT
 from ops.stack.roles import ROLES
 from tests.conftest import missing

@@ -10,7 +10,7 @@ from consumers.reads import rollouts
 from consumers.runner import ORDER
 from daemon.app import App
 from daemon.checks import records
-from daemon.settings import Settings
+from daemon.config.settings import Settings
 from daemon.spooled import SpoolRestored, check_spool
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.solver.presets import PRESETS, UnknownPreset, preset
+from daemon.config.presets import PRESETS, UnknownPreset, preset
 from events.algorithm import Algorithm
 
 # level, clip, aggregation, TIS (mode, bound), KL, centre, scale, ddof, eps, filter, unit

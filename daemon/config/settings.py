@@ -456,7 +456,7 @@ class Training(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         if name:
-            from daemon.solver.presets import PRESETS
+            from daemon.config.presets import PRESETS
 
             if name not in PRESETS:
                 raise ValueError(f"there is none of this name; there are {', '.join(PRESETS)}")

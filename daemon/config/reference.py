@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from daemon.settings import Settings, names, variable
+from daemon.config.settings import Settings, names, variable
 
 _TYPES: Final = {
     "boolean": "true or false", "integer": "integer", "number": "number", "object": "table",

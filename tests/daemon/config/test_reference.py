@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from daemon.reference import described, schema
-from daemon.settings import Settings, load, names
+from daemon.config.reference import described, schema
+from daemon.config.settings import Settings, load, names
 from tests.daemon.conftest import Kintsugi
 from tests.docs.write_settings import PAGE, written
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from daemon.broker import client_security
-from daemon.settings import (
+from daemon.config.settings import (
     ConfigurationError,
     KafkaSecurity,
     config_file,

@@ -1,0 +1,1 @@
+"""Settings of every role, and the presets they choose from (cycle)."""
