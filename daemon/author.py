@@ -33,7 +33,7 @@ from events.learning import Decision, DirectiveWritten, JobRequested, TaskPropos
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
     from envs.environment import Environment
 
 

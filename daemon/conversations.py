@@ -28,7 +28,7 @@ from events.streams import ROLLOUTS
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 _UNNAMED: Final = "unnamed"

@@ -21,12 +21,12 @@ from consumers.database import DatabaseError
 from consumers.reads import agents, learning, serving
 from consumers.reads.cycle_state import standing
 from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import Decisions, acting
+from daemon.core.isolation import Breaks
 from daemon.cycle import Step, following
-from daemon.isolation import Breaks
 from daemon.jobs.runner import JobRunner
 from daemon.leader import agent_of, view_of
 from daemon.serving.adoption import BadName
-from daemon.serving.decisions import Decisions, acting
 from daemon.serving.directory import BadAdapter
 from daemon.serving.examination import CannotExamine, Examination
 from daemon.serving.fitting import BadBase
@@ -38,7 +38,7 @@ from events.rollouts import clip_reason
 from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""

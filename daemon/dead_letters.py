@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from consumers.reads.rollouts import DeadLetterLine
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 class NoSuchDeadLetter(KintsugiError):

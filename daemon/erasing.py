@@ -26,7 +26,7 @@ from events.rollouts import CallStarted, RolloutEnded
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 LIMITS: Final = (
     "the weights of adapters that were trained on the person's rollouts stay as they are",

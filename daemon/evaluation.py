@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.rollouts import Verdict
-    from daemon.app import App
+    from daemon.core.app import App
     from envs.endpoint import Endpoint
 
 TRIES: Final = 3

@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 import uvicorn
 import uvloop
 
-from daemon import notifying
 from daemon.config.settings import ConfigurationError, Settings
 from daemon.config.settings import Upstream as ConfiguredUpstream
-from daemon.mark import headers
+from daemon.core import systemd
+from daemon.core.spool_reporter import telling
+from daemon.core.start_mark import headers
 from daemon.page import status_page
 from daemon.patience import PatientConnection
 from daemon.routes import following
-from daemon.spooled import telling
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder
@@ -44,7 +44,7 @@ from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _SALT_BYTES: Final = 32
 
@@ -190,19 +190,19 @@ class _Server(uvicorn.Server):
         self._gateway = stopped
         self._grace_seconds = grace_seconds
         self._until: float | None = None
-        self._pulse = notifying.Pulse()
+        self._pulse = systemd.Pulse()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and tell the service manager."""
         await super().startup(sockets)
-        notifying.ready()
+        systemd.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the grace, a second one ends it."""
         if self._until is not None:
             super().handle_exit(sig, frame)
             return
-        notifying.stopping()
+        systemd.stopping()
         self._gateway.stop()
         self._until = time.monotonic() + self._grace_seconds
 

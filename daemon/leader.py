@@ -23,12 +23,12 @@ from consumers.reads import agents, learning
 from consumers.reads.cycle_state import CycleStanding, standing
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
+from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.core.isolation import Breaks
+from daemon.core.leadership import Leadership
+from daemon.core.span_contexts import Contexts
 from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
-from daemon.isolation import Breaks
-from daemon.leadership import Leadership
 from daemon.scheduler import Due, Facts, Waiting, decide
-from daemon.serving.decisions import DecisionRefused, Decisions
-from daemon.tracing.contexts import Contexts
 from events.envelope import derived_id, parse_timestamp, utc_now
 from events.errors import KintsugiError
 from events.learning import (
@@ -47,8 +47,8 @@ from events.serving import AdapterMoved
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
     from daemon.config.settings import Agent, Scheduler, Settings
+    from daemon.core.app import App
     from events.gate import GateReport
 
 

@@ -33,8 +33,8 @@ from producers.gateway.privacy.keys import Keyring
 
 if TYPE_CHECKING:
     from consumers.reads.rollouts import PatternLine
-    from daemon.app import App
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 PATIENCE_SECONDS: Final = 3.0
 KEPT_SECONDS: Final = 2.0
@@ -177,7 +177,7 @@ class StatusPage:
         return reading
 
     def _read(self, reading: "Future[Read]") -> None:
-        from daemon.app import App
+        from daemon.core.app import App
 
         try:
             with App(self._settings) as app:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from daemon.app import App, explained
+from daemon.core.app import App, explained
 from events.errors import LogUnavailable
 from events.streams import ROLLOUTS
 

@@ -28,7 +28,7 @@ from events.log import EventLog
 from migrations.upgrade import upgrade
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _PREFIX = "scheduler."
 
@@ -71,7 +71,7 @@ def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
 ) -> Done:
     """Fold; a file that was begun in vain is removed again."""
-    from daemon.app import explained
+    from daemon.core.app import explained
 
     began = time.monotonic()
     path = _file(app, request)

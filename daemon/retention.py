@@ -22,7 +22,7 @@ from events.errors import LogError
 from events.streams import ROLLOUTS
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
     from events.log import EventLog
 
 

@@ -40,7 +40,7 @@ from producers.gateway.routing.routing import Routing, Usage
 if TYPE_CHECKING:
     from consumers.reads.serving import RouteRow
     from consumers.reads.serving import RouteTable as Rows
-    from daemon.app import App
+    from daemon.core.app import App
 
 _POLL_SECONDS: Final = 0.2
 _ALIVE_SECONDS: Final = 1.0
@@ -126,7 +126,7 @@ class Follower:
         """Whether the database could be used; said when that changes."""
         from sqlalchemy.exc import DBAPIError
 
-        from daemon.app import explained
+        from daemon.core.app import explained
 
         try:
             with explained(self._app.database):

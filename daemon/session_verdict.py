@@ -14,7 +14,7 @@ from events.errors import KintsugiError
 from events.rollouts import NOBODY, RolloutEnded, Task
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 class EnvironmentsAway(KintsugiError):

@@ -43,8 +43,8 @@ from consumers.diagnosis.labels import labelled
 from consumers.reads.rollouts import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from daemon.conversations import History, Node, SessionIncomplete, answerer, main_line
+from daemon.core.span_contexts import of_session
 from daemon.session_verdict import EnvironmentsAway, add_verdict
-from daemon.tracing.contexts import of_session
 from daemon.transcript import ERASED
 from envs.registry import EnvironmentBroken
 from events.bodies import Bodies
@@ -80,7 +80,7 @@ from producers.spans.trace_context import parsed
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from consumers.reads.learning import CycleRow, JobRow
     from consumers.reads.rollouts import RoundLine
-    from daemon.app import App
-    from daemon.health import Folded
+    from daemon.core.app import App
+    from daemon.core.health import Folded
     from daemon.outlook import Outlook
 
 
@@ -23,7 +23,7 @@ def situation(app: "App") -> dict[str, Any]:
     """The document. Raises DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
-    from daemon.health import folded
+    from daemon.core.health import folded
     from daemon.outlook import outlooks, step_of
     from events.envelope import utc_now
 
@@ -57,7 +57,7 @@ def situation(app: "App") -> dict[str, Any]:
 
 def _log(app: "App", reached: "Folded") -> dict[str, Any]:
     """Streams, lag and halts; where the log cannot be reached, null and why."""
-    from daemon.health import halts, lag, missing, streams
+    from daemon.core.health import halts, lag, missing, streams
     from events.errors import LogError
 
     where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
@@ -152,7 +152,7 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
 def _leader(connection: "Connection") -> dict[str, Any] | None:
     """Whose decisions are wanted; null where nobody leads, or who led resigned."""
     from consumers import leases
-    from daemon.leadership import LEASE
+    from daemon.core.leadership import LEASE
 
     held = leases.held(connection, LEASE)
     if held is None:

@@ -12,11 +12,11 @@ Neither broker nor database has to be there (preparing.py): the gateway serves w
 others wait. A process that ends is started again, after a pause that doubles each time and is
 forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
 and says so. So it does where somebody else listens on the port of the gateway or the engine: what
-answers there is believed only where it shows this start's mark (mark.py), and a process that an
-earlier start of this home left behind is waited for. One home is run by one of these at a time. On
-SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then the engine, each
-within its own grace; a `kill -9` of this process stops them as well (attached.py). Training jobs go
-on in any case, and the next `work` adopts them.
+answers there is believed only where it shows this start's mark (daemon/core/start_mark.py), and a
+process that an earlier start of this home left behind is waited for. One home is run by one of
+these at a time. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then
+the engine, each within its own grace; a `kill -9` of this process stops them as well
+(attached.py). Training jobs go on in any case, and the next `work` adopts them.
 """
 
 import fcntl
@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from daemon import notifying
 from daemon.config.settings import ConfigurationError
-from daemon.mark import VARIABLE, holder, whose
+from daemon.core import systemd
+from daemon.core.start_mark import VARIABLE, holder, whose
 from events import private
 from events.envelope import minted_id
 from events.errors import KintsugiError, LogUnavailable
@@ -149,7 +149,7 @@ class Supervisor:
     """The processes of one home."""
 
     def __init__(self, programs: Sequence[Program], mark: str | None = None) -> None:
-        """`mark`: of this start (mark.py)."""
+        """`mark`: of this start (daemon/core/start_mark.py)."""
         self._programs = programs
         self._mark = minted_id() if mark is None else mark
         self._running: list[_Running] = []
@@ -167,7 +167,7 @@ class Supervisor:
                 running = _Running(program, self._started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
-            notifying.ready()
+            systemd.ready()
             log.info("up: %s", ", ".join(program.name for program in self._programs))
             while not stop.wait(_LOOK_SECONDS):
                 for running in self._running:
@@ -206,7 +206,7 @@ class Supervisor:
     def _started(self, program: Program) -> "subprocess.Popen[bytes]":
         arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
         # Who started this process is told of all of them at once, and not by each.
-        own = {name: value for name, value in os.environ.items() if name != notifying.SOCKET}
+        own = {name: value for name, value in os.environ.items() if name != systemd.SOCKET}
         own[VARIABLE] = self._mark
         # A process group of its own: an interrupt at the terminal is this process's to pass on.
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)

@@ -21,7 +21,7 @@ from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from daemon.health import Folded
+    from daemon.core.health import Folded
 
 
 @dataclass

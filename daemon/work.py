@@ -25,21 +25,21 @@ from typing import TYPE_CHECKING, Final
 from consumers import database
 from consumers.reads import gateways
 from consumers.reads.cycle_state import called_off_jobs
+from daemon.core.decision_log import ServingBusy, acting
+from daemon.core.isolation import PARTS, Breaks
 from daemon.cycles import Cycles
 from daemon.erasing import sweep
-from daemon.isolation import PARTS, Breaks
 from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.training import advance
 from daemon.serving.bases import move
 from daemon.serving.canaries import Guards
-from daemon.serving.decisions import ServingBusy, acting
 from daemon.serving.fleet import Fleet
 from daemon.serving.reconcile import Reconciler
 from daemon.sessions import close_sessions
 from events.envelope import utc_now
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _FORGOTTEN_SECONDS: Final = 3600.0
 """After which nobody wants to see any more that a gateway was there."""
@@ -154,7 +154,7 @@ class Worker:
         worked.troubles += done.troubles
 
     def _forget_gateways(self, _: Worked) -> None:
-        from daemon.app import explained
+        from daemon.core.app import explained
 
         gone_after = self._app.settings.serving.gateway_timeout_seconds
         seconds = max(_FORGOTTEN_SECONDS, gone_after)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.learning import CycleRow
-    from daemon.app import App
+    from daemon.core.app import App
 
 STUCK_SECONDS: Final = 4 * 3600.0
 """So long a cycle may need the same next; the alert says the same."""
@@ -26,7 +26,7 @@ LATE: Final = timedelta(minutes=10)
 def leader(app: "App") -> Finding:
     """Whose decisions count. A leader that resigned leaves no lease, one that was lost does."""
     from consumers import leases
-    from daemon.leadership import LEASE
+    from daemon.core.leadership import LEASE
 
     with app.reading() as connection:
         held = leases.held(connection, LEASE)

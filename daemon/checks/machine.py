@@ -15,7 +15,7 @@ from events import private
 from events.envelope import minted_id
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 PACKAGES: Final = ("events", "envs", "producers", "consumers", "migrations", "daemon")
 

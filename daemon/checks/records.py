@@ -8,7 +8,7 @@ from events.envelope import from_headers
 from events.streams import ROLLOUTS, STREAMS
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 QUICK_BYTES: Final = 256 << 20
 """A log up to this size is read whole; of a larger one only the newest events."""
@@ -49,7 +49,7 @@ def log(app: "App") -> Finding:
 def database(app: "App") -> Finding:
     """The tables' revision."""
     from consumers.tables import REVISION
-    from daemon.app import revision
+    from daemon.core.app import revision
 
     engine = app.database
     where = engine.url.render_as_string(hide_password=True)
@@ -63,7 +63,7 @@ def database(app: "App") -> Finding:
 
 def fold(app: "App") -> Finding:
     """The fold: not halted, without gaps, and not behind for long."""
-    from daemon.health import folded, halts, lag, missing, oldest_unfolded_ms
+    from daemon.core.health import folded, halts, lag, missing, oldest_unfolded_ms
 
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return True, "nothing to fold yet"
@@ -131,7 +131,7 @@ def dead_letters(app: "App") -> Finding:
 
 def spool(app: "App") -> Finding:
     """What this home recorded and Kafka does not have yet; and that it was not set back."""
-    from daemon.spooled import SpoolRestored, check_spool
+    from daemon.core.spool_reporter import SpoolRestored, check_spool
     from producers.spool.backlog import held
 
     if not (app.settings.home / "log.db").exists():
@@ -153,7 +153,7 @@ def spool(app: "App") -> Finding:
 def spools(app: "App") -> Finding:
     """Spools whose owners fell silent, with events that are in no table."""
     from consumers.reads.spools import known
-    from daemon.spooled import SILENT_SECONDS
+    from daemon.core.spool_reporter import SILENT_SECONDS
 
     with app.reading() as connection:
         told = known(connection)
@@ -172,7 +172,7 @@ def _age(ms: int | None) -> float:
 
 def kafka(app: "App") -> Finding:
     """The broker and its topics."""
-    from daemon.broker import partitions
+    from daemon.core.broker import partitions
 
     missing: list[str] = []
     for topic, (wanted, found) in partitions(app.settings).items():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
-    from daemon.app import App
+    from daemon.core.app import App
 
 _SECONDS: Final = 5.0
 """So long an engine may take to say what it serves."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from daemon.checks.finding import Finding
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 def tracing(app: "App") -> Finding:

@@ -11,7 +11,7 @@ from daemon.cli.replaying import From, To
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.app import App
+    from daemon.core.app import App
     from events.archive.archive import Archive, Restored
     from events.log import EventLog
 
@@ -30,7 +30,7 @@ def export_log(
     to: To = None,
 ) -> None:
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
-    from daemon.health import events_in
+    from daemon.core.health import events_in
     from daemon.place import between
     from events.archive.export import export
 

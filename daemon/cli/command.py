@@ -18,8 +18,8 @@ from daemon.cli.output import Output
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from daemon.app import App
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 F = TypeVar("F", bound=Callable[..., int | None])
 
@@ -82,7 +82,7 @@ class Cli:
     @contextmanager
     def app(self) -> "Iterator[App]":
         """The application, closed afterwards."""
-        from daemon.app import App
+        from daemon.core.app import App
 
         with App(self.settings) as app:
             yield app

@@ -51,7 +51,7 @@ def diff(
             with cli.out.progress("Comparing") as advance:
                 logs = comparing.logs(left.log, right.log, advance)
             return _show_logs(cli, one, other, logs, first_divergence)
-        from daemon.app import explained
+        from daemon.core.app import explained
 
         assert left.engine is not None, "it is no log"
         with explained(left.engine):

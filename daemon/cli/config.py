@@ -45,7 +45,7 @@ def check(cli: Cli) -> None:
 
     settings = cli.settings
     if settings.kafka_bootstrap_servers:
-        from daemon.broker import client_security
+        from daemon.core.broker import client_security
 
         client_security(settings.kafka.security)
     file = config_file(cli.home)

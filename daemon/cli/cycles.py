@@ -137,8 +137,8 @@ def _about(row: "CycleRow", step: str | None) -> Any:
 def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "") -> None:
     """Have a cycle begin at the leader's next look, cool-down or not."""
     from consumers.reads.scheduling import CYCLE_START
+    from daemon.core.decision_log import Decisions
     from daemon.outlook import outlook
-    from daemon.serving.decisions import Decisions
     from events.envelope import utc_now
 
     with cli.app() as app:
@@ -175,9 +175,9 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
     """Call off the open cycle of an agent; its job is stopped."""
     from consumers.reads import learning
     from consumers.reads.cycle_state import CYCLE_CANCEL
+    from daemon.core.decision_log import Decisions
     from daemon.cycle import Step
     from daemon.outlook import TooLate, step_of
-    from daemon.serving.decisions import Decisions
 
     with cli.app() as app:
         app.settle()

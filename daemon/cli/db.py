@@ -8,7 +8,7 @@ group = noun("db", "The projection database.")
 @command(group)
 def upgrade(cli: Cli) -> None:
     """Bring the tables to this version; two at once do the work once."""
-    from daemon.app import explained, revision
+    from daemon.core.app import explained, revision
     from migrations.upgrade import upgrade as migrate
 
     with cli.app() as app:
@@ -26,7 +26,7 @@ def upgrade(cli: Cli) -> None:
 @command(group)
 def check(cli: Cli) -> int:
     """Say whether the tables are this version's; exit 1 when they are not."""
-    from daemon.app import explained, revision
+    from daemon.core.app import explained, revision
     from migrations.upgrade import differences, head
 
     with cli.app() as app:

@@ -11,7 +11,7 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.rollouts import DeadLetterLine
-    from daemon.app import App
+    from daemon.core.app import App
 
 group = noun("dlq", "Dead letters: events that could not be folded.")
 
@@ -79,7 +79,7 @@ def retry(
 
     Of a session that could not become a rollout, make the rollout, once its cause was mended.
     """
-    from daemon.app import explained
+    from daemon.core.app import explained
     from daemon.dead_letters import at, attempt
 
     if stream is not None and place is None:
@@ -133,8 +133,8 @@ def drop(
 ) -> None:
     """Hear no more of a dead letter that will never be folded. It stays in log and tables."""
     from consumers.reads.rollouts import DROP
+    from daemon.core.decision_log import Decisions
     from daemon.dead_letters import at
-    from daemon.serving.decisions import Decisions
 
     if not reason.strip():
         raise typer.BadParameter("say why, for the record", param_hint="--reason")

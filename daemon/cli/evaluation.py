@@ -16,7 +16,7 @@ from daemon.cli.output import table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from daemon.app import App
+    from daemon.core.app import App
     from daemon.evaluation import Means, Run, Selection, Spec
     from envs.environment import Environment
     from envs.evaluation import Attempt

@@ -8,7 +8,7 @@ import typer
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
     from producers.importers.importer import Appended
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ def _append(
 ) -> "Appended":
     from consumers.position import position
     from consumers.reads.rollouts import known_rollouts
-    from daemon.backlog import waiting_ids
+    from daemon.core.backlog import waiting_ids
     from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
 
     with app.reading() as connection:

@@ -117,8 +117,8 @@ def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -
     """Call a job off; the role work stops it, and its cycle ends."""
     from consumers.reads import learning
     from consumers.reads.cycle_state import JOBS_CANCEL
+    from daemon.core.decision_log import Decisions
     from daemon.outlook import TooLate
-    from daemon.serving.decisions import Decisions
 
     with cli.app() as app:
         app.settle()

@@ -28,7 +28,7 @@ _WAIT_SECONDS = 0.5
 @command(group)
 def stats(cli: Cli) -> None:
     """Events and bytes per stream."""
-    from daemon.health import streams
+    from daemon.core.health import streams
 
     with cli.app() as app:
         found = streams(app)
@@ -93,7 +93,7 @@ def tail(
 @command(group)
 def verify(cli: Cli) -> int:
     """Read every event and say what is wrong; exit 1 when something is."""
-    from daemon.health import events_in, folded
+    from daemon.core.health import events_in, folded
     from daemon.verify import verify as verify_log
 
     with cli.app() as app:

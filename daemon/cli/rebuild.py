@@ -10,7 +10,7 @@ from daemon.cli.replaying import Folder, read_log
 
 if TYPE_CHECKING:
     from consumers.rebuild import Rebuilt
-    from daemon.app import App
+    from daemon.core.app import App
     from events.log import EventLog
 
 
@@ -32,8 +32,8 @@ def rebuild_tables(
 ) -> int:
     """Fold the log again beside the live tables and compare; with --yes, swap a difference in."""
     from consumers.rebuild import rebuild
-    from daemon.app import explained
-    from daemon.health import events_in
+    from daemon.core.app import explained
+    from daemon.core.health import events_in
     from daemon.replaying import opened_snapshot
 
     with cli.app() as app, read_log(app, archive) as log, opened_snapshot(snapshot) as beginning:

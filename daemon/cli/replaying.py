@@ -11,7 +11,7 @@ from daemon.cli.command import Cli, command
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from daemon.app import App
+    from daemon.core.app import App
     from events.archive.archive import Cut
     from events.log import EventLog
 

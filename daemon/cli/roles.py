@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from daemon import notifying
 from daemon.cli.command import PARTLY, Cli, command
 from daemon.cli.serving import EngineUrls
+from daemon.core import systemd
 
 if TYPE_CHECKING:
     from daemon.config.settings import Settings
+    from daemon.core.leadership import Leadership
     from daemon.leader import Leader
-    from daemon.leadership import Leadership
     from daemon.metrics.roles import Leading
     from daemon.work import Worked, Worker
 
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def consume(cli: Cli) -> None:
     """Fold the log into the tables until stopped; exit 4 when the fold halts."""
-    from daemon.app import FoldHalted
+    from daemon.core.app import FoldHalted
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import folding
     from events.errors import KintsugiError
@@ -59,7 +59,7 @@ def consume(cli: Cli) -> None:
         if runner is None:
             return
         registry.register(folding(runner.counters))
-        notifying.ready()
+        systemd.ready()
         log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
         try:
             runner.run(stop)
@@ -78,9 +78,9 @@ def ship(cli: Cli) -> None:
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
     from consumers.database import DatabaseError
+    from daemon.core.spool_reporter import SpoolRestored, check_spool, telling
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
-    from daemon.spooled import SpoolRestored, check_spool, telling
     from producers.gateway.metrics.gauges import Spooled
     from producers.shipper import Shipper
 
@@ -106,7 +106,7 @@ def ship(cli: Cli) -> None:
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
         registry.register(Spooled(app.spool, ships=True))
-        notifying.ready()
+        systemd.ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
     if troubles:
@@ -122,9 +122,9 @@ def schedule(
 ) -> int | None:
     """Lead: begin cycles when they are due, and take them on, until stopped."""
     from daemon.author import FromTheLog
+    from daemon.core.leadership import Leadership
     from daemon.gateway import key_of
     from daemon.leader import Leader
-    from daemon.leadership import Leadership
     from daemon.proposer.probing import Engine
 
     with until_stopped(cli) as stop, cli.app() as app:
@@ -172,7 +172,7 @@ def _lead(
         registry.register(of_loop)
         registry.register(of_log)
         rounds = Leading(registry, leadership)
-        notifying.ready()
+        systemd.ready()
         repeat(lambda: _look(leader, rounds), settings.scheduler.tick_seconds, stop)
 
 
@@ -247,7 +247,7 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
     with job_figures(settings) as of_jobs, exposed(settings, "work") as registry:
         registry.register(of_jobs)
         rounds = Working(registry)
-        notifying.ready()
+        systemd.ready()
         away: str | None = None
         while not stop.is_set():
             rounds.looks()
@@ -296,7 +296,7 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
 
     def told(*_: object) -> None:
         stop.set()
-        notifying.stopping()
+        systemd.stopping()
 
     before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -17,8 +17,8 @@ from daemon.cli.output import table
 
 if TYPE_CHECKING:
     from consumers.reads.serving import RouteLine, RouteRow
-    from daemon.app import App
-    from daemon.serving.decisions import Act
+    from daemon.core.app import App
+    from daemon.core.decision_log import Act
     from daemon.serving.publish import Publisher
 
 _FOLLOW_SECONDS: Final = 5.0
@@ -37,7 +37,7 @@ WhyNot = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for 
 
 def act_of(actor: str | None, reason: str) -> "Act":
     """Who asks for something, and why."""
-    from daemon.serving.decisions import Act
+    from daemon.core.decision_log import Act
 
     return Act((actor or getpass.getuser())[:128], reason[:1000])
 

@@ -13,7 +13,7 @@ from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from consumers.reads.spools import Seen
-    from daemon.app import App
+    from daemon.core.app import App
     from events.errors import LogUnavailable
     from events.sqlite.log import SqliteLog
     from producers.spool.backlog import Held
@@ -99,7 +99,7 @@ def list_spools(cli: Cli) -> None:
 
 
 def _spool_line(one: "Seen") -> dict[str, Any]:
-    from daemon.spooled import SILENT_SECONDS
+    from daemon.core.spool_reporter import SILENT_SECONDS
 
     return {
         "source": one.report.source,
@@ -119,7 +119,7 @@ def forget(
     """Miss a spool no more: its disk is lost, or all of it was shipped by hand."""
     from consumers import database
     from consumers.reads import spools
-    from daemon.app import explained
+    from daemon.core.app import explained
 
     with cli.app() as app:
         engine = app.engine
@@ -190,7 +190,7 @@ def _check(app: "App") -> None:
     """That the spool was not restored from before, where the database can be asked. Raises
     SpoolRestored."""
     from consumers.database import DatabaseError
-    from daemon.spooled import check_spool
+    from daemon.core.spool_reporter import check_spool
 
     with suppress(DatabaseError):
         check_spool(app, app.spool)
@@ -213,7 +213,7 @@ def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -
 def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool) -> int:
     """How many events were not in Kafka before, or are sent `again`, and are there now. Raises
     LogUnavailable, and LogError where somebody ships what is to be shipped again."""
-    from daemon.broker import ship
+    from daemon.core.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
     from producers.shipper import Shipper, unshipped
@@ -237,7 +237,7 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
 def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
     """Of a home whose owner is away, nothing is missed any more."""
     from consumers.database import DatabaseError
-    from daemon.spooled import tell
+    from daemon.core.spool_reporter import tell
 
     try:
         tell(app, spool, ends=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from daemon import notifying
 from daemon.cli.command import Cli, command
+from daemon.core import systemd
 
 _NICENESS = 19
 
@@ -46,7 +46,7 @@ def trace(
             registry.register(tracing(exporter.counters))
             # After the thread that tells metrics was started: that one keeps its priority.
             _give_way()
-            notifying.ready()
+            systemd.ready()
             log.info("sending spans to %s", app.settings.tracing.endpoint)
             exporter.run(stop)
             log.info("stopped: %s", exporter.counters)

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
-    from daemon.mark import mint
+    from daemon.core.start_mark import mint
     from daemon.preparing import prepare
     from daemon.up import Supervisor, alone, gateway_of, programs
 

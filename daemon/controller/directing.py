@@ -31,7 +31,7 @@ from producers.gateway.privacy.redaction import Redaction
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 EXAMPLES: Final = 8
 """Failed rollouts that a directive names for a pattern: written tasks follow theirs."""

@@ -35,6 +35,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from daemon.core.start_mark import headers
 from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
 from daemon.engine.generation import BadRequest, Emission, Engine
@@ -65,7 +66,6 @@ from daemon.engine.wire import (
     not_found,
     parsed,
 )
-from daemon.mark import headers
 from daemon.serving.directory import BadAdapter
 
 MAX_BODY: Final = 32 << 20

@@ -28,7 +28,7 @@ from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
     from envs.environment import Environment
 
 _RECORDED: Final = "recorded"

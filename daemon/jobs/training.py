@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.learning import JobRow
-from daemon.isolation import Breaks
+from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.core.isolation import Breaks
+from daemon.core.span_contexts import Contexts
 from daemon.jobs.recording import recorded
 from daemon.jobs.runner import (
     Absent,
@@ -32,11 +34,9 @@ from daemon.jobs.runner import (
     verdict,
 )
 from daemon.serving.adoption import Adopted, BadName, NoFingerprint, adopt
-from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.directory import AdapterNotWritten, BadAdapter
 from daemon.serving.fitting import BadBase
 from daemon.solver.journal import BadJournal
-from daemon.tracing.contexts import Contexts
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, require_allowed
 from events.learning import Decision, JobEnded, JobOutcome
@@ -44,7 +44,7 @@ from events.rollouts import clip_reason
 from events.serving import AdapterProduced
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 def advance(

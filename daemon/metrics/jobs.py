@@ -22,8 +22,8 @@ from daemon.metrics.sheet import Family, Sheet
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from daemon.app import App
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 _NEWEST: Final = 20
 """Jobs among which those of the agents are looked for."""

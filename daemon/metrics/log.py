@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import rollouts, spools
 from consumers.tables import PROJECTION
-from daemon.health import folded, halting, oldest_unfolded_ms
+from daemon.core.health import folded, halting, oldest_unfolded_ms
+from daemon.core.spool_reporter import SILENT_SECONDS
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
-from daemon.spooled import SILENT_SECONDS
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
     from consumers.reads.spools import Seen
-    from daemon.app import App
     from daemon.config.settings import Settings
-    from daemon.health import Folded
+    from daemon.core.app import App
+    from daemon.core.health import Folded
     from events.log import EventLog
 
 STATES: Final = ("live", "halted")

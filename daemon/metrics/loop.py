@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from consumers.reads.serving import RouteRow, RouteTable
-    from daemon.app import App
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 MOST_AGENTS: Final = 20
 

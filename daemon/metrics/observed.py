@@ -23,8 +23,8 @@ from daemon.metrics.sheet import Family, Sheet
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
-    from daemon.app import App
     from daemon.config.settings import Settings
+    from daemon.core.app import App
 
 PATIENCE_SECONDS: Final = 2.0
 """Below every scrape's limit."""
@@ -108,7 +108,7 @@ class Observed(Collector):
         yield from sheet.metrics()
 
     def _run(self) -> None:
-        from daemon.app import App
+        from daemon.core.app import App
 
         with App(self._settings) as app:
             while True:

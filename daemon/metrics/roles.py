@@ -14,13 +14,13 @@ from prometheus_client.registry import Collector
 
 from consumers.runner import APPLY_SECONDS
 from consumers.tables import PROJECTION
-from daemon.isolation import PARTS
+from daemon.core.isolation import PARTS
 from daemon.metrics.sheet import Family, Sheet
 
 if TYPE_CHECKING:
     from consumers.runner import Counters
+    from daemon.core.leadership import Leadership
     from daemon.leader import Led
-    from daemon.leadership import Leadership
     from daemon.tracing.exporter import Counters as Traced
     from daemon.work import Worked
     from producers.shipper import Shipped

@@ -30,7 +30,7 @@ from events.errors import BlobError, LogError
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _ATTEMPTS: Final = 3
 """At one answer; the next look of the scheduler tries again."""

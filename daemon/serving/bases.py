@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from consumers.reads.serving import RouteTable
-from daemon.serving.decisions import Decisions
+from daemon.core.decision_log import Decisions
 from daemon.serving.fleet import Fleet, Look
 from events.serving import RouteChanged, RouteShare
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 def rebased(table: RouteTable, look: Look) -> list[RouteChanged]:

@@ -42,7 +42,7 @@ from consumers.reads.canary_outcomes import (
     touched_sessions,
 )
 from consumers.reads.serving import AdapterRow, RouteRow
-from daemon.serving.decisions import DecisionRefused, Decisions
+from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.serving.live import (
     ENOUGH,
     UNEQUAL,
@@ -64,8 +64,8 @@ from events.streams import ROLLOUTS
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
     from daemon.config.settings import Canary
+    from daemon.core.app import App
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from sqlalchemy import Select, select
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Rollout
+from daemon.core.decision_log import Act, Decisions
 from daemon.evaluation import (
     Line,
     Means,
@@ -45,7 +46,6 @@ from daemon.evaluation import (
     recalled,
     survey,
 )
-from daemon.serving.decisions import Act, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from envs.environment import Environment
 from envs.statistics import Outcomes
@@ -61,7 +61,7 @@ from events.serving import AdapterEvaluated, GateDecided, PassRates
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
     from envs.evaluation import Attempt
 
 FIRST_TASK: Final = 1 << 32

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import rollouts, serving
 from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.jobs.runner import (
     OUT,
     Absent,
@@ -39,7 +40,6 @@ from daemon.jobs.runner import (
     verdict,
 )
 from daemon.serving.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from daemon.serving.planning import Sizes, extended, looks_of, sizes_of
 from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
@@ -55,8 +55,8 @@ from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRate
 from producers.simulation import append_rollouts
 
 if TYPE_CHECKING:
-    from daemon.app import App
     from daemon.config.settings import Agent
+    from daemon.core.app import App
 
 _BATCH: Final = 256
 """Rollouts that are appended at once."""

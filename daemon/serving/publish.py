@@ -26,7 +26,7 @@ from consumers.folds import routing
 from consumers.folds.routing import Standing
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
-from daemon.serving.decisions import Act, Decisions, acting
+from daemon.core.decision_log import Act, Decisions, acting
 from daemon.serving.desired import ADMISSIBLE, PIN, UNPIN
 from daemon.serving.fleet import Fleet, answering
 from daemon.serving.pushing import only_base
@@ -38,7 +38,7 @@ from events.lifecycle import SERVING, State, after
 from events.serving import AdapterMoved, RouteChanged, RouteShare, Why
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
     from daemon.evaluation import Means
     from daemon.serving.comparison import Comparison, Questions
     from envs.environment import Environment

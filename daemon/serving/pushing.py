@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import Act, Decisions, acting
 from daemon.serving.adoption import Adopted, adopt
-from daemon.serving.decisions import Act, Decisions, acting
 from daemon.serving.fleet import Fleet, NoReplica
 from events.errors import KintsugiError
 from events.lifecycle import State
 from events.serving import AdapterProduced
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 class PushRefused(KintsugiError):

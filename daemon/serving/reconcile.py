@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from consumers.database import DatabaseError
 from consumers.reads import gateways, serving
 from consumers.reads.serving import AdapterRow
+from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.serving.adoption import intact
-from daemon.serving.decisions import DecisionRefused, Decisions
 from daemon.serving.desired import (
     PIN,
     UNPIN,
@@ -47,7 +47,7 @@ from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 @dataclass(slots=True)

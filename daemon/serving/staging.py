@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteTable
+from daemon.core.decision_log import Decisions
 from daemon.serving.adoption import intact
-from daemon.serving.decisions import Decisions
 from daemon.serving.desired import ADMISSIBLE, roles
 from daemon.serving.fingerprint import Proof
 from daemon.serving.fleet import Engine, Fleet, Look, answering, check_room
@@ -30,7 +30,7 @@ from events.lifecycle import LOADED, RETIRED, SERVING, State, after
 from events.serving import AdapterMoved, AdapterStaged
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 _REMEDIES: Final = {
     State.COLLECTED: "; its files are gone: push it under another --name",

@@ -18,7 +18,7 @@ from sqlalchemy import Row, select
 
 from consumers.tables import Call
 from daemon.conversations import History
-from daemon.tracing.contexts import LIVE, Ends, chat_span, of_session
+from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
 from daemon.tracing.spans import Attributes, Happened, Span
 from daemon.tracing.told import content_of, sampling_of
 from events.codec import Event
@@ -32,7 +32,7 @@ from producers.spans.trace_context import TraceContext, parsed
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
     from events.log import EventLog
 
 PROVIDER: Final = "kintsugi"

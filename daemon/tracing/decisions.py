@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Row, select
 
 from consumers.tables import Adapter, Evaluation, Job, LearningCycle, Projected, ServingStep
+from daemon.core.span_contexts import Contexts
 from daemon.tracing.calls import MOST_LINKS, PROVIDER
-from daemon.tracing.contexts import Contexts
 from daemon.tracing.spans import Happened, Span
 from events.codec import Event
 from events.envelope import timestamp
@@ -32,7 +32,7 @@ from producers.spans.trace_context import TraceContext, root
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 _FAILED: Final = ("failed", "cancelled", "rolled_back")
 """Outcomes of cycles and jobs that are errors of a span; a rejection is none."""

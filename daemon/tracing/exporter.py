@@ -39,7 +39,7 @@ from events.serving import AdapterStaged, GateDecided, RouteChanged
 from events.streams import LEARNING, STREAMS
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 POSITION: Final = "tracing.json"
 TELLING: Final = frozenset(

@@ -28,8 +28,8 @@ from typing import Any, Final
 from consumers.position import position
 from consumers.reads import agents
 from consumers.reads.scheduling import scheduling
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.sessions import SOURCE, close_sessions
 from daemon.situation import situation
 from events.codec import encode

@@ -28,8 +28,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from events.archive.export import export
 from events.envelope import utc_now

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from daemon.app import App
+from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import report, view
 from ops.demo.children import PROGRAMS, Children

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from consumers.reads import rollouts
 from consumers.reads.explanation import Node, explain
-from daemon.app import App
 from daemon.cli.explain import tree
+from daemon.core.app import App
 from daemon.serving.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout

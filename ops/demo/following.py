@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from daemon.app import App
+from daemon.core.app import App
 from ops.demo import view
 from ops.demo.children import Children
 from ops.demo.crowd import PACE, PER_MINUTE, write

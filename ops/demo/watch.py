@@ -24,8 +24,8 @@ from consumers.reads.rollouts import PatternLine
 from consumers.reads.scheduling import scheduling
 from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
-from daemon.app import App
-from daemon.health import events_in
+from daemon.core.app import App
+from daemon.core.health import events_in
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
 from daemon.leader import environment_of, facts_of
 from daemon.proposer.buffer import REPLAY, TRAFFIC

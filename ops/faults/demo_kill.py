@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.app import App
+from daemon.core.app import App
 from ops.demo.place import ROOT, Place
 from ops.faults.command import command
 from ops.faults.loop_audit import outcome, wrong

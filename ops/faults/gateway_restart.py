@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from consumers.reads import agents
 from consumers.reads import rollouts as reads
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now

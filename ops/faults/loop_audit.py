@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from consumers.digest import digest
 from consumers.reads import serving
-from daemon.app import App
+from daemon.core.app import App
 from events.codec import Event, decode
 from events.learning import (
     CycleEnded,

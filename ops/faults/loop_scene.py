@@ -24,8 +24,8 @@ from typing import Final
 import httpx2
 
 from consumers.reads import serving
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from events.lifecycle import LOADED
 from ops.demo.crowd import PACE, serve, write

@@ -30,8 +30,8 @@ import httpx2
 from pydantic import SecretStr
 
 from consumers.reads import serving
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from events.codec import Event, decode
 from events.serving import RouteChanged

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any, Final
 
 from consumers.reads import rollouts as reads
-from daemon.app import App
 from daemon.config.settings import Environments, Log, Settings
+from daemon.core.app import App
 from daemon.dead_letters import attempt
 from daemon.serving.fleet import open_fleet
 from daemon.work import Worker

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from consumers.reads import rollouts as reads
-from daemon.app import App
 from daemon.config.settings import Log, Settings
+from daemon.core.app import App
 from envs.environment import Environment
 from envs.evaluation import Attempt
 from events.envelope import derived_id

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from consumers.database import DatabaseUnavailable
 from consumers.reads import learning
-from daemon.health import events_in, folded, lag
+from daemon.core.health import events_in, folded, lag
 from daemon.metrics.exposition import port_of
 from events.errors import LogError
 from ops.demo.place import ALIAS

@@ -24,9 +24,9 @@ from typing import Final
 from rich.console import Console
 
 from consumers.reads.explanation import explain
-from daemon.app import App
 from daemon.cli.explain import tree
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import view
 from ops.demo.children import Children

@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx2
 
 from consumers.reads import serving
-from daemon.app import App
+from daemon.core.app import App
 from daemon.serving.fingerprint import EXACT, Proof
 from daemon.serving.fleet import open_fleet
 from events.errors import KintsugiError

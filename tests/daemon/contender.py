@@ -10,9 +10,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from daemon.app import App
 from daemon.config.settings import Settings
-from daemon.leadership import Leadership, Timing
+from daemon.core.app import App
+from daemon.core.leadership import Leadership, Timing
 from events.codec import encode
 from events.envelope import Envelope, derived_id
 from events.log import now_ms

@@ -22,7 +22,7 @@ from consumers.tables import (
     ServingStep,
     Task,
 )
-from daemon.app import App
+from daemon.core.app import App
 from daemon.cycle import MOST_GATES
 from events.codec import decode
 from events.learning import LeaderClaimed

@@ -23,12 +23,12 @@ from consumers import database
 from consumers.reads import agents, learning, serving
 from consumers.reads.cycle_state import CycleStanding, standing
 from consumers.reads.serving import AdapterRow
-from daemon.app import App, Progress
 from daemon.config.settings import Agent, Log, Scheduler, Settings
+from daemon.core.app import App, Progress
+from daemon.core.decision_log import Act, DecisionRefused, Decisions
+from daemon.core.leadership import Leadership, Timing
 from daemon.cycle import Step, following
 from daemon.leader import Leader, view_of
-from daemon.leadership import Leadership, Timing
-from daemon.serving.decisions import Act, DecisionRefused, Decisions
 from events.learning import CycleOutcome, Decision
 from events.lifecycle import LOADED
 from events.serving import RouteChanged, Why

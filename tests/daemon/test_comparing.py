@@ -10,8 +10,8 @@ import pytest
 
 from consumers import database
 from consumers.digest import exact_digest
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from events.log import Entry
 from events.sqlite.log import SqliteLog, columns_of
 from ops.bench.mix import PERIOD, event, mix

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from consumers.database import sqlite_url
-from daemon.app import App
-from daemon.broker import ship
 from daemon.checks.records import keys as examined_keys
 from daemon.config.settings import load
+from daemon.core.app import App
+from daemon.core.broker import ship
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.kafka.log import KafkaLog
@@ -36,7 +36,7 @@ from tests.daemon.conftest import Kintsugi
 CUT_SHORT = """
 import os, signal
 from daemon import erasing
-from daemon.app import App
+from daemon.core.app import App
 from daemon.config.settings import load
 
 with App(load()) as app:

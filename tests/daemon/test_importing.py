@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from events.codec import encode
 from events.envelope import Envelope, minted_id
 from events.log import now_ms

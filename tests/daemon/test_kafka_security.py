@@ -11,8 +11,8 @@ import trustme
 from sqlalchemy import Engine
 
 from consumers.runner import Runner
-from daemon.broker import client_security
 from daemon.config.settings import KafkaSecurity
+from daemon.core.broker import client_security
 from events.errors import KintsugiError, LogReadOnly, LogUnavailable
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog

@@ -13,14 +13,14 @@ from consumers.reads import learning, serving
 from consumers.reads.cycle_state import CYCLE_CANCEL
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
-from daemon.app import App
 from daemon.cli.roles import repeat
 from daemon.config.settings import Agent, Log, Scheduler, Settings
+from daemon.core.app import App
+from daemon.core.decision_log import Act, Decisions
+from daemon.core.leadership import Leadership
 from daemon.cycle import MOST_GATES
 from daemon.leader import Leader, NotNow, Proposal
-from daemon.leadership import Leadership
 from daemon.outlook import step_of
-from daemon.serving.decisions import Act, Decisions
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed

@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from consumers.tables import Rollout
 from daemon import sessions
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from events import codec
 from events.codec import encode

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
+from daemon.core.decision_log import Decisions
+from daemon.core.leadership import Leadership
 from daemon.leader import Leader
-from daemon.leadership import Leadership
-from daemon.serving.decisions import Decisions
 from tests.consumers.cycling import cycle_id, job_over, requested
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.doctor import CHECKS
 from events.codec import encode
 from events.envelope import Envelope, minted_id, to_headers

@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.page import Read, StatusPage, Unread, read, rendered
 from daemon.stops import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program

@@ -12,9 +12,9 @@ import pytest
 from consumers.batch import Staging
 from consumers.folds import rollouts
 from consumers.folds.record import Folding
-from daemon.app import App
 from daemon.config.settings import Environments, Privacy, Settings, load
-from daemon.isolation import PARTS, Breaks
+from daemon.core.app import App
+from daemon.core.isolation import PARTS, Breaks
 from daemon.serving.fleet import open_fleet
 from daemon.sessions import Closed, close_sessions, failure
 from daemon.work import Worker

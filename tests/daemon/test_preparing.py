@@ -10,9 +10,9 @@ import pytest
 from consumers.database import DatabaseOutdated, open_database
 from consumers.tables import REVISION
 from daemon import preparing
-from daemon.app import revision
 from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
 from daemon.config.settings import Kafka as KafkaSettings
+from daemon.core.app import revision
 from daemon.preparing import prepare
 from tests.daemon.commands import run_here
 

@@ -9,9 +9,9 @@ import pytest
 
 from consumers.database import open_database, sqlite_url, writing
 from consumers.rebuild import rebuild
-from daemon.app import App
 from daemon.checks.machine import modes
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.up import alone
 from events import private
 from events.archive.export import export

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import ConfigurationError, Scheduler, load
+from daemon.core.app import App
 from daemon.past import lived
 from daemon.replaying import changed_scheduler
 from daemon.whatif import whatif

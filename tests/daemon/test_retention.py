@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from events.envelope import utc_now
 from events.streams import ROLLOUTS

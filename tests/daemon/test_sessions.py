@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.sessions import Closed, close_sessions, waiting
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

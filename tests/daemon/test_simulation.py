@@ -62,7 +62,7 @@ def test_with_ids_that_do_not_follow_from_the_cycle_steps_count_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random_id = lambda *parts: str(uuid4())  # noqa: E731
-    monkeypatch.setattr("daemon.serving.decisions.derived_id", random_id)
+    monkeypatch.setattr("daemon.core.decision_log.derived_id", random_id)
     found = next(broken(tmp_path, first=6), None)
     print(found)
     assert found is not None

@@ -16,7 +16,7 @@ import pytest
 
 from daemon.__main__ import exit_code
 from daemon.config.settings import Agent, ConfigurationError, Engine, Settings, Upstream
-from daemon.mark import HEADER, mint, whose
+from daemon.core.start_mark import HEADER, mint, whose
 from daemon.up import (
     AlreadyUp,
     NotReady,

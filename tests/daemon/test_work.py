@@ -8,8 +8,8 @@ from sqlalchemy import text
 from consumers import database
 from consumers.reads import gateways
 from consumers.reads.gateways import Report
-from daemon.app import App
 from daemon.config.settings import load as settings
+from daemon.core.app import App
 from daemon.serving.fleet import open_fleet
 from daemon.work import Worker
 

@@ -13,9 +13,9 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry
 
 from consumers.runner import Counters
-from daemon.app import App
 from daemon.config.settings import Settings
-from daemon.leadership import Leadership
+from daemon.core.app import App
+from daemon.core.leadership import Leadership
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.exposition import ROLES, PortTaken, exposed
 from daemon.metrics.roles import Leading, Working, folding, shipping, tracing

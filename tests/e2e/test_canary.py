@@ -18,8 +18,8 @@ import pytest
 
 from consumers.reads import gateways, serving
 from consumers.reads.canary_outcomes import judged_sessions
+from daemon.core.decision_log import Act, Decisions
 from daemon.serving.canaries import Guards
-from daemon.serving.decisions import Act, Decisions
 from daemon.serving.fleet import open_fleet
 from daemon.serving.live import ENOUGH
 from daemon.serving.publish import Publisher

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from ops.kafka.broker import Broker
 from tests.daemon.commands import (
     Result,

@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from consumers.reads import learning, serving
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from ops.demo.place import MIX, ROOT
 
 pytestmark = [pytest.mark.learning, pytest.mark.processes, pytest.mark.timeout(700)]

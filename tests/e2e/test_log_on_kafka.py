@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from daemon.app import App
 from daemon.config.settings import load
-from daemon.health import folded, halting
+from daemon.core.app import App
+from daemon.core.health import folded, halting
 from daemon.sessions import close_sessions
 from events.archive.archive import MANIFEST
 from events.envelope import utc_now

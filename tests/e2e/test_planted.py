@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from daemon.app import App
 from daemon.config.settings import Agent, Settings, Trial
+from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import expected
 from daemon.engine.identity import weights_sha256

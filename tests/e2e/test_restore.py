@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from migrations.upgrade import head
 from tests.daemon.commands import Result, run_here, unjudged_rollout, write_lines
 from tests.daemon.metrics.scene import once_round, settings_of

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from daemon.tracing.exporter import POSITION
 from events.codec import encode

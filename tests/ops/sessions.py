@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import yaml
 
-from daemon.app import App
+from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
 from ops.prometheus.server import Prometheus, PrometheusMissing, program

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.tracing.exporter import POSITION
 from events.streams import ROLLOUTS
 from ops.bench.gateway.load import Load

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import httpx2
 
-from daemon.serving.decisions import Decisions
+from daemon.core.decision_log import Decisions
 from daemon.serving.gate import Conduct, Evaluation, decide
 from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates

@@ -18,10 +18,10 @@ from typing import Final, Literal
 
 import httpx2
 
-from daemon.app import App
 from daemon.config.settings import Serving, Settings, Upstream
+from daemon.core.app import App
+from daemon.core.decision_log import Act, acting
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.decisions import Act, acting
 from daemon.serving.fleet import Fleet, open_fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.pushing import push

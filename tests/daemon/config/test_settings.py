@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from daemon.broker import client_security
 from daemon.config.settings import (
     ConfigurationError,
     KafkaSecurity,
@@ -15,6 +14,7 @@ from daemon.config.settings import (
     origins,
     variable,
 )
+from daemon.core.broker import client_security
 from tests.daemon.conftest import Kintsugi
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from consumers.reads import rollouts
-from daemon.app import App
 from daemon.config.settings import Analyzer, Controller, Proposer, Settings
 from daemon.controller.directing import direct
+from daemon.core.app import App
 from daemon.proposer.proposing import Wanted, propose
 from daemon.proposer.sources import buffered, known, sources, traffic
 from envs.evaluation import Attempt, Setup, play, scripted_user

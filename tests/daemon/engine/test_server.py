@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from daemon.core.start_mark import VARIABLE, whose
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Emission, Engine, Request
 from daemon.engine.policy import Policy
-from daemon.mark import VARIABLE, whose
 from tests.daemon.engine.conftest import LENGTH, Live, Recite, listening
 
 Json = dict[str, Any]

@@ -11,11 +11,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
-from daemon.app import App
 from daemon.config.settings import Agent, Log, Scheduler, Settings, Tracing
+from daemon.core.app import App
+from daemon.core.decision_log import Act, Decisions
+from daemon.core.leadership import Leadership
 from daemon.leader import Leader
-from daemon.leadership import Leadership
-from daemon.serving.decisions import Act, Decisions
 from daemon.sessions import close_sessions
 from events.envelope import utc_now
 from events.learning import DirectiveWritten

@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from events.envelope import utc_now
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from consumers.database import sqlite_url
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from envs.shop.environment import Shop
 from events.blobs import BlobStore
 from events.codec import encode

@@ -23,8 +23,8 @@ import pytest
 from consumers import database
 from consumers.database import open_database
 from consumers.reads import gateways
-from daemon.app import App
 from daemon.config.settings import load as settings
+from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from events.log import Entry

@@ -14,8 +14,8 @@ import pytest
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now

@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import load
 from daemon.conversations import Node, main_line
+from daemon.core.app import App
 from daemon.sessions import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now

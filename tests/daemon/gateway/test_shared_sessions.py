@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from consumers.database import sqlite_url
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import (

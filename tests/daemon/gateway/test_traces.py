@@ -13,8 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from daemon.app import App
 from daemon.config.settings import load
+from daemon.core.app import App
 from events.rollouts import CallEnded, CallStarted
 from producers.gateway.privacy.keys import ClientKey, hashed
 from producers.gateway.traces import BECAUSE

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from consumers.reads.scheduling import CYCLE_START
-from daemon.app import App
 from daemon.config.settings import ConfigurationError, Settings
+from daemon.core.app import App
+from daemon.core.decision_log import Act, Decisions
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.serving.decisions import Act, Decisions
 from daemon.sessions import close_sessions
 from daemon.tracing.exporter import Exporter, open_sender
 from daemon.tracing.sending import Sender, Sent

@@ -19,15 +19,15 @@ import pytest
 from consumers.reads import learning
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.scheduling import CYCLE_START
-from daemon.app import App
 from daemon.config.settings import Agent, Jobs, Log, Scheduler, Settings
+from daemon.core.app import App
+from daemon.core.decision_log import Act, Decisions
+from daemon.core.leadership import Leadership
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
 from daemon.jobs.training import advance
 from daemon.leader import Leader, Proposal
-from daemon.leadership import Leadership
-from daemon.serving.decisions import Act, Decisions
 from events.envelope import derived_id
 from events.jobs import JobSpec
 from events.learning import JobRequested

@@ -11,8 +11,8 @@ from typing import Final
 import httpx2
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import Jobs, Ray, Settings
+from daemon.core.app import App
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.ray import Cluster, Needs, RayRunner
 from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Running, verdict

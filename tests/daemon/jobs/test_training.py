@@ -11,14 +11,14 @@ from consumers.reads import learning, serving
 from consumers.reads import rollouts as reads
 from consumers.reads.learning import JobRow
 from consumers.reads.serving import AdapterRow
-from daemon.app import App
 from daemon.config.settings import Environments, Jobs, Settings
-from daemon.isolation import Breaks
+from daemon.core.app import App
+from daemon.core.decision_log import Decisions
+from daemon.core.isolation import Breaks
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.recording import recorded
 from daemon.jobs.runner import Ended, JobRunner, State
 from daemon.jobs.training import advance
-from daemon.serving.decisions import Decisions
 from daemon.solver.job import run
 from events.codec import decode
 from events.jobs import JobSpec

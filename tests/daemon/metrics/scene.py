@@ -9,14 +9,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from consumers.reads import learning
-from daemon.app import App
 from daemon.config.settings import Agent, Log, Metrics, Scheduler, Settings
+from daemon.core.app import App
+from daemon.core.decision_log import Decisions
+from daemon.core.leadership import Leadership
 from daemon.jobs.attempts import JobFolder
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.runner import Job
 from daemon.leader import Leader
-from daemon.leadership import Leadership
-from daemon.serving.decisions import Decisions
 from daemon.solver.metrics import StepMetrics
 from daemon.solver.progress import Progress
 from events.envelope import utc_now

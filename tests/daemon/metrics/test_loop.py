@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from daemon.app import App
 from daemon.checks import records
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.sheet import Sheet
 from daemon.situation import situation

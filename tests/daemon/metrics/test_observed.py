@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from daemon.app import App
+from daemon.core.app import App
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
 from tests.daemon.metrics.scene import labelled, series, settings_of

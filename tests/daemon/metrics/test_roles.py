@@ -7,9 +7,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from consumers.runner import APPLY_SECONDS, Runner
-from daemon.app import App
+from daemon.core.app import App
+from daemon.core.spool_reporter import tell
 from daemon.metrics.roles import folding
-from daemon.spooled import tell
 from events.memory import MemoryLog
 from tests.consumers.folding import ended
 from tests.daemon.commands import run_here

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from consumers.reads import rollouts
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT

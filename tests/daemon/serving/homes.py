@@ -15,14 +15,14 @@ from consumers import database
 from consumers.reads import gateways, serving
 from consumers.reads.gateways import Report
 from consumers.reads.serving import AdapterRow, RouteTable, Step
-from daemon.app import App
 from daemon.config.settings import Settings, Upstream
+from daemon.core.app import App
+from daemon.core.decision_log import Act
 from daemon.engine.adapters import Adapters as LoadedAdapters
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.server import Server
-from daemon.serving.decisions import Act
 from daemon.serving.fleet import open_fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.pushing import push

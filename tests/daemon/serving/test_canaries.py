@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from daemon.app import App
 from daemon.checks.serving import canaries
 from daemon.config.settings import Settings
+from daemon.core.app import App
+from daemon.core.decision_log import Decisions
 from daemon.serving.canaries import Guards, decide, due_share
-from daemon.serving.decisions import Decisions
 from daemon.serving.live import ENOUGH, UNEQUAL
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, utc_now

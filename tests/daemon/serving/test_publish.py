@@ -7,8 +7,8 @@ import pytest
 
 from consumers.folds.routing import RouteRefused
 from consumers.reads.serving import UnknownAdapter
+from daemon.core.decision_log import Act, ServingBusy, acting
 from daemon.serving.adoption import BadName, NoFingerprint, adopt, expected_of
-from daemon.serving.decisions import Act, ServingBusy, acting
 from daemon.serving.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.serving.publish import NothingBefore, PromotionRefused, RetirementRefused
 from daemon.serving.pushing import PushRefused, push

@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from consumers import database
 from consumers.tables import METADATA
-from daemon.app import App
+from daemon.core.app import App
 from daemon.engine.policy import Policy
 from daemon.serving.desired import PROBATION
 from daemon.serving.directory import UNFINISHED, WEIGHTS

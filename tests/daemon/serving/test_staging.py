@@ -1,6 +1,6 @@
 """Adapters that are brought onto replicas while they are on their way out."""
 
-from daemon.serving.decisions import Decisions
+from daemon.core.decision_log import Decisions
 from daemon.serving.staging import Staging
 from ops.bench.serving.adapters import Adapters
 from tests.consumers.deciding import decided, evaluated

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from daemon.app import App
 from daemon.config.settings import Settings
+from daemon.core.app import App
 from ops.demo.general import spec_of
 from ops.demo.place import MIX
 from ops.demo.view import picture, smoothed, spark, steps, stop

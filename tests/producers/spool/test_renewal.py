@@ -8,10 +8,10 @@ import pytest
 
 from consumers.reads import rollouts
 from consumers.runner import ORDER
-from daemon.app import App
 from daemon.checks import records
 from daemon.config.settings import Settings
-from daemon.spooled import SpoolRestored, check_spool
+from daemon.core.app import App
+from daemon.core.spool_reporter import SpoolRestored, check_spool
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
-from daemon.tracing.contexts import Contexts
+from daemon.core.span_contexts import Contexts
 from events import private
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
@@ -31,7 +31,7 @@ from events.serving import OperatorActed
 from producers.spans.trace_context import TraceContext
 
 if TYPE_CHECKING:
-    from daemon.app import App
+    from daemon.core.app import App
 
 PATIENCE: Final = 120.0
 """Seconds that a command waits for its turn: loading takes no longer."""

@@ -25,7 +25,7 @@ from events.streams import STREAMS
 
 if TYPE_CHECKING:
     from consumers.reads.spools import Last, Report
-    from daemon.app import App
+    from daemon.core.app import App
     from events.sqlite.log import SqliteLog
 
 TELL_SECONDS: Final = 5.0
@@ -114,7 +114,7 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
     """
     from consumers import database
     from consumers.reads import spools
-    from daemon.app import explained
+    from daemon.core.app import explained
 
     shipped = all(spool.shipped(stream) == spool.end(stream) for stream in STREAMS)
     said = report_of(spool)

@@ -28,7 +28,7 @@ from events.streams import LEARNING, ROLLOUTS, STREAMS
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 
 def streams(app: "App") -> dict[str, dict[str, int]]:
@@ -37,7 +37,7 @@ def streams(app: "App") -> dict[str, dict[str, int]]:
     log = app.readable_log
     if isinstance(log, SqliteLog):
         return log.stats()
-    from daemon.broker import stored_bytes
+    from daemon.core.broker import stored_bytes
 
     held = stored_bytes(app.kafka)
     return {name: {"events": _span(log, name), "bytes": held[name]} for name in STREAMS}

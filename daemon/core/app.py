@@ -126,7 +126,7 @@ class App:
     def find_key(self) -> "FindKey":
         """The key of an id, for who may read what it sealed."""
         from consumers.folds.erasures import erased_keys
-        from daemon.opening import Opener
+        from daemon.core.key_lookup import Opener
 
         def erased() -> frozenset[str]:
             with self.reading() as connection:
@@ -160,7 +160,7 @@ class App:
     @cached_property
     def kafka(self) -> "KafkaLog":
         """The broker's log, with its topics ensured."""
-        from daemon.broker import open_kafka
+        from daemon.core.broker import open_kafka
 
         log = open_kafka(self.settings)
         self._open.append(log.close)
@@ -231,8 +231,8 @@ class App:
         """See everything that was appended so far reach Kafka, where it is configured. Raises
         SpoolRestored."""
         if self.on_kafka:
-            from daemon.broker import ship
-            from daemon.spooled import check_spool
+            from daemon.core.broker import ship
+            from daemon.core.spool_reporter import check_spool
 
             check_spool(self, self.spool)
             ship(self.spool, self.kafka)

@@ -33,7 +33,7 @@ from events.log import now_ms
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.app import App
+    from daemon.core.app import App
 
 LEASE: Final = "schedule"
 """Name of the lease: the role that leads."""
@@ -175,7 +175,7 @@ class Leadership:
 
     @contextmanager
     def _writing(self) -> "Iterator[Connection]":
-        from daemon.app import explained
+        from daemon.core.app import explained
 
         engine = self._app.engine
         with explained(engine), database.writing(engine) as connection:

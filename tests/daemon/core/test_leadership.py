@@ -13,9 +13,9 @@ from sqlalchemy import Engine, text
 
 from consumers import database, leases
 from consumers.reads import learning
-from daemon.app import App
 from daemon.config.settings import Settings
-from daemon.leadership import LEASE, Leadership, Timing
+from daemon.core.app import App
+from daemon.core.leadership import LEASE, Leadership, Timing
 from events.codec import decode
 from events.learning import CycleStarted, LeaderClaimed
 from tests.daemon.contender import start
