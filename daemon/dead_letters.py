@@ -76,7 +76,7 @@ def attempt(letter: "DeadLetterLine", app: "App") -> Attempt:
 
 
 def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
-    from daemon.sessions import STOPS, WAITS, retry
+    from daemon.sessions.closing import STOPS, WAITS, retry
 
     data = decode(record_of(letter, app.readable_log)).data
     assert isinstance(data, ClosingFailed), "the letter says so"

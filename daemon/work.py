@@ -35,7 +35,7 @@ from daemon.serving.bases import move
 from daemon.serving.canaries import Guards
 from daemon.serving.fleet import Fleet
 from daemon.serving.reconcile import Reconciler
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from daemon.cli.output import facts, plain, table
 
 if TYPE_CHECKING:
     from consumers.reads.rollouts import RolloutLine, Selection
-    from daemon.transcript import Transcript
+    from daemon.sessions.transcript import Transcript
     from events.messages import Message
 
 group = noun("rollouts", "What the agent did.")
@@ -114,7 +114,7 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Long texts in full.")] = False,
 ) -> None:
     """Show one rollout: transcript, gold beside actual calls, evidence."""
-    from daemon.transcript import find, read
+    from daemon.sessions.transcript import find, read
 
     with cli.app() as app:
         with app.reading() as connection:
@@ -215,7 +215,7 @@ def _evidence(transcript: "Transcript", full: bool) -> Any:
 
 
 def _calls(transcript: "Transcript", full: bool) -> Any:
-    from daemon.transcript import same_call
+    from daemon.sessions.transcript import same_call
 
     gold, executed = transcript.gold, transcript.executed
     matched = {

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import SeenRollout
 from consumers.reads.learning import BufferedTask
-from daemon import transcript
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.directive import Failures
@@ -23,6 +22,7 @@ from daemon.controller.sampling import (
     sampled_successes,
     shortened,
 )
+from daemon.sessions import transcript
 from envs.task import signature
 from events.errors import LogTruncated
 from events.learning import DirectiveWritten

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import Row, select
 
 from consumers.tables import Call
-from daemon.conversations import History
 from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
+from daemon.sessions.conversations import History
 from daemon.tracing.spans import Attributes, Happened, Span
 from daemon.tracing.told import content_of, sampling_of
 from events.codec import Event

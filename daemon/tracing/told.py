@@ -17,7 +17,7 @@ from events.messages import Message
 from producers.spans import conventions as names
 
 if TYPE_CHECKING:
-    from daemon.conversations import History
+    from daemon.sessions.conversations import History
     from daemon.tracing.spans import Attributes
 
 ERASED: Final = "kintsugi.erased"

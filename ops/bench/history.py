@@ -30,7 +30,7 @@ from consumers.reads import agents
 from consumers.reads.scheduling import scheduling
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.sessions import SOURCE, close_sessions
+from daemon.sessions.closing import SOURCE, close_sessions
 from daemon.situation import situation
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.archive.export import export
 from events.envelope import utc_now
 from ops.bench.gateway.load import Load, Target

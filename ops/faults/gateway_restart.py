@@ -22,7 +22,7 @@ from consumers.reads import agents
 from consumers.reads import rollouts as reads
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import NOBODY

@@ -21,7 +21,7 @@ from daemon.core.leadership import LEASE, Leadership
 from daemon.doctor import CHECKS, ON_KAFKA, examine
 from daemon.leader import Leader
 from daemon.serving.directory import BadAdapter
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select
 
 from consumers.tables import Rollout
-from daemon import sessions
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions import closing
+from daemon.sessions.closing import close_sessions
 from events import codec
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
@@ -85,7 +85,7 @@ def events(kintsugi: Kintsugi, kind: str) -> list[dict[str, Any]]:
 def test_calls_that_one_event_cannot_name_stand_in_events_before_it(
     app: App, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MOST_CALLS", 4)
+    monkeypatch.setattr(closing, "MOST_CALLS", 4)
     app.append([*talk("long", 10, forks=5), *talk("short", 4)])
     assert close_sessions(app, utc_now()).rollouts == 2
     assert close_sessions(app, utc_now()).rollouts == 0
@@ -109,7 +109,7 @@ def test_calls_that_one_event_cannot_name_stand_in_events_before_it(
 
 def test_one_event_has_room_for_so_many_ids() -> None:
     """With the longest ids that a client may choose there are fewer than ours, and still room."""
-    calls = tuple(minted_id() for _ in range(sessions.MOST_CALLS))
+    calls = tuple(minted_id() for _ in range(closing.MOST_CALLS))
     data = CallsGathered(rollout=minted_id(), session=minted_id(), number=0, calls=calls)
     assert len(entry(data, 0).value) < MAX_VALUE_BYTES / 2
 

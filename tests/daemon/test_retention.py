@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 from events.streams import ROLLOUTS
 from ops.bench.mix import PERIOD, mix

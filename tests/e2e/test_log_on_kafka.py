@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.health import folded, halting
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.archive.archive import MANIFEST
 from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS

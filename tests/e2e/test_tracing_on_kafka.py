@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from daemon.tracing.exporter import POSITION
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now

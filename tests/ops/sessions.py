@@ -4,7 +4,7 @@ from pathlib import Path
 
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import now_ms

@@ -16,7 +16,7 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.leader import Leader
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 from events.learning import DirectiveWritten
 from tests.consumers.cycling import job_over

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Recite

@@ -16,7 +16,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from ops.faults.gateway_engine import Engine

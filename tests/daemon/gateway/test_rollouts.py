@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from daemon.config.settings import load
-from daemon.conversations import Node, main_line
 from daemon.core.app import App
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
+from daemon.sessions.conversations import Node, main_line
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import CallStarted

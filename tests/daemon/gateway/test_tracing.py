@@ -15,7 +15,7 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.sessions import close_sessions
+from daemon.sessions.closing import close_sessions
 from daemon.tracing.exporter import Exporter, open_sender
 from daemon.tracing.sending import Sender, Sent
 from events.codec import decode, encode

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions import Closed, close_sessions, waiting
+from daemon.sessions.closing import Closed, close_sessions, waiting
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, now_ms

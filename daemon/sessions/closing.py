@@ -42,10 +42,10 @@ from consumers.database import DatabaseError
 from consumers.diagnosis.labels import labelled
 from consumers.reads.rollouts import known_rollouts
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
-from daemon.conversations import History, Node, SessionIncomplete, answerer, main_line
 from daemon.core.span_contexts import of_session
-from daemon.session_verdict import EnvironmentsAway, add_verdict
-from daemon.transcript import ERASED
+from daemon.sessions.conversations import History, Node, SessionIncomplete, answerer, main_line
+from daemon.sessions.transcript import ERASED
+from daemon.sessions.verdict import EnvironmentsAway, add_verdict
 from envs.registry import EnvironmentBroken
 from events.bodies import Bodies
 from events.codec import encode

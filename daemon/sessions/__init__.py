@@ -1,0 +1,1 @@
+"""Conversations of recorded calls: closing them and reading them back (rollout)."""
