@@ -21,15 +21,15 @@ from consumers.database import DatabaseError
 from consumers.reads import agents, learning, serving
 from consumers.reads.cycle_state import standing
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import BadName
+from daemon.adapters.compatibility import BadBase
+from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions, acting
 from daemon.core.isolation import Breaks
 from daemon.cycle import Step, following
 from daemon.jobs.runner import JobRunner
 from daemon.leader import agent_of, view_of
-from daemon.serving.adoption import BadName
-from daemon.serving.directory import BadAdapter
 from daemon.serving.examination import CannotExamine, Examination
-from daemon.serving.fitting import BadBase
 from daemon.serving.fleet import Fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.staging import StageRefused, Staging

@@ -41,7 +41,7 @@ def adapters(app: "App") -> Finding:
 
 def check_whole(rows: "Sequence[AdapterRow]") -> None:
     """Raises BadAdapter for the first that is not what was produced."""
-    from daemon.serving.adoption import intact
+    from daemon.adapters.adoption import intact
 
     for row in rows:
         intact(Path(row.path), row.sha256, None, None)

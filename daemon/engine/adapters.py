@@ -21,16 +21,10 @@ from peft.utils.other import get_pattern_key
 from torch import nn
 from transformers import PreTrainedModel
 
+from daemon.adapters.compatibility import check_pair, pairs, plain_settings
+from daemon.adapters.directory import CONFIG, PROVENANCE, BadAdapter, WrongBase, verify
 from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
-from daemon.serving.directory import (
-    CONFIG,
-    PROVENANCE,
-    BadAdapter,
-    WrongBase,
-    verify,
-)
-from daemon.serving.fitting import check_pair, pairs, plain_settings
 from events.errors import KintsugiError
 
 

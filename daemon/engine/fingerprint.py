@@ -2,8 +2,8 @@
 
     python -m daemon.engine.fingerprint BASE ADAPTER [--dtype float32]
 
-prints what `Provenance.fingerprint` holds (daemon/serving/fingerprint.py) as one JSON document, for
-a directory that comes without one. The learner writes it into its own.
+prints what `Provenance.fingerprint` holds (daemon/adapters/fingerprint.py) as one JSON document,
+for a directory that comes without one. The learner writes it into its own.
 
 By transformers' own forward, and so independent of both engines that it is compared with. Nothing
 is served and nothing is written. Exit codes are those of `kintsugi`: 0 done, 1 failed (one sentence
@@ -23,9 +23,8 @@ import transformers
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from daemon.engine.adapters import check
-from daemon.serving.directory import BadAdapter
-from daemon.serving.fingerprint import (
+from daemon.adapters.directory import BadAdapter
+from daemon.adapters.fingerprint import (
     LIKELIEST,
     TOKENS,
     Expected,
@@ -34,6 +33,7 @@ from daemon.serving.fingerprint import (
     Step,
     prompts,
 )
+from daemon.engine.adapters import check
 from events.errors import KintsugiError
 
 DONE, FAILED = 0, 1

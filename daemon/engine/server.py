@@ -35,6 +35,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from daemon.adapters.directory import BadAdapter
 from daemon.core.start_mark import headers
 from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
@@ -66,7 +67,6 @@ from daemon.engine.wire import (
     not_found,
     parsed,
 )
-from daemon.serving.directory import BadAdapter
 
 MAX_BODY: Final = 32 << 20
 """Bytes of a request."""

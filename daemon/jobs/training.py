@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.learning import JobRow
+from daemon.adapters.adoption import Adopted, BadName, NoFingerprint, adopt
+from daemon.adapters.compatibility import BadBase
+from daemon.adapters.directory import AdapterNotWritten, BadAdapter
 from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
@@ -33,9 +36,6 @@ from daemon.jobs.runner import (
     Running,
     verdict,
 )
-from daemon.serving.adoption import Adopted, BadName, NoFingerprint, adopt
-from daemon.serving.directory import AdapterNotWritten, BadAdapter
-from daemon.serving.fitting import BadBase
 from daemon.solver.journal import BadJournal
 from envs.environment import UnknownTask
 from envs.registry import EnvironmentBroken, UnknownEnvironment, require_allowed

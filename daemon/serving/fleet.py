@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from consumers.reads.serving import AdapterRow, RouteRow
-from daemon.serving.adoption import NoFingerprint, expected_of
+from daemon.adapters.adoption import NoFingerprint, expected_of
+from daemon.adapters.directory import BadAdapter
+from daemon.adapters.fingerprint import BaseMixed, Expected, Proof
 from daemon.serving.desired import PROBATION, Holding
-from daemon.serving.directory import BadAdapter
-from daemon.serving.fingerprint import BaseMixed, Expected, Proof
 from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
 from daemon.serving.residency import Role, Room, plan
 from events.canonical import exact_json, sha256

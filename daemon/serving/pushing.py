@@ -2,9 +2,9 @@
 
     pushed = push(app, fleet, folder, act, alias="agent")
 
-adoption.py checks and copies the files; here they get an event. The same files again, after a
-`kill -9` or for no reason, are the same adapter. Not covered: whether any engine can load it
-(staging.py), and whether it is any good.
+daemon/adapters/adoption.py checks and copies the files; here they get an event. The same files
+again, after a `kill -9` or for no reason, are the same adapter. Not covered: whether any engine
+can load it (staging.py), and whether it is any good.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import Adopted, adopt
 from daemon.core.decision_log import Act, Decisions, acting
-from daemon.serving.adoption import Adopted, adopt
 from daemon.serving.fleet import Fleet, NoReplica
 from events.errors import KintsugiError
 from events.lifecycle import State

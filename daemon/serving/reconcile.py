@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 from consumers.database import DatabaseError
 from consumers.reads import gateways, serving
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import intact
+from daemon.adapters.directory import UNFINISHED
+from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import DecisionRefused, Decisions
-from daemon.serving.adoption import intact
 from daemon.serving.desired import (
     PIN,
     UNPIN,
@@ -38,8 +40,6 @@ from daemon.serving.desired import (
     roles,
     steps,
 )
-from daemon.serving.directory import UNFINISHED
-from daemon.serving.fingerprint import Proof
 from daemon.serving.fleet import Fleet, Look, answering, check_room
 from daemon.serving.postponed import Postponed
 from events.envelope import utc_now

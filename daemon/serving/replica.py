@@ -31,7 +31,7 @@ from typing import Any, Final, NoReturn, Self
 
 import httpx2
 
-from daemon.serving.fingerprint import (
+from daemon.adapters.fingerprint import (
     Expected,
     Fingerprint,
     Prompts,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteTable
+from daemon.adapters.adoption import intact
+from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
-from daemon.serving.adoption import intact
 from daemon.serving.desired import ADMISSIBLE, roles
-from daemon.serving.fingerprint import Proof
 from daemon.serving.fleet import Engine, Fleet, Look, answering, check_room
 from daemon.serving.reconcile import Reconciler, observe
 from daemon.serving.replica import ReplicaError

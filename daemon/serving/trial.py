@@ -217,9 +217,9 @@ def _policies(plan: Plan) -> "list[Policy]":
 
 def _proven(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
+    from daemon.adapters.adoption import expected_of, intact
+    from daemon.adapters.fingerprint import EXACT, distance
     from daemon.engine.fingerprint import computed
-    from daemon.serving.adoption import expected_of, intact
-    from daemon.serving.fingerprint import EXACT, distance
 
     folder = Path(adapter.folder)
     intact(folder, adapter.sha256, checkpoint, None)

@@ -10,8 +10,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from daemon.adapters.directory import WEIGHTS, Base, WrongBase
 from daemon.engine.identity import weights_sha256
-from daemon.serving.directory import WEIGHTS, Base, WrongBase
 from daemon.solver.lora import (
     attach,
     continue_from,

@@ -31,15 +31,9 @@ from typing import IO, Any, Final, Self
 
 import torch
 
+from daemon.adapters.directory import PROVENANCE, UNFINISHED, WEIGHTS, Provenance, verify
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import expected
-from daemon.serving.directory import (
-    PROVENANCE,
-    UNFINISHED,
-    WEIGHTS,
-    Provenance,
-    verify,
-)
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
 from daemon.solver.choice import Choice

@@ -2,7 +2,7 @@
 
 Guarantees: an adapter is trained on and loaded over the very base weights whose hash it names; it
 has no dropout, no bias and no weights of other modules. Its directory is daemon/serving's
-(directory.py). Not covered: who may read it, and what it is worth (the gate).
+(daemon/adapters/directory.py). Not covered: who may read it, and what it is worth (the gate).
 """
 
 import hashlib
@@ -20,8 +20,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from daemon.engine.identity import weights_sha256
-from daemon.serving.directory import (
+from daemon.adapters.directory import (
     CARD,
     CONFIG,
     PROVENANCE,
@@ -33,6 +32,7 @@ from daemon.serving.directory import (
     verify,
     write_directory,
 )
+from daemon.engine.identity import weights_sha256
 from daemon.solver.policy import parts
 from events.jobs import LoraSettings
 

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from peft import PeftModel
 
+from daemon.adapters.directory import Provenance
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.serving.directory import Provenance
 from daemon.solver.rollouts import Attempt, InProcess
 from daemon.solver.trajectory import Trajectory
 from envs.environment import Environment

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from consumers.reads.learning import JobRow
+from daemon.adapters.adoption import adopt
 from daemon.proposer.buffer import TRAFFIC
-from daemon.serving.adoption import adopt
 from daemon.serving.trial import Adapter
 from envs.shop.environment import Shop
 from events.envelope import derived_id

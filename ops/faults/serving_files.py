@@ -19,7 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.serving.directory import CONFIG, WEIGHTS
+from daemon.adapters.directory import CONFIG, WEIGHTS
 from ops.faults.command import command
 from ops.faults.serving_scene import Scene, promotion, scene, until
 

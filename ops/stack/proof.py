@@ -3,7 +3,7 @@
     proof(app, place)       Answered: by name, how many calls; of each adapter, how near it is
 
 A name proves nothing, so the engine is asked the probes of each adapter that the route names: its
-answers must be those that were computed from the adapter's files (daemon/serving/fingerprint.py).
+answers must be those that were computed from the adapter's files (daemon/adapters/fingerprint.py).
 """
 
 import time
@@ -16,8 +16,8 @@ from uuid import uuid4
 import httpx2
 
 from consumers.reads import serving
+from daemon.adapters.fingerprint import EXACT, Proof
 from daemon.core.app import App
-from daemon.serving.fingerprint import EXACT, Proof
 from daemon.serving.fleet import open_fleet
 from events.errors import KintsugiError
 from ops.demo.place import ALIAS, Place

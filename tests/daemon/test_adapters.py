@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from daemon.adapters.directory import UNFINISHED
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.directory import UNFINISHED
 from daemon.serving.replica import Replica
 from events.codec import decode
 from events.serving import AdapterProduced, AdapterStaged, OperatorActed, RouteChanged
@@ -186,7 +186,7 @@ def kill_in_the_middle(home: Path, words: tuple[str, ...], later: float) -> None
 FULL = """
 import resource, sys
 from pathlib import Path
-from daemon.serving.adoption import adopt
+from daemon.adapters.adoption import adopt
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 adopt(Path(sys.argv[1]), Path(sys.argv[2]), None)

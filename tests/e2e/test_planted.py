@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from daemon.adapters.directory import Base, Provenance
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import expected
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.directory import Base, Provenance
 from daemon.solver import sft
 from daemon.solver.lora import attach, save
 from daemon.solver.trajectory import TokenSequence, sequences

@@ -13,11 +13,11 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from daemon.adapters.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
+from daemon.adapters.fingerprint import Expected
 from daemon.engine.fingerprint import expected, fingerprint
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
-from daemon.serving.fingerprint import Expected
 from daemon.solver.lora import attach, save, trained_parameters
 from events.jobs import LoraSettings
 

@@ -6,9 +6,9 @@ What loads and must not serve, and what must not even be loaded, is in planted.p
 import shutil
 from pathlib import Path
 
-from daemon.serving.directory import BadAdapter
-from daemon.serving.fingerprint import EXACT, NotProven
-from daemon.serving.fitting import fit
+from daemon.adapters.compatibility import fit
+from daemon.adapters.directory import BadAdapter
+from daemon.adapters.fingerprint import EXACT, NotProven
 from ops.bench.pieces import Json
 from ops.bench.serving.adapters import Adapters, made
 from ops.bench.serving.place import RANK, Place

@@ -22,8 +22,7 @@ from typing import Final
 
 import httpx2
 
-from daemon.engine.fingerprint import fingerprint
-from daemon.serving.fingerprint import (
+from daemon.adapters.fingerprint import (
     EXACT,
     Fingerprint,
     Prompts,
@@ -32,6 +31,7 @@ from daemon.serving.fingerprint import (
     prompts,
     question,
 )
+from daemon.engine.fingerprint import fingerprint
 from daemon.solver.lora import save
 from ops.bench.pieces import Json
 from ops.bench.serving.adapters import SPREAD, Maker

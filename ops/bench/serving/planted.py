@@ -13,8 +13,8 @@ from uuid import uuid4
 import torch
 from safetensors.torch import load_file, save_file
 
-from daemon.serving.directory import WEIGHTS
-from daemon.serving.fingerprint import Expected
+from daemon.adapters.directory import WEIGHTS
+from daemon.adapters.fingerprint import Expected
 from daemon.serving.replica import Replica
 from ops.bench.serving.adapters import Adapters
 

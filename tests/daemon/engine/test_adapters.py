@@ -12,11 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
-from daemon.engine.generation import Engine, Request
-from daemon.engine.identity import weights_sha256
-from daemon.engine.policy import Policy
-from daemon.serving.directory import (
+from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
     WEIGHTS,
@@ -25,6 +21,10 @@ from daemon.serving.directory import (
     Provenance,
     WrongBase,
 )
+from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
+from daemon.engine.generation import Engine, Request
+from daemon.engine.identity import weights_sha256
+from daemon.engine.policy import Policy
 from daemon.solver.lora import (
     attach,
     save,

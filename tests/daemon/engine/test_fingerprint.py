@@ -9,8 +9,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from daemon.adapters.fingerprint import Expected, distance, prompts
 from daemon.engine.fingerprint import expected, fingerprint, main
-from daemon.serving.fingerprint import Expected, distance, prompts
 from tests.daemon.engine.conftest import save_adapter
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
+from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.jobs.chosen import trials_of
 from daemon.jobs.local import LocalRunner
-from daemon.serving.adoption import adopt
 from daemon.serving.examination import CannotExamine, Examination
 from daemon.serving.trial import Adapter, Plan, main, read_played
 from envs.shop.environment import Shop

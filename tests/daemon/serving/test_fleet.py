@@ -4,8 +4,8 @@ import gc
 import weakref
 from pathlib import Path
 
-from daemon.serving.adoption import FINGERPRINT
-from daemon.serving.fingerprint import Expected, Fingerprint
+from daemon.adapters.adoption import FINGERPRINT
+from daemon.adapters.fingerprint import Expected, Fingerprint
 from daemon.serving.fleet import Fleet
 from events.lifecycle import State
 from tests.daemon.serving.test_desired import adapter

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 
-from daemon.serving.fingerprint import EXACT, NotProven, OtherBase, distance
+from daemon.adapters.fingerprint import EXACT, NotProven, OtherBase, distance
 from daemon.serving.replica import Replica
 from ops.bench.serving.adapters import Adapters
 from ops.bench.serving.planted import FAULTS, Fault, loaded

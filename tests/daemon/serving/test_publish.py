@@ -7,9 +7,9 @@ import pytest
 
 from consumers.folds.routing import RouteRefused
 from consumers.reads.serving import UnknownAdapter
+from daemon.adapters.adoption import BadName, NoFingerprint, adopt, expected_of
+from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.core.decision_log import Act, ServingBusy, acting
-from daemon.serving.adoption import BadName, NoFingerprint, adopt, expected_of
-from daemon.serving.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.serving.publish import NothingBefore, PromotionRefused, RetirementRefused
 from daemon.serving.pushing import PushRefused, push
 from daemon.serving.residency import NoRoom
@@ -91,7 +91,7 @@ def test_without_the_base_or_without_torch_nothing_can_be_computed(
     home = make_home(0)
     with pytest.raises(NoFingerprint, match="folder of its base is not known here"):
         home.push(adapters["v1-bare"], base="reference")
-    monkeypatch.setattr("daemon.serving.adoption.find_spec", lambda name: None)
+    monkeypatch.setattr("daemon.adapters.adoption.find_spec", lambda name: None)
     with pytest.raises(NoFingerprint, match=r"needs torch: install kintsugi\[train\]"):
         home.push(adapters["v1-bare"], base="reference", checkpoint=adapters.base)
     assert home.decided() == []

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from daemon.adapters.fingerprint import BaseMixed
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.serving.comparison import Questions
-from daemon.serving.fingerprint import BaseMixed
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefused
 from envs.shop.environment import Shop

@@ -13,10 +13,10 @@ from sqlalchemy import update
 
 from consumers import database
 from consumers.tables import METADATA
+from daemon.adapters.directory import UNFINISHED, WEIGHTS
 from daemon.core.app import App
 from daemon.engine.policy import Policy
 from daemon.serving.desired import PROBATION
-from daemon.serving.directory import UNFINISHED, WEIGHTS
 from daemon.serving.publish import Publisher
 from daemon.serving.replica import Replica
 from events.serving import AdapterStaged

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from daemon.adapters.directory import WEIGHTS
+from daemon.adapters.fingerprint import EXACT
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.directory import WEIGHTS
-from daemon.serving.fingerprint import EXACT
 from daemon.serving.replica import (
     LoadRefused,
     NameTaken,

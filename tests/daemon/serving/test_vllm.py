@@ -9,24 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from daemon.adapters.compatibility import fit
+from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
+from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixed, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.directory import CONFIG, WEIGHTS, BadAdapter
-from daemon.serving.fingerprint import (
-    COARSEST,
-    EXACT,
-    BaseMixed,
-    NotProven,
-    OtherBase,
-    distance,
-)
-from daemon.serving.fitting import fit
 from daemon.serving.replica import LoadRefused, NameTaken, NoAnswer, Replica
 from ops.bench.serving.adapters import Adapters
 from ops.bench.serving.planted import foreign_modules, loaded, no_numbers
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm
 from tests.conftest import missing
-from tests.daemon.serving.test_fitting import of_nothing, truncated
+from tests.daemon.adapters.test_compatibility import of_nothing, truncated
 from tests.daemon.serving.test_proof import busy
 
 SLOTS = 4

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from daemon.adapters.directory import verify
+from daemon.adapters.fingerprint import distance
 from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
-from daemon.serving.directory import verify
-from daemon.serving.fingerprint import distance
 from daemon.solver.job import Job, Stopped, run
 from daemon.solver.progress import Outcome, Progress
 from daemon.solver.spec import digest

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from daemon.serving.directory import WEIGHTS, verify
+from daemon.adapters.directory import WEIGHTS, verify
 from daemon.solver.__main__ import main
 from ops.isolated import interpreter, ours
 from tests.daemon.solver import letters
@@ -157,7 +157,7 @@ sys.exit(main(sys.argv[4:]))
         ("daemon.solver.journal:Journal.append", 3, "after"),
         ("daemon.solver.update:Learner._backward", 2, "before"),
         ("torch.optim:AdamW.step", 4, "after"),
-        ("daemon.serving.directory:_write", 2, "after"),
+        ("daemon.adapters.directory:_write", 2, "after"),
         ("daemon.solver.lora:write_directory", 1, "before"),
         ("daemon.solver.lora:write_directory", 1, "after"),
     ],

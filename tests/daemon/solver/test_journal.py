@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from daemon.adapters.directory import Base, Provenance
 from daemon.config.presets import preset
 from daemon.engine.identity import weights_sha256
-from daemon.serving.directory import Base, Provenance
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import (
     attach,

@@ -14,8 +14,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from daemon.engine.identity import weights_sha256
-from daemon.serving.directory import (
+from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
     UNFINISHED,
@@ -26,6 +25,7 @@ from daemon.serving.directory import (
     WrongBase,
     verify,
 )
+from daemon.engine.identity import weights_sha256
 from daemon.solver.lora import (
     attach,
     continue_from,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.serving.directory import Base, Provenance
+from daemon.adapters.directory import Base, Provenance
 from daemon.solver.lora import save
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner

@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 
 import re2
 
-from daemon.serving.directory import (
+from daemon.adapters.directory import (
     CONFIG,
     PROVENANCE,
     WEIGHTS,

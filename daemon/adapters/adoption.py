@@ -9,9 +9,9 @@ digits of a hash over configuration and weights, so the same files get the same 
 another one. Beside them lies `fingerprint.json`: what the adapter answers to probes, taken from its
 provenance, or computed here by another process, because it needs torch and this one does not.
 
-Guarantees: what is adopted fits the base (fitting.py), is whole or absent, and is what was checked:
-a source that changes meanwhile is refused. A copy that is there already is used again if it is the
-same, byte for byte. Not covered: whether it is any good.
+Guarantees: what is adopted fits the base (compatibility.py), is whole or absent, and is what was
+checked: a source that changes meanwhile is refused. A copy that is there already is used again if
+it is the same, byte for byte. Not covered: whether it is any good.
 """
 
 import hashlib
@@ -26,7 +26,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from daemon.serving.directory import (
+from daemon.adapters.compatibility import fit
+from daemon.adapters.directory import (
     CARD,
     CONFIG,
     PROVENANCE,
@@ -36,8 +37,7 @@ from daemon.serving.directory import (
     verify,
     write_directory,
 )
-from daemon.serving.fingerprint import Expected
-from daemon.serving.fitting import fit
+from daemon.adapters.fingerprint import Expected
 from events.errors import KintsugiError
 from events.registry import first_problem
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 from pydantic import ValidationError, field_validator
 from safetensors import SafetensorError, deserialize
 
-from daemon.serving.fingerprint import Expected
+from daemon.adapters.fingerprint import Expected
 from events.errors import KintsugiError
 from events.jobs import LoraSettings
 from events.messages import Frozen

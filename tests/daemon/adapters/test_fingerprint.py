@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.serving.fingerprint import (
+from daemon.adapters.fingerprint import (
     EXACT,
     LENGTH,
     LIKELIEST,

@@ -1,0 +1,1 @@
+"""Adapter directories: their layout, compatibility with a base, and fingerprints (adapter)."""
