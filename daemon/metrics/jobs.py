@@ -2,10 +2,10 @@
 
     registry.register(jobs(settings))
 
-A job tells a line of figures with each update (daemon/solver/progress.py); the newest one of an
-agent's newest job is shown, while it runs and until the next one has one. What it says beyond
-these figures is for its own folder. Read without torch, so from the lines and not by the learner's
-models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
+A job tells a line of figures with each update (daemon/solver/telemetry/progress.py); the newest
+one of an agent's newest job is shown, while it runs and until the next one has one. What it says
+beyond these figures is for its own folder. Read without torch, so from the lines and not by the
+learner's models. Guarantee: no label but the agent, and no more agents than `MOST_AGENTS`.
 """
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ from events.rollouts import RolloutContent, RolloutEnded
 
 if TYPE_CHECKING:
     from daemon.engine.policy import Policy
-    from daemon.solver.rollouts import InProcess, Rollout
+    from daemon.solver.sampling.local import InProcess, Rollout
     from envs.environment import Environment
 
 CHUNK: Final = 256
@@ -240,7 +240,7 @@ def _played(
     """A chunk, in its own order."""
     from daemon.engine.chat import Chat
     from daemon.engine.generation import Engine
-    from daemon.solver.rollouts import Attempt, InProcess
+    from daemon.solver.sampling.local import Attempt, InProcess
     from envs.evaluation import episode_seed
 
     policy = policies[chunk[0][0]]

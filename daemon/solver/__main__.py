@@ -1,7 +1,7 @@
 """The learner as a program of its own.
 
     python -m daemon.solver JOB.json --out DIR      one job (job.py)
-    torchrun --nproc-per-node N -m daemon.solver JOB.json --out DIR     in N processes (follow.py)
+    torchrun --nproc-per-node N -m daemon.solver JOB.json --out DIR     in N processes (follower.py)
     python -m daemon.solver parity FILE             the loss against a file of cases (parity.py)
 
 Not part of `kintsugi`, which must start without torch. A job's stdout is JSON Lines: heartbeats,
@@ -71,13 +71,13 @@ def _complain(what: object) -> None:
 
 def spread(given: Namespace) -> int:
     """Run a job in the processes that torchrun started; the exit code is the first one's."""
-    from daemon.solver import follow, parallel
+    from daemon.solver import follower, parallel
 
     with parallel.joined() as number:
         if number:
             # They stop when the first one does, which may have rollouts to finish.
             with redirect_stdout(sys.stderr), _stop_signals():
-                return follow.follow()
+                return follower.follow()
         code = _said(lambda: job(given))
         with suppress(parallel.ProcessLost):
             parallel.tell(parallel.End(code))

@@ -1,6 +1,6 @@
 """What a job trains, as its spec says: base, adapter and learner.
 
-Every process of a job (follow.py) makes them alike.
+Every process of a job (follower.py) makes them alike.
 """
 
 from pathlib import Path

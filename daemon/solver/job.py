@@ -36,13 +36,16 @@ from daemon.engine.chat import Chat
 from daemon.engine.fingerprint import expected
 from daemon.solver import journal, parallel, sft
 from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
-from daemon.solver.choice import Choice
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import save
-from daemon.solver.metrics import Guard, StepMetrics, TrainingAborted
-from daemon.solver.own_vllm import OwnVllm
 from daemon.solver.parallel import Anew, Update
-from daemon.solver.progress import (
+from daemon.solver.sampling.own_vllm import OwnVllm
+from daemon.solver.sampling.remote import RemoteSource
+from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
+from daemon.solver.spec import digest
+from daemon.solver.task_choice import Choice
+from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAborted
+from daemon.solver.telemetry.progress import (
     History,
     Outcome,
     Probed,
@@ -53,10 +56,7 @@ from daemon.solver.progress import (
     gap,
     probed,
 )
-from daemon.solver.remote import RemoteSource
-from daemon.solver.sources import Batch, HereSource, Source, Version, batch_of
-from daemon.solver.spec import digest
-from daemon.solver.tracker import Tracker, tracked
+from daemon.solver.telemetry.tracker import Tracker, tracked
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references

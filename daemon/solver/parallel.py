@@ -7,7 +7,7 @@ and `torch.distributed.init_process_group` make one) all of this does nothing.
 Base and adapter are whole in every process, so that clipping, the optimizer and saving are those
 of one process.
 
-In a job the first process leads: it tells the others (follow.py) of each new learner and each
+In a job the first process leads: it tells the others (follower.py) of each new learner and each
 update, and `joined` is how all of them begin. One that loses another leaves, so that the loss
 reaches all of them and none waits for ever.
 

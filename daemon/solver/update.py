@@ -32,8 +32,8 @@ from daemon.solver.batch import (
 )
 from daemon.solver.lora import reference, trained_parameters
 from daemon.solver.loss import Batch, Denominators, policy_loss
-from daemon.solver.metrics import StepMetrics, Tally
 from daemon.solver.policy import Scores, check, check_ids, score
+from daemon.solver.telemetry.metrics import StepMetrics, Tally
 from daemon.solver.trajectory import Trajectory
 from events.algorithm import Algorithm
 from events.errors import KintsugiError

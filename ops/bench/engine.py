@@ -7,7 +7,7 @@ answer) for all; `--concurrency` episodes open at once; after a round that count
 rounds in turn. Both servers are processes of their own with the cores to themselves while it is
 their turn (the other one idles), driven over HTTP by the client that `kintsugi eval` uses.
 
-    in_process   daemon/solver/rollouts.py: the client and the model in one thread
+    in_process   daemon/solver/sampling/local.py: the client and the model in one thread
     embedded     `python -m daemon.engine`, two threads
     vllm         vLLM's CPU build, its own choice of threads
 
@@ -35,7 +35,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.rollouts import Attempt, InProcess
+from daemon.solver.sampling.local import Attempt, InProcess
 from envs.endpoint import Endpoint, Sampling
 from envs.evaluation import Setup, play_all, scripted_user
 from envs.players import ModelAgent

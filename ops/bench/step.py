@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from daemon.engine.reference.evaluate import ANSWER
 from daemon.engine.reference.recipe import WEAK
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import Job
-from daemon.solver.progress import Progress
+from daemon.solver.reference.evaluate import ANSWER
+from daemon.solver.telemetry.progress import Progress
 from events.algorithm import Algorithm, FilterConfig
 from events.jobs import JobSpec, Limits, Sampler, TaskPool
 

@@ -156,8 +156,8 @@ def curve(folder: Path) -> Iterator[Point]:
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
-    """From the line that a job says of a batch (daemon/solver/progress.py), without what is null
-    in it."""
+    """From the line that a job says of a batch (daemon/solver/telemetry/progress.py), without what
+    is null in it."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
     attempts = sum(one["attempts"] for one in batches)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from daemon.engine.policy import Policy
-from daemon.solver.rollouts import Attempt, InProcess, Rollout
+from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from envs import evaluation
 from envs.endpoint import Usage
 from envs.environment import Environment

@@ -7,7 +7,7 @@ meet the same tasks with the same seeds, so what differs between two of them is 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from daemon.engine.policy import Policy
-from daemon.solver.rollouts import Attempt, InProcess
+from daemon.solver.sampling.local import Attempt, InProcess
 from envs.environment import Environment
 from envs.evaluation import do_nothing, episode_seed
 from envs.task import TaskDefinition

@@ -22,12 +22,12 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
-from daemon.engine.reference.demonstrations import DEVELOPMENT
 from daemon.solver import job
 from daemon.solver.journal import Journal
-from daemon.solver.progress import by_group
-from daemon.solver.rollouts import InProcess
+from daemon.solver.reference.demonstrations import DEVELOPMENT
+from daemon.solver.sampling.local import InProcess
 from daemon.solver.spec import digest
+from daemon.solver.telemetry.progress import by_group
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition

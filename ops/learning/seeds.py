@@ -2,12 +2,13 @@
 and what figures are reported from never meet.
 
 A run owns a block of seeds; its parts are used for one thing each. Blocks of development lie in the
-range that demonstrations.py sets apart for it; those of reported runs are used nowhere else.
+range that daemon/solver/reference/demonstrations.py sets apart for it; those of reported runs are
+used nowhere else.
 """
 
 from typing import Final, Self
 
-from daemon.engine.reference.demonstrations import DEVELOPMENT
+from daemon.solver.reference.demonstrations import DEVELOPMENT
 from events.messages import Frozen
 
 PART: Final = 10_000

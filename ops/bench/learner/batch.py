@@ -25,9 +25,9 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from daemon.engine.chat import Chat
-from daemon.engine.reference.demonstrations import DEVELOPMENT, vocabulary
 from daemon.solver.batch import Row, choose, rows
 from daemon.solver.lora import attach, trained_parameters
+from daemon.solver.reference.demonstrations import DEVELOPMENT, vocabulary
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.warm_start import references
 from envs.shop.environment import Shop

@@ -17,8 +17,8 @@ from daemon.engine.adapters import Adapters
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference.demonstrations import vocabulary
 from daemon.engine.server import Server
+from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 from tests.daemon.engine.random_model import checkpoint as random_checkpoint
 from tests.daemon.engine.reciting_model import reciting

@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.chat import Chat, NoTemplate, as_chat, spoken
-from daemon.engine.reference.demonstrations import transcript, vocabulary
+from daemon.solver.reference.demonstrations import transcript, vocabulary
 from envs.shop.environment import Shop
 from events.messages import Message
 from tests.daemon.engine.random_model import checkpoint

@@ -17,8 +17,8 @@ from daemon.jobs.attempts import JobFolder
 from daemon.jobs.chosen import jobs_of
 from daemon.jobs.runner import Job
 from daemon.leader import Leader
-from daemon.solver.metrics import StepMetrics
-from daemon.solver.progress import Progress
+from daemon.solver.telemetry.metrics import StepMetrics
+from daemon.solver.telemetry.progress import Progress
 from events.envelope import utc_now
 from events.learning import Decision
 from tests.consumers.cycling import job_over

@@ -14,8 +14,8 @@ from daemon.adapters.fingerprint import distance
 from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
 from daemon.solver.job import Job, Stopped, run
-from daemon.solver.progress import Outcome, Progress
 from daemon.solver.spec import digest
+from daemon.solver.telemetry.progress import Outcome, Progress
 from events.jobs import JobSpec
 from tests.daemon.solver import letters
 

@@ -18,7 +18,7 @@ from daemon.solver.lora import (
     attach,
     save,
 )
-from daemon.solver.metrics import Guard
+from daemon.solver.telemetry.metrics import Guard
 from daemon.solver.update import Learner
 from events.jobs import Limits, LoraSettings, OptimizerSettings
 from tests.daemon.solver.test_learning import LEVERS, pull

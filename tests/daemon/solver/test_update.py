@@ -13,8 +13,8 @@ from daemon.config.presets import PRESETS, preset
 from daemon.solver.batch import Row, choose, pad, rows
 from daemon.solver.lora import attach, reference, trained_parameters
 from daemon.solver.loss import Batch, policy_loss
-from daemon.solver.metrics import Guard, StepMetrics, TrainingAborted
 from daemon.solver.policy import UnsupportedModel, score
+from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAborted
 from daemon.solver.trajectory import Trajectory, Turn
 from daemon.solver.update import Learner, UnstableUpdate
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from daemon.engine.chat import Chat
-from daemon.engine.reference.demonstrations import demonstration, transcript, vocabulary
+from daemon.solver.reference.demonstrations import demonstration, transcript, vocabulary
 from daemon.solver.trajectory import ORACLE, sequences, untrainable
 from daemon.solver.warm_start import examples, reference, references
 from envs.registry import open_place

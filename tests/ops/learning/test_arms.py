@@ -10,8 +10,8 @@ import torch
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference.demonstrations import vocabulary
-from daemon.solver.rollouts import InProcess
+from daemon.solver.reference.demonstrations import vocabulary
+from daemon.solver.sampling.local import InProcess
 from envs.shop.environment import Shop
 from ops.learning.arms import Plan, diagnosed_traffic, general, replayed, targeted
 from ops.learning.diagnosis import diagnose, generator

@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.reference.demonstrations import vocabulary
+from daemon.solver.reference.demonstrations import vocabulary
 from envs.shop.environment import Shop
 
 

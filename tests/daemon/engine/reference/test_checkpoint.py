@@ -14,11 +14,11 @@ from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.reference import tokenizer
-from daemon.engine.reference.demonstrations import HELD_OUT
-from daemon.engine.reference.evaluate import GROUP, Figures, shortcomings, table
 from daemon.engine.reference.recipe import RECIPE, WEAK
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.rollouts import Attempt, InProcess, Rollout
+from daemon.solver.reference.demonstrations import HELD_OUT
+from daemon.solver.reference.evaluate import GROUP, Figures, shortcomings, table
+from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from envs.task import TaskDefinition

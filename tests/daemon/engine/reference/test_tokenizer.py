@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.reference.demonstrations import DEVELOPMENT, VOCABULARY_SEEDS, transcript
 from daemon.engine.reference.tokenizer import (
     SPECIAL,
     START,
@@ -19,6 +18,7 @@ from daemon.engine.reference.tokenizer import (
     rendered,
     token_id,
 )
+from daemon.solver.reference.demonstrations import DEVELOPMENT, VOCABULARY_SEEDS, transcript
 from envs.shop.environment import Shop
 from envs.shop.policy import POLICY
 from envs.shop.vocabulary import POOLS

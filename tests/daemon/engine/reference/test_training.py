@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.reference.recipe import Phase, Recipe
-from daemon.engine.reference.train import fresh_model, save, train
+from daemon.solver.reference.train import fresh_model, save, train
 
 SHORT = Recipe(
     phases=(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daemon.solver.choice import Choice
+from daemon.solver.task_choice import Choice
 from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec
 from tests.daemon.solver.tiny import trajectory

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.solver.progress import History, compared, complete, gap, probed
+from daemon.solver.telemetry.progress import History, compared, complete, gap, probed
 from daemon.solver.trajectory import Trajectory, Turn
 from events.jobs import JobSpec
 from tests.daemon.solver.tiny import trajectory

@@ -5,7 +5,9 @@ from itertools import combinations, islice
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.reference.demonstrations import (
+from daemon.engine.reference.recipe import RECIPE, WEAK
+from daemon.engine.reference.tokenizer import START, encode, rendered
+from daemon.solver.reference.demonstrations import (
     DEVELOPMENT,
     HELD_OUT,
     PHASE_SEEDS,
@@ -15,8 +17,6 @@ from daemon.engine.reference.demonstrations import (
     demonstrations,
     transcript,
 )
-from daemon.engine.reference.recipe import RECIPE, WEAK
-from daemon.engine.reference.tokenizer import START, encode, rendered
 from envs.shop.environment import Shop
 from events.messages import Message
 

@@ -13,7 +13,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.batch import Row, pad
 from daemon.solver.policy import score
-from daemon.solver.rollouts import Attempt, InProcess, Rollout
+from daemon.solver.sampling.local import Attempt, InProcess, Rollout
 from daemon.solver.trajectory import sequences, untrainable
 from envs.episode import Party, Termination
 from envs.shop.environment import Shop

@@ -18,8 +18,8 @@ from starlette.routing import Route
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.solver.job import run
-from daemon.solver.progress import Outcome, Progress
-from daemon.solver.remote import Pace
+from daemon.solver.sampling.remote import Pace
+from daemon.solver.telemetry.progress import Outcome, Progress
 from events.jobs import JobSpec
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.solver import letters
@@ -154,7 +154,7 @@ def test_requests_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(4):
             await pace.wait()
 
-    monkeypatch.setattr("daemon.solver.remote.asyncio.sleep", waited)
+    monkeypatch.setattr("daemon.solver.sampling.remote.asyncio.sleep", waited)
     asyncio.run(ask(0.01))
     assert [round(wait / 100) for wait in waits] == [0, 1, 2, 3]
     waits.clear()

@@ -17,7 +17,7 @@ from itertools import accumulate
 from random import Random
 from typing import Final
 
-from daemon.solver.progress import by_group
+from daemon.solver.telemetry.progress import by_group
 from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec, TaskPool
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from daemon.engine.vllm import Vllm, VllmFailed
-from daemon.solver.remote import RemoteSource
-from daemon.solver.sources import Batch, Version
+from daemon.solver.sampling.remote import RemoteSource
+from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Trajectory
 from envs.endpoint import EndpointUnavailable
 from envs.environment import Environment

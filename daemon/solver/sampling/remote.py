@@ -22,7 +22,7 @@ from uuid import uuid4
 import httpx2
 
 from daemon.solver.lora import save
-from daemon.solver.sources import Batch, Version
+from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import endpoint
 from envs.endpoint import (

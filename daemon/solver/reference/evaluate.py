@@ -1,6 +1,6 @@
 """What the reference policy can do, kind by kind: the figures of its model card.
 
-    python -m daemon.engine.reference.evaluate --out figures.json
+    python -m daemon.solver.reference.evaluate --out figures.json
 
 Protocol: temperature 1; 400 tasks per kind from seeds that neither trained the policy nor chose
 anything about it. Of the plain kinds and those that the recipe made weak, a group of 8 attempts at
@@ -22,10 +22,10 @@ import transformers
 from daemon.engine.chat import Chat
 from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
-from daemon.engine.reference.demonstrations import HELD_OUT
 from daemon.engine.reference.recipe import RECIPE, WEAK
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.rollouts import Attempt, InProcess
+from daemon.solver.reference.demonstrations import HELD_OUT
+from daemon.solver.sampling.local import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from envs.statistics import Interval, mean
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m daemon.engine.reference.evaluate")
+    parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.evaluate")
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--out", type=Path, required=True, help="file for the figures, JSON")
     parser.add_argument("--kinds", nargs="+", choices=sorted(Shop.capabilities), help="some only")

@@ -1,6 +1,6 @@
 """Trains the reference policy from nothing.
 
-    python -m daemon.engine.reference.train --out DIR --seed 0
+    python -m daemon.solver.reference.train --out DIR --seed 0
 
 Writes DIR/steps/N, a checkpoint for each step that was tested on development seeds;
 DIR/checkpoint, the chosen one; and DIR/training.json, which says how both came about. Weights are a
@@ -33,11 +33,11 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from daemon.engine.reference import tokenizer
-from daemon.engine.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
-from daemon.engine.reference.evaluate import Figures, measure
 from daemon.engine.reference.recipe import RECIPE, WEAK, Phase, Recipe
 from daemon.solver.batch import Row, micro_batches, pad
 from daemon.solver.policy import score
+from daemon.solver.reference.demonstrations import DEVELOPMENT, demonstrations, vocabulary
+from daemon.solver.reference.evaluate import Figures, measure
 from daemon.solver.trajectory import TokenSequence
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
@@ -259,7 +259,7 @@ def _record(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m daemon.engine.reference.train")
+    parser = argparse.ArgumentParser(prog="python -m daemon.solver.reference.train")
     parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="stop after so many (default: the recipe's)")

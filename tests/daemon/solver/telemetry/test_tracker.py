@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.solver.tracker import TrackerMissing, UnknownTracker, flat, tracked
+from daemon.solver.telemetry.tracker import TrackerMissing, UnknownTracker, flat, tracked
 from ops.isolated import interpreter, ours
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 from pathlib import Path
-from daemon.solver.tracker import tracked
+from daemon.solver.telemetry.tracker import tracked
 
 setting, folder, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 with tracked(setting, run="job-1", folder=folder) as tracker:

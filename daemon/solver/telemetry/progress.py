@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from daemon.solver.metrics import StepMetrics
+from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec
 from events.messages import Frozen

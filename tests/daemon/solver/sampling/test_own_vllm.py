@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.job import run
-from daemon.solver.own_vllm import LOG, PYTHON_VARIABLE
-from daemon.solver.progress import Outcome
+from daemon.solver.sampling.own_vllm import LOG, PYTHON_VARIABLE
+from daemon.solver.telemetry.progress import Outcome
 from events.jobs import JobSpec
 from ops.isolated import NotInstalled
 from ops.vllm.environment import environment

@@ -1,0 +1,1 @@
+"""What a job reports while it trains: metrics, progress and trackers (job)."""
