@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from consumers.reads import rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
-from daemon.controller.directing import direct
+from daemon.controller.directive_builder import direct
 from daemon.leader import NotNow, Proposal, agent_of
 from daemon.proposer import sources
 from daemon.proposer.buffer import Buffered, Mixing, pools
-from daemon.proposer.examined import CannotSample
-from daemon.proposer.probing import Engine, Probed, Prober
-from daemon.proposer.proposing import Wanted, propose
+from daemon.proposer.candidate import CannotSample
+from daemon.proposer.probe import Engine, Probed, Prober
+from daemon.proposer.proposer import Wanted, propose
 from daemon.request import NotTrainable, capability_of, spec_of
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_recorded

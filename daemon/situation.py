@@ -130,7 +130,7 @@ def _newest_job(connection: "Connection") -> "JobRow | None":
 def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     """A job, with the newest figures it told of where this machine keeps its folder."""
     from daemon.jobs.attempts import JobFolder
-    from daemon.jobs.chosen import jobs_of
+    from daemon.jobs.runner_factory import jobs_of
     from daemon.jobs.updates import newest_update
 
     names = (

@@ -29,8 +29,8 @@ from daemon.core.decision_log import ServingBusy, acting
 from daemon.core.isolation import PARTS, Breaks
 from daemon.cycles import Cycles
 from daemon.erasing import sweep
-from daemon.jobs.chosen import jobs_of, trials_of
-from daemon.jobs.training import advance
+from daemon.jobs.runner_factory import jobs_of, trials_of
+from daemon.jobs.training_runs import advance
 from daemon.serving.bases import move
 from daemon.serving.canaries import Guards
 from daemon.serving.fleet import Fleet

@@ -79,8 +79,8 @@ def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Fin
 def jobs(app: "App") -> Finding:
     """Who runs jobs answers, and those that run say something."""
     from consumers.reads import learning
-    from daemon.jobs.chosen import jobs_of
     from daemon.jobs.runner import Running
+    from daemon.jobs.runner_factory import jobs_of
 
     with app.reading() as connection:
         wanted = learning.open_jobs(connection)

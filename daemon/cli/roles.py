@@ -125,7 +125,7 @@ def schedule(
     from daemon.core.leadership import Leadership
     from daemon.gateway import key_of
     from daemon.leader import Leader
-    from daemon.proposer.probing import Engine
+    from daemon.proposer.probe import Engine
 
     with until_stopped(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning
 from daemon.jobs.attempts import JobFolder, changed
-from daemon.jobs.chosen import jobs_of
+from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.updates import newest_update
 from daemon.metrics.loop import MOST_AGENTS
 from daemon.metrics.observed import Observed

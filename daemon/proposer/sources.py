@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
 from daemon.proposer.buffer import WINDOW, Buffered
-from daemon.proposer.examined import FIRST_HELD_OUT, Known
-from daemon.proposer.proposing import Source
+from daemon.proposer.candidate import FIRST_HELD_OUT, Known
+from daemon.proposer.proposer import Source
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
 from envs.task import GENERATED

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.proposer.examined import CannotSample, CheckFailed, Examined, Known
-from daemon.proposer.reachable import computed, leaves, said, words
+from daemon.proposer.candidate import CannotSample, CheckFailed, Examined, Known
+from daemon.proposer.observability import computed, leaves, said, words
 from envs.environment import UnknownTask, is_seed
 from envs.grading import grade
 from envs.task import GENERATED, TaskDefinition

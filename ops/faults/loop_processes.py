@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from daemon.config.settings import Settings
-from daemon.jobs.chosen import jobs_of, trials_of
 from daemon.jobs.runner import JobRunner, Running
+from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.up import Program, programs
 from ops.demo.place import ROOT, Place
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from daemon.jobs.chosen import LEARNER
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.ray import Cluster, RayRunner
 from daemon.jobs.runner import Absent, Again, Ended, Job, JobRunner, Over, Running, verdict
+from daemon.jobs.runner_factory import LEARNER
 from daemon.solver.job import run
 from events.jobs import JobSpec
 from tests.daemon.jobs.looks import ended, job, speaking, until

@@ -33,7 +33,7 @@ from tests.consumers.cycling import proposed
 from tests.consumers.folding import at, ended
 from tests.consumers.plans import plans_of
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.controller.test_directing import SHOP, attempted, record, tasks
+from tests.daemon.controller.test_directive_builder import SHOP, attempted, record, tasks
 from tests.daemon.solver import letters
 
 QUIET: Final = Scheduler(min_rollouts=10**6, min_priority=1e9, min_failures=1)

@@ -5,7 +5,7 @@ from typing import Final
 from consumers.reads.learning import BufferedTask, RejectionRow
 from daemon.controller.lessons import bad_tries
 from events.learning import BadTries, Check, Mode
-from tests.daemon.proposer.test_proposing import SHOP
+from tests.daemon.proposer.test_proposer import SHOP
 
 PATTERN: Final = "missing_write_action|cancel_order"
 

@@ -23,10 +23,10 @@ from daemon.config.settings import Agent, Jobs, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.jobs.chosen import jobs_of
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
-from daemon.jobs.training import advance
+from daemon.jobs.runner_factory import jobs_of
+from daemon.jobs.training_runs import advance
 from daemon.leader import Leader, Proposal
 from events.envelope import derived_id
 from events.jobs import JobSpec
@@ -36,7 +36,7 @@ from ops.faults.small_disk import small_disk
 from tests.consumers.folding import at, ended
 from tests.daemon.jobs import starved
 from tests.daemon.jobs.looks import speaking, until
-from tests.daemon.jobs.test_training import adapters
+from tests.daemon.jobs.test_training_runs import adapters
 from tests.daemon.solver import letters
 from tests.daemon.written import Fixed
 

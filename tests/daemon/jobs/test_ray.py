@@ -13,14 +13,14 @@ import pytest
 
 from daemon.config.settings import Jobs, Ray, Settings
 from daemon.core.app import App
-from daemon.jobs.chosen import jobs_of
 from daemon.jobs.ray import Cluster, Needs, RayRunner
 from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Running, verdict
-from daemon.jobs.training import advance
+from daemon.jobs.runner_factory import jobs_of
+from daemon.jobs.training_runs import advance
 from ops.ray.head import Head
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.jobs.looks import ended, job, speaking, until
-from tests.daemon.jobs.test_training import HERE, adapters, requested, row
+from tests.daemon.jobs.test_training_runs import HERE, adapters, requested, row
 from tests.daemon.jobs.trainer import COMMAND
 from tests.daemon.solver import letters
 

@@ -177,7 +177,7 @@ def test_of_an_agent_without_an_environment_nothing_is_counted_that_no_cycle_rea
 
 def test_the_newest_update_of_a_job_is_told(app: App) -> None:
     sheet = Sheet(jobs.JOBS)
-    from daemon.jobs.chosen import jobs_of
+    from daemon.jobs.runner_factory import jobs_of
 
     jobs.read(app, sheet, jobs_of(app.settings).folder)
     found = series(sheet.metrics())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.proposer.examined import (
+from daemon.proposer.candidate import (
     FIRST_SEED,
     Candidate,
     CheckFailed,

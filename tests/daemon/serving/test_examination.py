@@ -16,8 +16,8 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.jobs.chosen import trials_of
 from daemon.jobs.local import LocalRunner
+from daemon.jobs.runner_factory import trials_of
 from daemon.serving.examination import CannotExamine, Examination
 from daemon.serving.trial import Adapter, Plan, main, read_played
 from envs.shop.environment import Shop

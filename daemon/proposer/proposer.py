@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from daemon.proposer.examined import (
+from daemon.proposer.candidate import (
     FIRST_SEED,
     LAST_SEED,
     Candidate,

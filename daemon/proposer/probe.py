@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from daemon.proposer.examined import CannotSample
+from daemon.proposer.candidate import CannotSample
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Endpoint, EndpointRefused, EndpointUnavailable, Sampling
 from envs.environment import Environment

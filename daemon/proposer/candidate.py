@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from daemon.proposer.reachable import Knowledge
+from daemon.proposer.observability import Knowledge
 from envs.environment import Environment
 from envs.episode import Episode, play
 from envs.task import TaskDefinition, signature

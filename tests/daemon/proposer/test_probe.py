@@ -12,16 +12,16 @@ from daemon.core.app import App
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.proposer.examined import CannotSample
-from daemon.proposer.probing import Engine, Probed, Prober
-from daemon.proposer.proposing import propose
+from daemon.proposer.candidate import CannotSample
+from daemon.proposer.probe import Engine, Probed, Prober
+from daemon.proposer.proposer import propose
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Sampling
 from events.codec import decode
 from events.learning import TaskProposed
 from events.rollouts import RolloutEnded
 from tests.daemon.engine.conftest import Live, listening
-from tests.daemon.proposer.test_proposing import PATTERN, SHOP, source, wanted
+from tests.daemon.proposer.test_proposer import PATTERN, SHOP, source, wanted
 
 EASY, HARD = SHOP.generate("cancel", 2**28), SHOP.generate("two_writes", 2**28 + 1)
 

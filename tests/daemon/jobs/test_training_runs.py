@@ -18,7 +18,7 @@ from daemon.core.isolation import Breaks
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.recording import recorded
 from daemon.jobs.runner import Ended, JobRunner, State
-from daemon.jobs.training import advance
+from daemon.jobs.training_runs import advance
 from daemon.solver.job import run
 from events.codec import decode
 from events.jobs import JobSpec

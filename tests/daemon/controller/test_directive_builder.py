@@ -14,9 +14,9 @@ import pytest
 
 from consumers.reads import rollouts
 from daemon.config.settings import Analyzer, Controller, Proposer, Settings
-from daemon.controller.directing import direct
+from daemon.controller.directive_builder import direct
 from daemon.core.app import App
-from daemon.proposer.proposing import Wanted, propose
+from daemon.proposer.proposer import Wanted, propose
 from daemon.proposer.sources import buffered, known, sources, traffic
 from envs.evaluation import Attempt, Setup, play, scripted_user
 from envs.players import LocalPlayer
