@@ -27,9 +27,9 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions, acting
 from daemon.core.isolation import Breaks
 from daemon.cycle import Step, following
+from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
 from daemon.jobs.runner import JobRunner
 from daemon.leader import agent_of, view_of
-from daemon.serving.examination import CannotExamine, Examination
 from daemon.serving.fleet import Fleet
 from daemon.serving.publish import Publisher
 from daemon.serving.staging import StageRefused, Staging

@@ -12,7 +12,7 @@ stops everything: it is no failure of the agent. A fault of the players' machine
 unjudged, and too many in a row stop everything too.
 
 Not covered: recording (producers/simulation.py), and what of a run was played before
-(daemon/evaluation.py).
+(daemon/evaluation/run.py).
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, followed, 
 
 if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
-    from daemon.serving.comparison import Comparison, Judged
+    from daemon.evaluation.comparison import Comparison, Judged
     from events.gate import GateReport
 
 group = noun("adapters", "What was trained, and what serves.")
@@ -294,7 +294,7 @@ def evaluate(
     Killed, the same command goes on where it was.
     """
     from daemon.cli.environments import opened
-    from daemon.serving.comparison import Questions, judge, play
+    from daemon.evaluation.comparison import Questions, judge, play
 
     questions = Questions(tasks, others, trials, target, seed, temperature, max_tokens, timeout)
     environment = opened(cli, env)

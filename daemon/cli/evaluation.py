@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from daemon.core.app import App
-    from daemon.evaluation import Means, Run, Selection, Spec
+    from daemon.evaluation.run import Means, Run, Selection, Spec
     from envs.environment import Environment
     from envs.evaluation import Attempt
 
@@ -139,7 +139,7 @@ def evaluate(
     ] = "OPENAI_API_KEY",
 ) -> int:
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
-    from daemon.evaluation import Means, Served, Spec
+    from daemon.evaluation.run import Means, Served, Spec
 
     if user_model is None and (user_base_url is not None or user_best_of > 1):
         raise typer.BadParameter("name the model too", param_hint="--user-model")
@@ -168,7 +168,7 @@ def evaluate(
 def _selection(
     split: str, first: int | None, ids: list[str], capabilities: list[str], mix: str | None
 ) -> "Selection":
-    from daemon.evaluation import Selection
+    from daemon.evaluation.run import Selection
 
     given = [
         name
@@ -220,7 +220,7 @@ def _json_object(text: str | None) -> dict[str, Any]:
 
 def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
     from daemon.cli.environments import opened
-    from daemon.evaluation import digest_of, locked, open_run, passive, report, survey
+    from daemon.evaluation.run import digest_of, locked, open_run, passive, report, survey
 
     environment = opened(cli, spec.environment)
     lines = survey(environment, spec)
@@ -275,7 +275,7 @@ async def _play(
     means: "Means",
     advance: "Callable[[int], None]",
 ) -> _Seen:
-    from daemon.evaluation import play_run, prepared
+    from daemon.evaluation.run import play_run, prepared
 
     seen = _Seen()
     async with AsyncExitStack() as stack:

@@ -67,7 +67,7 @@ class Job:
 
 class Result(Frozen):
     """The last line that a job says: the learner (daemon/solver/telemetry/progress.py, Outcome),
-    or a trial (daemon/serving/trial.py), which has `played`."""
+    or a trial (daemon/evaluation/trial.py), which has `played`."""
 
     # A later version may say more.
     model_config = ConfigDict(frozen=True, extra="ignore")

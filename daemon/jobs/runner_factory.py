@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
 
 LEARNER: Final = "daemon.solver"
-TRIAL: Final = "daemon.serving.trial"
+TRIAL: Final = "daemon.evaluation.trial"
 
 
 def jobs_of(settings: "Settings") -> JobRunner:

@@ -39,8 +39,8 @@ from events.serving import AdapterMoved, RouteChanged, RouteShare, Why
 
 if TYPE_CHECKING:
     from daemon.core.app import App
-    from daemon.evaluation import Means
-    from daemon.serving.comparison import Comparison, Questions
+    from daemon.evaluation.comparison import Comparison, Questions
+    from daemon.evaluation.run import Means
     from envs.environment import Environment
 
 _RETRIES: Final = 5
@@ -104,9 +104,9 @@ class Publisher:
     ) -> "tuple[Comparison, Means]":
         """What an adapter and the incumbent of its alias are to play, both staged, and by what
         means. Raises StageRefused, NoRoom, BaseMixed, NoTarget, UnknownTask."""
-        from daemon.evaluation import Means
+        from daemon.evaluation.comparison import compare
+        from daemon.evaluation.run import Means
         from daemon.gateway import key_of
-        from daemon.serving.comparison import compare
 
         row = self.stage(name, act)
         with self.app.reading() as connection:

@@ -35,7 +35,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Final
 
-from daemon.serving.gate import Conduct, Evaluation, Pair, decide, verdict_of
+from daemon.evaluation.gate import Conduct, Evaluation, Pair, decide, verdict_of
 from events.gate import Decision, GateSettings, Test
 from ops.bench.intervals import wilson
 from ops.bench.looks import counted, looked

@@ -3,11 +3,11 @@
     looked(most, trials, change, count, seed)          chances to pass, of one slice
     counted(expected, count, seed)                     chances to fail by violations, of equals
 
-A slice is played as examination.py has it: the incumbent's pilot says how many tasks the first look
-has, and each further look has twice as many, up to `most`. The bound is that of
-envs/statistics.py, drawn by numpy and with fewer draws (`bound`), for it is drawn a hundred
-thousand times here. `each=True` gives every look the level of a single one, which is how the gate
-was before ADR 0044; so does `poisson=True` take the incumbent's violations for its rate.
+A slice is played as daemon/evaluation/candidate_evaluation.py has it: the incumbent's pilot says
+how many tasks the first look has, and each further look has twice as many, up to `most`. The bound
+is that of envs/statistics.py, drawn by numpy and with fewer draws (`bound`), for it is drawn a
+hundred thousand times here. `each=True` gives every look the level of a single one, which is how
+the gate was before ADR 0044; so does `poisson=True` take the incumbent's violations for its rate.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from daemon.config.settings import Trial
+from daemon.evaluation.gate import LEVEL, Looks, level_of
+from daemon.evaluation.sample_size import looks_of, sizes_of
 from daemon.serving.binomial import conditional_binomial
-from daemon.serving.gate import LEVEL, Looks, level_of
-from daemon.serving.planning import looks_of, sizes_of
 from events.gate import GateSettings
 from ops.bench.pieces import Json
 from ops.bench.simulation import SPREAD

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from statistics import mean, variance
 
-from daemon.serving.gate import Pair
+from daemon.evaluation.gate import Pair
 
 MEAN, CONCENTRATION = 0.45, 1.2
 """Of the incumbent's chance to pass a task: a Beta distribution with most tasks hard or easy."""

@@ -19,7 +19,7 @@ from consumers.reads import rollouts
 from consumers.reads.explanation import Node, explain
 from daemon.cli.explain import tree
 from daemon.core.app import App
-from daemon.serving.trial import Adapter
+from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout
 from ops.demo.place import ROOT, Place

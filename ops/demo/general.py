@@ -16,8 +16,8 @@ from typing import Final
 
 from consumers.reads.learning import JobRow
 from daemon.adapters.adoption import adopt
+from daemon.evaluation.trial import Adapter
 from daemon.proposer.buffer import TRAFFIC
-from daemon.serving.trial import Adapter
 from envs.shop.environment import Shop
 from events.envelope import derived_id
 from events.errors import KintsugiError

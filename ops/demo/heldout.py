@@ -2,9 +2,9 @@
 
     measured = measure(place, [None, adapter], told)      player -> Outcomes
 
-All players meet the same tasks with the same random numbers, in processes of `daemon.serving.trial`
-side by side; what is on disk is not played again. Differences between two players are taken task
-by task, and their intervals are those of envs/statistics.py.
+All players meet the same tasks with the same random numbers, in processes of
+`daemon.evaluation.trial` side by side; what is on disk is not played again. Differences between
+two players are taken task by task, and their intervals are those of envs/statistics.py.
 """
 
 import subprocess
@@ -16,8 +16,8 @@ from random import Random
 from statistics import fmean
 from typing import Final
 
+from daemon.evaluation.trial import CHUNK, Adapter, Plan, read_played
 from daemon.jobs.runner import JOURNAL
-from daemon.serving.trial import CHUNK, Adapter, Plan, read_played
 from envs.shop.environment import Shop
 from envs.statistics import LEVEL, RESAMPLES, Interval, mean
 from events.canonical import exact_json, sha256
@@ -97,7 +97,7 @@ def _started(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]
     spec.write_text(plan.model_dump_json())
     with folder.with_suffix(".log").open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "daemon.serving.trial", str(spec), "--out", str(folder)],
+            [sys.executable, "-m", "daemon.evaluation.trial", str(spec), "--out", str(folder)],
             cwd=ROOT, env=place.variables, stdout=output, stderr=output,
         )  # fmt: skip
 

@@ -32,7 +32,13 @@ from envs.task import TaskDefinition
 from events.jobs import LoraSettings, OptimizerSettings, SftSettings
 from events.messages import Message
 from events.serving import GateDecided
-from tests.daemon.serving.test_examination import TRIAL, examined, of_type, row_of, staged
+from tests.daemon.evaluation.test_candidate_evaluation import (
+    TRIAL,
+    examined,
+    of_type,
+    row_of,
+    staged,
+)
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(700)]
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx2
 
 from daemon.core.decision_log import Decisions
-from daemon.serving.gate import Conduct, Evaluation, decide
+from daemon.evaluation.gate import Conduct, Evaluation, decide
 from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates
 from ops.bench.pieces import Json

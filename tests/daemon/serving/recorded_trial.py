@@ -1,6 +1,6 @@
 """A trial whose verdicts are recorded and not played: `RATES` says how often whom passes what.
 
-Plan, file and last line are those of daemon.serving.trial; nothing of torch is imported, so that
+Plan, file and last line are those of daemon.evaluation.trial; nothing of torch is imported, so that
 many looks take a moment.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from daemon.evaluation.trial import _CHUNK, Plan, Played, _chunks, _Head
 from daemon.jobs.runner import JOURNAL
-from daemon.serving.trial import _CHUNK, Plan, Played, _chunks, _Head
 from envs.registry import open_place
 from events.rollouts import RolloutEnded
 

@@ -7,7 +7,7 @@ import pytest
 from daemon.adapters.fingerprint import BaseMixed
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.serving.comparison import Questions
+from daemon.evaluation.comparison import Questions
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefused
 from envs.shop.environment import Shop

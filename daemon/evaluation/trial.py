@@ -1,6 +1,6 @@
 """A candidate and the incumbent play the same tasks, in a process of its own.
 
-    python -m daemon.serving.trial PLAN.json --out DIR
+    python -m daemon.evaluation.trial PLAN.json --out DIR
 
 Both are played here, from the files that the replicas were given: the adapter's sha256 is seen to
 be the one that was produced, and what it answers to the probes of serving is seen to be what its
@@ -145,7 +145,7 @@ def _read(path: Path, plan: Plan) -> tuple[list[tuple[Played, ...]], int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    parser = ArgumentParser(prog="python -m daemon.serving.trial", description=main.__doc__)
+    parser = ArgumentParser(prog="python -m daemon.evaluation.trial", description=main.__doc__)
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     given = parser.parse_args(arguments)

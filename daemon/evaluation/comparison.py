@@ -31,7 +31,8 @@ from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Rollout
 from daemon.core.decision_log import Act, Decisions
-from daemon.evaluation import (
+from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
+from daemon.evaluation.run import (
     Line,
     Means,
     Run,
@@ -46,7 +47,6 @@ from daemon.evaluation import (
     recalled,
     survey,
 )
-from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
 from envs.environment import Environment
 from envs.statistics import Outcomes
 from events import private

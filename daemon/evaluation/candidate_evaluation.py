@@ -28,6 +28,10 @@ from typing import TYPE_CHECKING, Final
 from consumers.reads import rollouts, serving
 from consumers.reads.serving import AdapterRow
 from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
+from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
+from daemon.evaluation.sample_size import Sizes, extended, looks_of, sizes_of
+from daemon.evaluation.trial import Adapter, BadPlan, Plan, Played, read_played
 from daemon.jobs.runner import (
     OUT,
     Absent,
@@ -39,10 +43,6 @@ from daemon.jobs.runner import (
     Running,
     verdict,
 )
-from daemon.serving.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.serving.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
-from daemon.serving.planning import Sizes, extended, looks_of, sizes_of
-from daemon.serving.trial import Adapter, BadPlan, Plan, Played, read_played
 from envs.registry import located, open_place
 from events.canonical import exact_json, sha256
 from events.envelope import derived_id

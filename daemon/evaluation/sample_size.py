@@ -19,7 +19,7 @@ from math import ceil, log
 from statistics import mean
 from typing import TYPE_CHECKING, Final
 
-from daemon.serving.gate import Looks, level_of, power_of, tasks_for
+from daemon.evaluation.gate import Looks, level_of, power_of, tasks_for
 from events.gate import GatePlan, GateReport, GateSettings
 from events.messages import Frozen
 

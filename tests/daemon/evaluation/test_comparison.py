@@ -9,7 +9,7 @@ import pytest
 
 from consumers.reads import serving
 from daemon.core.decision_log import DecisionRefused
-from daemon.serving.comparison import Comparison, Judged, NoTarget, Questions, judge, play
+from daemon.evaluation.comparison import Comparison, Judged, NoTarget, Questions, judge, play
 from daemon.serving.staging import StageRefused
 from envs.evaluation import Attempt
 from envs.shop.environment import Shop

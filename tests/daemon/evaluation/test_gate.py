@@ -10,7 +10,7 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from daemon.serving.gate import (
+from daemon.evaluation.gate import (
     Conduct,
     EProcess,
     Evaluation,

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from daemon.config.settings import Trial
-from daemon.serving.gate import bound, detectable, level_of
-from daemon.serving.planning import BETWEEN, Sizes, extended, looks_of, sizes_of, within
+from daemon.evaluation.gate import bound, detectable, level_of
+from daemon.evaluation.sample_size import BETWEEN, Sizes, extended, looks_of, sizes_of, within
 from events.gate import Check, GatePlan, GateReport, GateSettings
 
 GATE = GateSettings()

@@ -16,10 +16,10 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
+from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
+from daemon.evaluation.trial import Adapter, Plan, main, read_played
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
-from daemon.serving.examination import CannotExamine, Examination
-from daemon.serving.trial import Adapter, Plan, main, read_played
 from envs.shop.environment import Shop
 from events.codec import decode
 from events.learning import Decision
@@ -116,7 +116,7 @@ def rollouts(app: App) -> list[RolloutEnded]:
     ]
 
 
-TRIAL: Final = (sys.executable, "-m", "daemon.serving.trial")
+TRIAL: Final = (sys.executable, "-m", "daemon.evaluation.trial")
 
 
 def test_an_adapter_that_changes_nothing_is_not_promoted(
@@ -290,7 +290,7 @@ def test_a_trial_that_was_cut_short_ends_as_the_whole_one(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("daemon.serving.trial.CHUNK", 4)
+    monkeypatch.setattr("daemon.evaluation.trial.CHUNK", 4)
     told = adopt(unchanged, tmp_path / "store", base)
     wanted = plan(base, Adapter(name=told.name, folder=str(told.folder), sha256=told.sha256))
     assert ran(wanted, tmp_path / "whole", capsys) == (0, {"outcome": "played"})
