@@ -31,7 +31,7 @@ from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
 from daemon.jobs.runner import JobRunner
 from daemon.leader import agent_of, view_of
 from daemon.serving.fleet import Fleet
-from daemon.serving.publish import Publisher
+from daemon.serving.publisher import Publisher
 from daemon.serving.staging import StageRefused, Staging
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason

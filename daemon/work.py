@@ -32,9 +32,9 @@ from daemon.erasing import sweep
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
 from daemon.serving.bases import move
-from daemon.serving.canaries import Guards
+from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import Fleet
-from daemon.serving.reconcile import Reconciler
+from daemon.serving.reconciler import Reconciler
 from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 

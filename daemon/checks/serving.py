@@ -73,8 +73,8 @@ def gateways(app: "App") -> Finding:
 
 def canaries(app: "App") -> Finding:
     """Nothing but chance decides whether a session of a canary, or of its incumbent, is judged."""
-    from daemon.serving.canaries import Guards
-    from daemon.serving.live import UNEQUAL
+    from daemon.serving.canary_monitor import Guards
+    from daemon.serving.sequential_test import UNEQUAL
 
     with app.reading() as connection:
         watched = Guards(app).look(connection)

@@ -149,7 +149,7 @@ def push_(
 ) -> None:
     """Bring an adapter into the home, whoever trained it: checked, named and never changed."""
     from daemon.serving.fleet import open_fleet
-    from daemon.serving.pushing import push
+    from daemon.serving.push import push
 
     with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:
         pushed = push(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumers.reads.serving import RouteLine, RouteRow
     from daemon.core.app import App
     from daemon.core.decision_log import Act
-    from daemon.serving.publish import Publisher
+    from daemon.serving.publisher import Publisher
 
 _FOLLOW_SECONDS: Final = 5.0
 """How long a command waits for gateways to follow a route."""
@@ -46,7 +46,7 @@ def act_of(actor: str | None, reason: str) -> "Act":
 def publishing(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
     """The publisher of the home, over the engines at `urls` or those of the settings."""
     from daemon.serving.fleet import open_fleet
-    from daemon.serving.publish import Publisher
+    from daemon.serving.publisher import Publisher
 
     with cli.app() as app, open_fleet(app.settings, urls or ()) as fleet:
         yield Publisher(app, fleet)

@@ -11,7 +11,7 @@ file, because the next command may ask while one does.
 
 Guarantee: an adapter that gateways know gets its own name on an engine only after it was proven
 there under another one, so that none is sent to it before. Not covered: when adapters may be loaded
-and unloaded (desired.py, staging.py).
+and unloaded (desired_state.py, staging.py).
 """
 
 import json
@@ -26,7 +26,7 @@ from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.adapters.adoption import NoFingerprint, expected_of
 from daemon.adapters.directory import BadAdapter
 from daemon.adapters.fingerprint import BaseMixed, Expected, Proof
-from daemon.serving.desired import PROBATION, Holding
+from daemon.serving.desired_state import PROBATION, Holding
 from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
 from daemon.serving.residency import Role, Room, plan
 from events.canonical import exact_json, sha256

@@ -6,7 +6,7 @@
 
 Guarantees: `AdapterStaged` is appended when all replicas answer with the adapter; where one does
 not, what was loaded is unloaded again and nothing is appended. What has to go first to make room
-goes by an event. Not covered: replicas that are restarted or join later (reconcile.py).
+goes by an event. Not covered: replicas that are restarted or join later (reconciler.py).
 """
 
 import logging
@@ -20,9 +20,9 @@ from consumers.reads.serving import AdapterRow, RouteTable
 from daemon.adapters.adoption import intact
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
-from daemon.serving.desired import ADMISSIBLE, roles
+from daemon.serving.desired_state import ADMISSIBLE, roles
 from daemon.serving.fleet import Engine, Fleet, Look, answering, check_room
-from daemon.serving.reconcile import Reconciler, observe
+from daemon.serving.reconciler import Reconciler, observe
 from daemon.serving.replica import ReplicaError
 from daemon.serving.residency import Role
 from events.errors import KintsugiError, LogError
@@ -199,7 +199,7 @@ class Staging:
             try:
                 engine.replica.unload(row.adapter)
             except ReplicaError as error:
-                # It is asked for again when it is back (reconcile.py).
+                # It is asked for again when it is back (reconciler.py).
                 _logger.warning("%s", error, extra={"action": "adapter_left"})
 
     def _again(self, row: AdapterRow) -> AdapterRow:

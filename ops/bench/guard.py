@@ -41,8 +41,8 @@ from typing import Any, Final
 from consumers.folds.routing import Standing
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.config.settings import Canary
-from daemon.serving.canaries import Watched, decide
-from daemon.serving.live import Arm, Begun, LiveGuard, longest_wait, settled_evidence
+from daemon.serving.canary_monitor import Watched, decide
+from daemon.serving.sequential_test import Arm, Begun, LiveGuard, longest_wait, settled_evidence
 from events.envelope import timestamp
 from events.lifecycle import State
 from events.serving import RouteChanged, RouteShare, Why

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.desired import PROBATION
+from daemon.serving.desired_state import PROBATION
 from events.streams import LEARNING
 from ops.faults.command import command
 from ops.faults.serving_scene import BASE, Engine, Scene, exchanged, scene, shown, until

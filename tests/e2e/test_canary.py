@@ -19,11 +19,11 @@ import pytest
 from consumers.reads import gateways, serving
 from consumers.reads.canary_outcomes import judged_sessions
 from daemon.core.decision_log import Act, Decisions
-from daemon.serving.canaries import Guards
+from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import open_fleet
-from daemon.serving.live import ENOUGH
-from daemon.serving.publish import Publisher
-from daemon.serving.pushing import push
+from daemon.serving.publisher import Publisher
+from daemon.serving.push import push
+from daemon.serving.sequential_test import ENOUGH
 from envs.endpoint import request_seed, wire
 from envs.episode import Episode, Party
 from envs.grading import grade

@@ -23,9 +23,9 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, acting
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.fleet import Fleet, open_fleet
-from daemon.serving.publish import Publisher
-from daemon.serving.pushing import push
-from daemon.serving.reconcile import Reconciler
+from daemon.serving.publisher import Publisher
+from daemon.serving.push import push
+from daemon.serving.reconciler import Reconciler
 from daemon.serving.replica import Replica
 from ops.faults.gateway_scene import Gateway
 from ops.faults.gateway_upstream_kill import RealEngine

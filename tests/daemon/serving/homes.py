@@ -24,9 +24,9 @@ from daemon.engine.generation import Engine
 from daemon.engine.policy import Policy
 from daemon.engine.server import Server
 from daemon.serving.fleet import open_fleet
-from daemon.serving.publish import Publisher
-from daemon.serving.pushing import push
-from daemon.serving.reconcile import Done, Reconciler
+from daemon.serving.publisher import Publisher
+from daemon.serving.push import push
+from daemon.serving.reconciler import Done, Reconciler
 from events.codec import Event, decode
 from events.envelope import utc_now
 from events.serving import OperatorActed

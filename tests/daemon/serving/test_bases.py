@@ -7,7 +7,7 @@ import pytest
 from consumers.folds.routing import RouteRefused, Standing, changed
 from consumers.reads.serving import RouteRow, RouteTable
 from daemon.serving.bases import rebased
-from daemon.serving.desired import Holding
+from daemon.serving.desired_state import Holding
 from daemon.serving.fleet import Look
 from daemon.serving.replica import ReplicaLost
 from events.lifecycle import State, after

@@ -8,7 +8,7 @@ from daemon.adapters.adoption import FINGERPRINT
 from daemon.adapters.fingerprint import Expected, Fingerprint
 from daemon.serving.fleet import Fleet
 from events.lifecycle import State
-from tests.daemon.serving.test_desired import adapter
+from tests.daemon.serving.test_desired_state import adapter
 
 
 def test_of_an_adapter_whose_files_are_gone_nothing_is_kept(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from daemon.serving.desired import Delete, Load, Note, Step, Unload
-from daemon.serving.postponed import FIRST_PAUSE, LONGEST_PAUSE, Postponed
+from daemon.serving.backoff import FIRST_PAUSE, LONGEST_PAUSE, Postponed
+from daemon.serving.desired_state import Delete, Load, Note, Step, Unload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOAD = Load("http://one", "a")

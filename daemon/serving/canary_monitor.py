@@ -4,11 +4,11 @@
     guards.watch(now)     what live traffic says of every canary, as events; again and again
 
 A route that came about by a passed gate (`canary`) is watched: the arms of its judged sessions are
-held against the shares that drew them (live.py), from the first session of the canary on. The
-evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the canary's
-share rises through `canary.shares`, one step each time the evidence for it has grown by the same
-factor. While one arm's sessions are judged more often than the other's, the share does not rise;
-then, and while verdicts to come may still change the result, nothing is promoted. After
+held against the shares that drew them (sequential_test.py), from the first session of the canary
+on. The evidence alone decides: 20 against it rolls back, 20 for it promotes; on the way there the
+canary's share rises through `canary.shares`, one step each time the evidence for it has grown by
+the same factor. While one arm's sessions are judged more often than the other's, the share does
+not rise; then, and while verdicts to come may still change the result, nothing is promoted. After
 `canary.max_age_seconds` without a decision, counts that need no judge decide whether it is rolled
 back or just ends. Silence never promotes.
 
@@ -43,7 +43,7 @@ from consumers.reads.canary_outcomes import (
 )
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.core.decision_log import DecisionRefused, Decisions
-from daemon.serving.live import (
+from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,

@@ -16,8 +16,8 @@ from consumers.tables import METADATA
 from daemon.adapters.directory import UNFINISHED, WEIGHTS
 from daemon.core.app import App
 from daemon.engine.policy import Policy
-from daemon.serving.desired import PROBATION
-from daemon.serving.publish import Publisher
+from daemon.serving.desired_state import PROBATION
+from daemon.serving.publisher import Publisher
 from daemon.serving.replica import Replica
 from events.serving import AdapterStaged
 from ops.bench.serving.adapters import Adapters

@@ -10,8 +10,8 @@ from consumers.reads.serving import UnknownAdapter
 from daemon.adapters.adoption import BadName, NoFingerprint, adopt, expected_of
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.core.decision_log import Act, ServingBusy, acting
-from daemon.serving.publish import NothingBefore, PromotionRefused, RetirementRefused
-from daemon.serving.pushing import PushRefused, push
+from daemon.serving.publisher import NothingBefore, PromotionRefused, RetirementRefused
+from daemon.serving.push import PushRefused, push
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import ReplicaAway, StageRefused
 from events.serving import AdapterStaged, RouteChanged

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from daemon.config.settings import Canary
-from daemon.serving.live import (
+from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from daemon.serving.desired import Delete, Load, Step, Unload
+from daemon.serving.desired_state import Delete, Load, Step, Unload
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
 LONGEST_PAUSE: Final = timedelta(minutes=5)

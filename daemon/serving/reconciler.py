@@ -1,10 +1,10 @@
 """Bringing replicas to what they should hold, and adapters out of service (`kintsugi work`).
 
-    reconciler.tick()      look at replicas and tables, do what desired.py says
+    reconciler.tick()      look at replicas and tables, do what desired_state.py says
 
 Each tick begins from what is there. A replica that was restarted gets its adapters back, each
 proven under another name first; a step that fails is told, tried again later, and holds up no other
-adapter. Nothing here decides who answers: routes turn in publish.py and canaries.py.
+adapter. Nothing here decides who answers: routes turn in publisher.py and canary_monitor.py.
 
 Guarantees: `AdapterMoved(unloaded)` is appended when no replica that answers holds the adapter,
 `AdapterMoved(collected)` when its files are gone; each has an id that follows from what made the
@@ -26,7 +26,8 @@ from daemon.adapters.adoption import intact
 from daemon.adapters.directory import UNFINISHED
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import DecisionRefused, Decisions
-from daemon.serving.desired import (
+from daemon.serving.backoff import Postponed
+from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,
@@ -41,7 +42,6 @@ from daemon.serving.desired import (
     steps,
 )
 from daemon.serving.fleet import Fleet, Look, answering, check_room
-from daemon.serving.postponed import Postponed
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from consumers.folds.routing import Standing
 from consumers.reads.gateways import Report, Seen
 from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
-from daemon.serving.desired import (
+from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,

@@ -14,7 +14,7 @@ effects name as their cause. What is refused at once leaves no event.
 
 Guarantees: a route names an adapter when all replicas were seen to answer with it, so partial
 success never routes anybody. A route that the tables would refuse is refused before it is appended.
-Not covered: what a gateway does with a route (producers/gateway), and unloading (reconcile.py).
+Not covered: what a gateway does with a route (producers/gateway), and unloading (reconciler.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +27,9 @@ from consumers.folds.routing import Standing
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions, acting
-from daemon.serving.desired import ADMISSIBLE, PIN, UNPIN
+from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
 from daemon.serving.fleet import Fleet, answering
-from daemon.serving.pushing import only_base
+from daemon.serving.push import only_base
 from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
 from events.envelope import utc_now

@@ -13,8 +13,8 @@ from daemon.checks.serving import canaries
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.serving.canaries import Guards, decide, due_share
-from daemon.serving.live import ENOUGH, UNEQUAL
+from daemon.serving.canary_monitor import Guards, decide, due_share
+from daemon.serving.sequential_test import ENOUGH, UNEQUAL
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, utc_now
 from events.learning import Decision
