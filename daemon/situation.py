@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from consumers.reads.rollouts import RoundLine
     from daemon.core.app import App
     from daemon.core.health import Folded
-    from daemon.outlook import Outlook
+    from daemon.cycle.outlook import Outlook
 
 
 def situation(app: "App") -> dict[str, Any]:
@@ -24,7 +24,7 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import folded
-    from daemon.outlook import outlooks, step_of
+    from daemon.cycle.outlook import outlooks, step_of
     from events.envelope import utc_now
 
     with app.reading() as connection:

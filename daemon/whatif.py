@@ -30,8 +30,8 @@ from consumers.position import position
 from consumers.reads import agents
 from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
+from daemon.cycle.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
 from daemon.past import Lived
-from daemon.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts
 from events.envelope import parse_timestamp

@@ -27,7 +27,7 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import called_off_jobs
 from daemon.core.decision_log import ServingBusy, acting
 from daemon.core.isolation import PARTS, Breaks
-from daemon.cycles import Cycles
+from daemon.cycle.worker import Cycles
 from daemon.erasing import sweep
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance

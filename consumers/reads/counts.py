@@ -99,7 +99,8 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
-    """(Alias, stop of a cycle) -> when that came off last. The stops are daemon/cycle.py's."""
+    """(Alias, stop of a cycle) -> when that came off last. The stops are
+    daemon/cycle/state_machine.py's."""
     cycles, jobs = LearningCycle.table().c, Job.table().c
     trained = jobs.outcome == "trained"
     asked = {

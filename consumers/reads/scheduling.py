@@ -3,7 +3,7 @@
 Counted in SQL over the agent's own traffic, within one `database.reading`, which is one moment of
 the tables. It is asked with every tick, so it reads what no cycle has read out of indexes, and of
 what one has read nothing. Times are texts as the events say them (RFC 3339, UTC). Not covered: what
-follows from the numbers and the clock (daemon/scheduler.py).
+follows from the numbers and the clock (daemon/cycle/scheduler.py).
 """
 
 import json

@@ -11,7 +11,7 @@ from daemon.cli.serving import ActorName, WhyNot, act_of
 
 if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, RejectionRow
-    from daemon.outlook import Outlook
+    from daemon.cycle.outlook import Outlook
 
 group = noun("cycle", "From failures to a better adapter, round by round.")
 
@@ -31,7 +31,7 @@ def ls(
 ) -> None:
     """List cycles, the newest first."""
     from consumers.reads import learning
-    from daemon.outlook import step_of
+    from daemon.cycle.outlook import step_of
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
@@ -84,7 +84,7 @@ def show(
     `kintsugi explain ID` goes back to the rollouts.
     """
     from consumers.reads import learning
-    from daemon.outlook import step_of
+    from daemon.cycle.outlook import step_of
 
     with cli.app() as app, app.reading() as connection:
         row = learning.cycle_named(connection, cycle)
@@ -138,7 +138,7 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
     """Have a cycle begin at the leader's next look, cool-down or not."""
     from consumers.reads.scheduling import CYCLE_START
     from daemon.core.decision_log import Decisions
-    from daemon.outlook import outlook
+    from daemon.cycle.outlook import outlook
     from events.envelope import utc_now
 
     with cli.app() as app:
@@ -176,8 +176,8 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
     from consumers.reads import learning
     from consumers.reads.cycle_state import CYCLE_CANCEL
     from daemon.core.decision_log import Decisions
-    from daemon.cycle import Step
-    from daemon.outlook import TooLate, step_of
+    from daemon.cycle.outlook import TooLate, step_of
+    from daemon.cycle.state_machine import Step
 
     with cli.app() as app:
         app.settle()

@@ -118,7 +118,7 @@ def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -
     from consumers.reads import learning
     from consumers.reads.cycle_state import JOBS_CANCEL
     from daemon.core.decision_log import Decisions
-    from daemon.outlook import TooLate
+    from daemon.cycle.outlook import TooLate
 
     with cli.app() as app:
         app.settle()

@@ -22,7 +22,7 @@ from daemon.core import systemd
 if TYPE_CHECKING:
     from daemon.config.settings import Settings
     from daemon.core.leadership import Leadership
-    from daemon.leader import Leader
+    from daemon.cycle.leader import Leader
     from daemon.metrics.roles import Leading
     from daemon.work import Worked, Worker
 
@@ -121,10 +121,10 @@ def schedule(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Lead: begin cycles when they are due, and take them on, until stopped."""
-    from daemon.author import FromTheLog
     from daemon.core.leadership import Leadership
+    from daemon.cycle.leader import Leader
+    from daemon.cycle.planner import FromTheLog
     from daemon.gateway import key_of
-    from daemon.leader import Leader
     from daemon.proposer.probe import Engine
 
     with until_stopped(cli) as stop, cli.app() as app:

@@ -19,12 +19,12 @@ from consumers.reads import counts as figures
 from consumers.reads.canary_outcomes import judged_sessions
 from consumers.reads.cycle_state import standing
 from consumers.reads.scheduling import job_seconds, scheduling
-from daemon.cycle import STOPS, Ended, Step, following
-from daemon.leader import environment_of, facts_of, view_of
+from daemon.cycle.leader import environment_of, facts_of, view_of
+from daemon.cycle.outlook import ENDING, entered
+from daemon.cycle.scheduler import Due, decide
+from daemon.cycle.state_machine import STOPS, Ended, Step, following
 from daemon.metrics.observed import Observed
 from daemon.metrics.sheet import Family, Sheet
-from daemon.outlook import ENDING, entered
-from daemon.scheduler import Due, decide
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome

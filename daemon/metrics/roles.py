@@ -20,7 +20,7 @@ from daemon.metrics.sheet import Family, Sheet
 if TYPE_CHECKING:
     from consumers.runner import Counters
     from daemon.core.leadership import Leadership
-    from daemon.leader import Led
+    from daemon.cycle.leader import Led
     from daemon.tracing.exporter import Counters as Traced
     from daemon.work import Worked
     from producers.shipper import Shipped

@@ -26,11 +26,11 @@ from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.core.app import App
 from daemon.core.health import events_in
+from daemon.cycle.leader import environment_of, facts_of
+from daemon.cycle.scheduler import Waiting, decide
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
-from daemon.leader import environment_of, facts_of
 from daemon.proposer.buffer import REPLAY, TRAFFIC
-from daemon.scheduler import Waiting, decide
 from events.envelope import utc_now
 from ops.demo.place import ALIAS
 

@@ -23,7 +23,7 @@ from consumers.tables import (
     Task,
 )
 from daemon.core.app import App
-from daemon.cycle import MOST_GATES
+from daemon.cycle.state_machine import MOST_GATES
 from events.codec import decode
 from events.learning import LeaderClaimed
 from events.lifecycle import LOADED

@@ -19,8 +19,8 @@ from daemon.checks import loop, machine, records, serving, tracing
 from daemon.config.settings import Settings, Tracing, Upstream
 from daemon.core.app import App
 from daemon.core.leadership import LEASE, Leadership
+from daemon.cycle.leader import Leader
 from daemon.doctor import CHECKS, ON_KAFKA, examine
-from daemon.leader import Leader
 from daemon.sessions.closing import close_sessions
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now

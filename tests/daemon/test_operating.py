@@ -8,7 +8,7 @@ from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
-from daemon.leader import Leader
+from daemon.cycle.leader import Leader
 from tests.consumers.cycling import cycle_id, job_over, requested
 from tests.consumers.folding import at, ended
 from tests.daemon.conftest import Kintsugi

@@ -4,7 +4,7 @@ It follows from the cycle alone, so another leader, or the same one again, write
 """
 
 from consumers.reads.learning import CycleRow
-from daemon.leader import Proposal
+from daemon.cycle.leader import Proposal
 from events.envelope import derived_id
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from tests.consumers.cycling import PATTERN, proposed, rejected, requested

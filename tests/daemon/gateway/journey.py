@@ -15,7 +15,7 @@ from daemon.config.settings import Agent, Log, Scheduler, Settings, Tracing
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.leader import Leader
+from daemon.cycle.leader import Leader
 from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 from events.learning import DirectiveWritten

@@ -23,11 +23,11 @@ from daemon.config.settings import Agent, Jobs, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
+from daemon.cycle.leader import Leader, Proposal
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.training_runs import advance
-from daemon.leader import Leader, Proposal
 from events.envelope import derived_id
 from events.jobs import JobSpec
 from events.learning import JobRequested

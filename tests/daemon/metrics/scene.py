@@ -13,10 +13,10 @@ from daemon.config.settings import Agent, Log, Metrics, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.leadership import Leadership
+from daemon.cycle.leader import Leader
 from daemon.jobs.attempts import JobFolder
 from daemon.jobs.runner import Job
 from daemon.jobs.runner_factory import jobs_of
-from daemon.leader import Leader
 from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.telemetry.progress import Progress
 from events.envelope import utc_now

@@ -3,11 +3,11 @@
     leader = Leader(app, author)
     leader.tick()     one look at every agent; what was done, as sentences
 
-A tick holds the lease, asks of each agent what is next (scheduler.py, cycle.py), does what is the
-leader's, and appends it under an id that follows from the cycle and with the leader's epoch. What
-needs a model or a task's words is the author's (author.py). Guarantee: a tick that was cut short
-anywhere, or that another leader did as well, is made up for by the next one and counts once. Not
-covered: what the role `work` does (work.py).
+A tick holds the lease, asks of each agent what is next (scheduler.py, state_machine.py), does what
+is the leader's, and appends it under an id that follows from the cycle and with the leader's
+epoch. What needs a model or a task's words is the author's (planner.py). Guarantee: a tick that
+was cut short anywhere, or that another leader did as well, is made up for by the next one and
+counts once. Not covered: what the role `work` does (work.py).
 """
 
 import logging
@@ -27,8 +27,8 @@ from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
-from daemon.cycle import OWNER, AdapterView, Ended, JobView, Step, View, following
-from daemon.scheduler import Due, Facts, Waiting, decide
+from daemon.cycle.scheduler import Due, Facts, Waiting, decide
+from daemon.cycle.state_machine import OWNER, AdapterView, Ended, JobView, Step, View, following
 from events.envelope import derived_id, parse_timestamp, utc_now
 from events.errors import KintsugiError
 from events.learning import (

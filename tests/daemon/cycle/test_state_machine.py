@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.cycle import MOST_GATES, OWNER, AdapterView, Ended, JobView, Step, View, following
+from daemon.cycle.state_machine import (
+    MOST_GATES,
+    OWNER,
+    AdapterView,
+    Ended,
+    JobView,
+    Step,
+    View,
+    following,
+)
 from events.lifecycle import NEXT, State
 
 BEGUN: Final = View(cycle="c", diagnosed=False, directed=False)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.config.settings import Scheduler
-from daemon.scheduler import Due, Facts, Waiting, decide, last_slot
+from daemon.cycle.scheduler import Due, Facts, Waiting, decide, last_slot
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SETTINGS = Scheduler(

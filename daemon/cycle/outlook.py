@@ -3,8 +3,8 @@
     outlooks(connection, settings, now)    one for each agent, with what the scheduler would say
     step_of(connection, cycle)             what an open cycle needs next
 
-Asks the same pure functions as the leader (scheduler.py, cycle.py) of the same tables, and decides
-nothing.
+Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
+decides nothing.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from consumers.reads import agents, learning
 from consumers.reads.cycle_state import CycleStanding, standing
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import scheduling
-from daemon.cycle import Ended, following
-from daemon.leader import environment_of, facts_of, view_of
-from daemon.scheduler import Due, Waiting, decide, no_environment
+from daemon.cycle.leader import environment_of, facts_of, view_of
+from daemon.cycle.scheduler import Due, Waiting, decide, no_environment
+from daemon.cycle.state_machine import Ended, following
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:

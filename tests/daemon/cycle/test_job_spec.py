@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config.presets import preset
 from daemon.config.settings import Agent, Training
-from daemon.request import NotTrainable, capability_of, seed_of, spec_of
+from daemon.cycle.job_spec import NotTrainable, capability_of, seed_of, spec_of
 from envs.registry import open_place
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment

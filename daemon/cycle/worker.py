@@ -6,10 +6,10 @@
     evaluate    it plays beside the incumbent, in a process of its own, and the gate decides
     route       it is given the first of `canary.shares`
 
-Level-triggered: each round asks the tables what a cycle needs next (cycle.py) and does that, so a
-round that was cut short is made up for. What cannot be done now is said and tried again; an adapter
-that will never be staged is rejected, with the reason. Not covered: the job (jobs/training.py), and
-what live traffic says (serving/canaries.py).
+Level-triggered: each round asks the tables what a cycle needs next (state_machine.py) and does
+that, so a round that was cut short is made up for. What cannot be done now is said and tried
+again; an adapter that will never be staged is rejected, with the reason. Not covered: the job
+(jobs/training.py), and what live traffic says (serving/canaries.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +26,10 @@ from daemon.adapters.compatibility import BadBase
 from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions, acting
 from daemon.core.isolation import Breaks
-from daemon.cycle import Step, following
+from daemon.cycle.leader import agent_of, view_of
+from daemon.cycle.state_machine import Step, following
 from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
 from daemon.jobs.runner import JobRunner
-from daemon.leader import agent_of, view_of
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.staging import StageRefused, Staging

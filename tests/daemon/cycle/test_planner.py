@@ -15,13 +15,13 @@ from consumers.reads import learning
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import CYCLE_START
 from consumers.tables import Rollout
-from daemon.author import FromTheLog
 from daemon.config.settings import Agent, Log, Proposer, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.leader import Leader
-from daemon.outlook import outlooks
+from daemon.cycle.leader import Leader
+from daemon.cycle.outlook import outlooks
+from daemon.cycle.planner import FromTheLog
 from envs.task import TaskDefinition
 from events.envelope import derived_id, utc_now
 from events.jobs import TaskPool

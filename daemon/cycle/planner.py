@@ -2,7 +2,7 @@
 
     author = FromTheLog(app)
     author.direct(cycle)      DirectiveWritten (controller/)
-    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, request.py)
+    author.propose(cycle)     tasks, rejections and the request of a job (proposer/, job_spec.py)
 
 Both read the tables of one moment and follow from them and from the cycle's id, so a leader that
 was killed before it appended them, or another one, writes the same events under the same ids (but
@@ -17,13 +17,13 @@ from consumers.reads import rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.controller.directive_builder import direct
-from daemon.leader import NotNow, Proposal, agent_of
+from daemon.cycle.job_spec import NotTrainable, capability_of, spec_of
+from daemon.cycle.leader import NotNow, Proposal, agent_of
 from daemon.proposer import sources
 from daemon.proposer.buffer import Buffered, Mixing, pools
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine, Probed, Prober
 from daemon.proposer.proposer import Wanted, propose
-from daemon.request import NotTrainable, capability_of, spec_of
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_recorded
 from events.envelope import derived_id
