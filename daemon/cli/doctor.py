@@ -36,7 +36,7 @@ def doctor(
 
 def _upstream(cli: Cli, url: str) -> int:
     from daemon.doctor import Check
-    from daemon.gateway import upstreams
+    from daemon.roles.gateway import upstreams
     from daemon.upstream import Unreachable, examine
 
     (named,) = upstreams(cli.settings, [url])

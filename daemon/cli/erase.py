@@ -36,7 +36,7 @@ def erase(
     """Destroy a person's key, and list the adapters that learnt from them; exit 3 where events of
     theirs were never sealed."""
     from daemon import erasing
-    from daemon.gateway import redaction
+    from daemon.roles.gateway import redaction
 
     if (person is None) == (key is None):
         raise typer.BadParameter("give one of them", param_hint="--person or --key")

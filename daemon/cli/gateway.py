@@ -23,7 +23,7 @@ def gateway(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any.")] = None,
 ) -> int:
     """Answer an agent's calls and record them, until stopped."""
-    from daemon.gateway import serve
+    from daemon.roles.gateway import serve
 
     with cli.app() as app:
         serve(app, upstream or (), host, port)

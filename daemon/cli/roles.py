@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
     from daemon.metrics.roles import Leading
-    from daemon.work import Worked, Worker
+    from daemon.roles.worker import Worked, Worker
 
 T = TypeVar("T")
 
@@ -124,8 +124,8 @@ def schedule(
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
     from daemon.cycle.planner import FromTheLog
-    from daemon.gateway import key_of
     from daemon.proposer.probe import Engine
+    from daemon.roles.gateway import key_of
 
     with until_stopped(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:
@@ -212,8 +212,8 @@ def work(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Make ended sessions into rollouts, keep engines as routes want them, and watch canaries."""
+    from daemon.roles.worker import Worker
     from daemon.serving.fleet import open_fleet
-    from daemon.work import Worker
 
     if once:
         with cli.app() as app, open_fleet(app.settings, upstream or ()) as fleet:

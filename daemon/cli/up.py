@@ -18,8 +18,8 @@ def register(app: typer.Typer) -> None:
 def up(cli: Cli) -> None:
     """Run every role of this home, each in a process of its own, until stopped."""
     from daemon.core.start_mark import mint
-    from daemon.preparing import prepare
-    from daemon.up import Supervisor, alone, gateway_of, programs
+    from daemon.roles.startup import prepare
+    from daemon.roles.supervisor import Supervisor, alone, gateway_of, programs
 
     roles = programs(cli.settings, cli.home)
     with cli.app() as app:

@@ -7,7 +7,7 @@ A tick holds the lease, asks of each agent what is next (scheduler.py, state_mac
 is the leader's, and appends it under an id that follows from the cycle and with the leader's
 epoch. What needs a model or a task's words is the author's (planner.py). Guarantee: a tick that
 was cut short anywhere, or that another leader did as well, is made up for by the next one and
-counts once. Not covered: what the role `work` does (work.py).
+counts once. Not covered: what the role `work` does (daemon/roles/worker.py).
 """
 
 import logging

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from consumers.runner import Counters
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Led
+    from daemon.roles.worker import Worked
     from daemon.tracing.exporter import Counters as Traced
-    from daemon.work import Worked
     from producers.shipper import Shipped
 
 _LOOKED: Final = Family(

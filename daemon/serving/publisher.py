@@ -106,7 +106,7 @@ class Publisher:
         means. Raises StageRefused, NoRoom, BaseMixed, NoTarget, UnknownTask."""
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
-        from daemon.gateway import key_of
+        from daemon.roles.gateway import key_of
 
         row = self.stage(name, act)
         with self.app.reading() as connection:

@@ -4,7 +4,7 @@
         while ...: children.look_after()
 
 `kintsugi up` brings back its own roles; this brings back `kintsugi up`, and the customers. Each
-ends with this process, whatever becomes of that (daemon/attached.py).
+ends with this process, whatever becomes of that (daemon/roles/parent_watch.py).
 """
 
 import subprocess
@@ -96,7 +96,7 @@ class Children:
         with (self._place.home / f"{name}.log").open("ab") as output:
             # A group of its own: an interrupt at the terminal is this process's to pass on.
             return subprocess.Popen(
-                [sys.executable, "-m", "daemon.attached", *arguments],
+                [sys.executable, "-m", "daemon.roles.parent_watch", *arguments],
                 cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
                 stderr=output, process_group=0,
             )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Final
 from daemon.config.settings import Settings
 from daemon.jobs.runner import JobRunner, Running
 from daemon.jobs.runner_factory import jobs_of, trials_of
-from daemon.up import Program, programs
+from daemon.roles.supervisor import Program, programs
 from ops.demo.place import ROOT, Place
 
 UP: Final = "up"
@@ -119,7 +119,7 @@ class Processes:
     def _launch(self, name: str) -> None:
         with (self._place.home.parent / f"{name}.log").open("ab") as output:
             self._started[name] = subprocess.Popen(
-                [sys.executable, "-m", "daemon.attached", *self._programs[name].arguments],
+                [sys.executable, "-m", "daemon.roles.parent_watch", *self._programs[name].arguments],
                 cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
                 stderr=output, process_group=0,
             )  # fmt: skip
@@ -161,11 +161,11 @@ def _children(parent: int, role: str) -> Iterator[int]:
 
 
 def role_of(words: list[str]) -> str | None:
-    """The role that a command line runs (`python -m daemon.attached daemon ROLE`); None for
-    another program's."""
-    if "daemon.attached" not in words:
+    """The role that a command line runs (`python -m daemon.roles.parent_watch daemon ROLE`); None
+    for another program's."""
+    if "daemon.roles.parent_watch" not in words:
         return None
-    module, role = (*words[words.index("daemon.attached") + 1 :], "", "")[:2]
+    module, role = (*words[words.index("daemon.roles.parent_watch") + 1 :], "", "")[:2]
     return "engine" if module == "daemon.engine" else role
 
 

@@ -19,8 +19,8 @@ from consumers.reads import rollouts as reads
 from daemon.config.settings import Environments, Log, Settings
 from daemon.core.app import App
 from daemon.dead_letters import attempt
+from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
-from daemon.work import Worker
 from events.codec import encode
 from events.envelope import Envelope, minted_id, utc_now
 from events.log import Entry, now_ms

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 
-from daemon.up import Program, Supervisor
+from daemon.roles.supervisor import Program, Supervisor
 
 ROLES = ("ship", "work", "gateway")
 

@@ -15,9 +15,9 @@ from consumers.folds.record import Folding
 from daemon.config.settings import Environments, Privacy, Settings, load
 from daemon.core.app import App
 from daemon.core.isolation import PARTS, Breaks
+from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
 from daemon.sessions.closing import Closed, close_sessions, failure
-from daemon.work import Worker
 from events.errors import LogUnavailable
 from events.log import Entry
 from events.privacy.keys import KeysUnavailable

@@ -12,7 +12,7 @@ from consumers.rebuild import rebuild
 from daemon.checks.machine import modes
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.up import alone
+from daemon.roles.supervisor import alone
 from events import private
 from events.archive.export import export
 from events.blobs import BlobStore

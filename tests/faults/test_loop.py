@@ -22,8 +22,14 @@ def test_a_loop_whose_processes_are_killed_comes_to_its_end_and_is_what_the_log_
 
 
 def test_a_role_is_known_by_its_command_line() -> None:
-    assert role_of(["python", "-m", "daemon.attached", "daemon", "work", "--home", "x"]) == "work"
-    assert role_of(["python", "-m", "daemon.attached", "daemon.engine", "--port", "1"]) == "engine"
+    assert (
+        role_of(["python", "-m", "daemon.roles.parent_watch", "daemon", "work", "--home", "x"])
+        == "work"
+    )
+    assert (
+        role_of(["python", "-m", "daemon.roles.parent_watch", "daemon.engine", "--port", "1"])
+        == "engine"
+    )
     assert role_of(["python", "-m", "daemon.solver", "job.json"]) is None
 
 

@@ -5,9 +5,10 @@
     attempts    which engine to ask, for whom, one after the other
     usage       the position that is in force, with the calls and the open sessions per adapter
 
-Calls choose on the gateway's loop, and tables come from another thread (daemon/routes.py). A lock
-makes choosing and counting one step: whoever reads that a position is in force reads every call
-that was chosen by an earlier one. It is held for microseconds, and no call waits for I/O here.
+Calls choose on the gateway's loop, and tables come from another thread
+(daemon/roles/route_follower.py). A lock makes choosing and counting one step: whoever reads that a
+position is in force reads every call that was chosen by an earlier one. It is held for
+microseconds, and no call waits for I/O here.
 
 Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
 for an adapter only while it lists it. With no table at all, every alias is answered by the base.

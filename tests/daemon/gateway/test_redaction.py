@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from daemon.gateway import RedactingFormatter, salt
+from daemon.roles.gateway import RedactingFormatter, salt
 from events.blobs import BlobStore
 from events.codec import arrays_of, attach, decode
 from events.errors import LogCorrupt

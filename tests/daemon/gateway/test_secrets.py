@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from daemon.config.settings import ConfigurationError
-from daemon.gateway import address_of, check_reach
+from daemon.roles.gateway import address_of, check_reach
 from producers.gateway.privacy.keys import ClientKey, Keyring, hashed, minted_key
 from tests.daemon.commands import Result, environment, run_here, spawn
 from tests.daemon.gateway.program import Program, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.routes import following
+from daemon.roles.route_follower import following
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.routes import Policy
 from producers.gateway.routing.routing import Routing

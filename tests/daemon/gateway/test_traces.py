@@ -222,7 +222,7 @@ def test_what_a_rule_matches_is_not_written(home: Path) -> None:
     agent.says("talk-9", [mail], SAID, "stop")
     (home / "kintsugi.toml").write_text('redaction.rules = ["email"]\n')
     with App(load(home=home)) as app:
-        from daemon.gateway import redaction
+        from daemon.roles.gateway import redaction
 
         rules = redaction(app)
     with fronting(home, [NOBODY], proven=False, redaction=rules) as front:

@@ -357,7 +357,7 @@ def test_the_span_of_a_session_is_that_since_its_last_end(
 
 def test_off_it_costs_the_gateway_no_import() -> None:
     look = (
-        "import sys, daemon.gateway, daemon.work, daemon.cycle.leader\n"
+        "import sys, daemon.roles.gateway, daemon.roles.worker, daemon.cycle.leader\n"
         "print([m for m in sys.modules if m.startswith(('opentelemetry', 'google.protobuf'))])"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -31,8 +31,8 @@ from daemon.core import systemd
 from daemon.core.spool_reporter import telling
 from daemon.core.start_mark import headers
 from daemon.page import status_page
-from daemon.patience import PatientConnection
-from daemon.routes import following
+from daemon.roles.http_timeouts import PatientConnection
+from daemon.roles.route_follower import following
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder

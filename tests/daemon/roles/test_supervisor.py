@@ -17,7 +17,7 @@ import pytest
 from daemon.__main__ import exit_code
 from daemon.config.settings import Agent, ConfigurationError, Engine, Settings, Upstream
 from daemon.core.start_mark import HEADER, mint, whose
-from daemon.up import (
+from daemon.roles.supervisor import (
     AlreadyUp,
     NotReady,
     PortTaken,
@@ -114,7 +114,7 @@ def test_a_role_that_was_started_wrongly_stops_everything(tmp_path: Path) -> Non
 def test_a_role_that_never_gets_ready_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.up._READY_SECONDS", 0.5)
+    monkeypatch.setattr("daemon.roles.supervisor._READY_SECONDS", 0.5)
     role = Program(
         "gateway", ("tests.daemon.role_program", str(tmp_path / "notes"), "gateway"),
         "http://127.0.0.1:9/readyz",
@@ -179,7 +179,7 @@ def test_nor_is_what_an_earlier_start_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has its grace, since it may be stopping; here it does not."""
-    monkeypatch.setattr("daemon.up._LATE_SECONDS", 0.5)
+    monkeypatch.setattr("daemon.roles.supervisor._LATE_SECONDS", 0.5)
     left, mine, other = mint(tmp_path), mint(tmp_path), mint(tmp_path / "other")
     with answering({HEADER: left}) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}/health"

@@ -8,7 +8,7 @@
     work       sessions, jobs, adapters, canaries
     trace      sends spans, where somebody is named who takes them
 
-Neither broker nor database has to be there (preparing.py): the gateway serves without them, and the
+Neither broker nor database has to be there (startup.py): the gateway serves without them, and the
 others wait. A process that ends is started again, after a pause that doubles each time and is
 forgotten once it ran for a minute. Wrong usage (exit code 2) is no accident: then everything stops
 and says so. So it does where somebody else listens on the port of the gateway or the engine: what
@@ -16,7 +16,7 @@ answers there is believed only where it shows this start's mark (daemon/core/sta
 process that an earlier start of this home left behind is waited for. One home is run by one of
 these at a time. On SIGTERM and SIGINT the gateway stops first, then the others, then `ship`, then
 the engine, each within its own grace; a `kill -9` of this process stops them as well
-(attached.py). Training jobs go on in any case, and the next `work` adopts them.
+(parent_watch.py). Training jobs go on in any case, and the next `work` adopts them.
 """
 
 import fcntl
@@ -204,7 +204,7 @@ class Supervisor:
             stop.wait(_LOOK_SECONDS)
 
     def _started(self, program: Program) -> "subprocess.Popen[bytes]":
-        arguments = [sys.executable, "-m", "daemon.attached", *program.arguments]
+        arguments = [sys.executable, "-m", "daemon.roles.parent_watch", *program.arguments]
         # Who started this process is told of all of them at once, and not by each.
         own = {name: value for name, value in os.environ.items() if name != systemd.SOCKET}
         own[VARIABLE] = self._mark

@@ -1,4 +1,4 @@
-"""A program that ends with its starter: `python -m daemon.attached MODULE [ARGUMENT...]`.
+"""A program that ends with its starter: `python -m daemon.roles.parent_watch MODULE [ARGUMENT...]`.
 
 Runs MODULE as `python -m` would. Whoever started it holds the other end of its standard input; when
 that end closes, because its holder stopped or was killed, this process is sent SIGTERM, and its
@@ -18,7 +18,7 @@ _USAGE: Final = 2
 def main() -> None:
     """Run the module that the command line names."""
     if len(sys.argv) < 2:
-        print("daemon.attached: name the module to run", file=sys.stderr)
+        print("daemon.roles.parent_watch: name the module to run", file=sys.stderr)
         sys.exit(_USAGE)
     holder = os.dup(sys.stdin.fileno())
     # The program shall not read what tells about its holder.

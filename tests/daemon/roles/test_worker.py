@@ -10,8 +10,8 @@ from consumers.reads import gateways
 from consumers.reads.gateways import Report
 from daemon.config.settings import load as settings
 from daemon.core.app import App
+from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
-from daemon.work import Worker
 
 HOUR = 3600.0
 

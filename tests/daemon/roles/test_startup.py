@@ -9,11 +9,11 @@ import pytest
 
 from consumers.database import DatabaseOutdated, open_database
 from consumers.tables import REVISION
-from daemon import preparing
 from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
 from daemon.config.settings import Kafka as KafkaSettings
 from daemon.core.app import revision
-from daemon.preparing import prepare
+from daemon.roles import startup
+from daemon.roles.startup import prepare
 from tests.daemon.commands import run_here
 
 NOBODY = "127.0.0.1:9"
@@ -54,7 +54,7 @@ def test_what_nobody_answers_at_is_named_and_the_home_is_made(tmp_path: Path) ->
 def test_who_never_answers_holds_up_nobody(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(startup, "PATIENCE_SECONDS", 0.2)
     url = f"postgresql://kintsugi@{silent}/kintsugi"
     assert away(tmp_path, database_url=url) == ["the tables did not answer within 0.2 s"]
 
