@@ -31,7 +31,7 @@ def export_log(
 ) -> None:
     """Write the log into a folder, bit for bit; into an archive of it, what that lacks."""
     from daemon.core.health import events_in
-    from daemon.place import between
+    from daemon.replay.log_range import between
     from events.archive.export import export
 
     with cli.app() as app:
@@ -100,7 +100,7 @@ def trim_log(
     """Drop from this home's log, or with an archive of the broker's from its topics, the rollouts
     that the archive holds, proven record by record."""
     from daemon import retention
-    from daemon.place import cut
+    from daemon.replay.log_range import cut
     from events.archive.archive import Archive
 
     archive = Archive(folder)

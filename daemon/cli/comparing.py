@@ -14,8 +14,8 @@ from daemon.cli.replaying import place_text
 
 if TYPE_CHECKING:
     from consumers.snapshots import Parted
-    from daemon.comparing import Divergence, LogsCompared, TablesCompared
-    from daemon.parting import First
+    from daemon.replay.bisect import First
+    from daemon.replay.diff import Divergence, LogsCompared, TablesCompared
     from events.log import Record
 
 
@@ -37,7 +37,7 @@ def diff(
     ] = None,
 ) -> int:
     """Where two logs part, event by event, or two foldings, row by row; exit 1 when they do."""
-    from daemon import comparing
+    from daemon.replay import diff as comparing
 
     with ExitStack() as opened:
         sides = [comparing.side(name, opened) for name in (one, other)]
@@ -61,7 +61,7 @@ def diff(
 
 
 def _first(cli: Cli, parted: "Parted", named: list[str], opened: ExitStack) -> "First | None":
-    from daemon.parting import first_event, logs_of
+    from daemon.replay.bisect import first_event, logs_of
 
     if len(named) > 2:
         raise typer.BadParameter("name one log, or one of A and one of B", param_hint="--log")

@@ -44,7 +44,7 @@ def explain(
 ) -> None:
     """Why it is as it is: back from a route to the very rollouts."""
     from consumers.reads import explanation
-    from daemon import lineage
+    from daemon.replay import lineage
 
     with cli.app() as app, app.reading() as connection:
         found = explanation.explain(connection, name)

@@ -34,7 +34,7 @@ def rebuild_tables(
     from consumers.rebuild import rebuild
     from daemon.core.app import explained
     from daemon.core.health import events_in
-    from daemon.replaying import opened_snapshot
+    from daemon.replay.replay import opened_snapshot
 
     with cli.app() as app, read_log(app, archive) as log, opened_snapshot(snapshot) as beginning:
         _fold_the_rest(cli, app, log)

@@ -50,8 +50,8 @@ def replay(
     archive: Folder = None,
 ) -> None:
     """Fold a range of the log into a database of its own; nothing else is touched."""
-    from daemon.place import between
-    from daemon.replaying import Request, replay_into
+    from daemon.replay.log_range import between
+    from daemon.replay.replay import Request, replay_into
 
     with cli.app() as app, read_log(app, archive) as log:
         begin, end = between(log, start, to)

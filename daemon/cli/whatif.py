@@ -12,8 +12,8 @@ from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
     from daemon.config.settings import Scheduler
-    from daemon.past import Lived
-    from daemon.whatif import Supposed
+    from daemon.replay.cycle_history import Lived
+    from daemon.replay.whatif import Supposed
     from events.archive.archive import Cut
     from events.log import EventLog
 
@@ -40,10 +40,10 @@ def whatif(
     ] = None,
 ) -> None:
     """When cycles would have begun with other settings, and on what, beside those that did."""
-    from daemon import whatif as asking
-    from daemon.past import lived
-    from daemon.place import between
-    from daemon.replaying import changed_scheduler, scratch
+    from daemon.replay import whatif as asking
+    from daemon.replay.cycle_history import lived
+    from daemon.replay.log_range import between
+    from daemon.replay.replay import changed_scheduler, scratch
 
     scheduler = changed_scheduler(cli.settings.scheduler, changed or [])
     with cli.app() as app, tempfile.TemporaryDirectory(prefix="kintsugi-whatif-") as folder:

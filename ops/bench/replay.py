@@ -34,8 +34,8 @@ from consumers.digest import exact_digest
 from consumers.digest_tracker import Tracked
 from consumers.replay import replay
 from consumers.snapshots import Snapshot
-from daemon import comparing
-from daemon.parting import First, first_event, logs_of
+from daemon.replay import diff
+from daemon.replay.bisect import First, first_event, logs_of
 from events.archive.archive import Archive, ends
 from events.archive.export import export
 from events.archive.restore_sqlite import restore
@@ -71,8 +71,8 @@ def measure(folder: Path, events: int) -> dict[str, Any]:
     whole = _replayed(log, folder / "whole.db")
     small = _replayed(tenth, folder / "small.db")
     snapped = _replayed(log, folder / "one.db", events // 10)
-    logs = _timed(lambda: comparing.logs(log, longer))
-    exports = _timed(lambda: comparing.logs(Archive(folder / "kept"), Archive(folder / "longer")))
+    logs = _timed(lambda: diff.logs(log, longer))
+    exports = _timed(lambda: diff.logs(Archive(folder / "kept"), Archive(folder / "longer")))
     _alter(folder)
     tables = _timed(lambda: _parted(folder, "two"))
     number = _other_past(folder, log, events)
@@ -202,8 +202,8 @@ def _named(folder: Path, number: int) -> None:
 def _parted(folder: Path, name: str) -> First:
     """The event by which another folding parted from the first."""
     with ExitStack() as opened, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        one, other = (comparing.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
-        found = comparing.tables(one, other, first_only=True)
+        one, other = (diff.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
+        found = diff.tables(one, other, first_only=True)
         assert found.parted is not None, "one of them was changed"
         assert found.parted.equal is not None, "the first snapshots are the same"
         assert found.difference is not None, "one of them was changed"

@@ -15,7 +15,7 @@ from consumers.reads.explanation import Node
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.rollouts import PatternLine
 from consumers.reads.serving import AdapterRow
-from daemon import lineage
+from daemon.replay import lineage
 from envs.statistics import Interval
 from ops.demo import heldout
 from ops.demo.heldout import Outcomes

@@ -1,6 +1,6 @@
 """What other settings of the scheduler would have made of a log that is there.
 
-    past = lived(connection)                             the cycles that there were (past.py)
+    past = lived(connection)                             the cycles that there were (cycle_history.py)
     whatif(log, engine, past, environments, settings)    those that there would have been
 
 The log is folded in the order of recording into tables of its own (`engine`), and where time
@@ -31,7 +31,7 @@ from consumers.reads import agents
 from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
 from daemon.cycle.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
-from daemon.past import Lived
+from daemon.replay.cycle_history import Lived
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts
 from events.envelope import parse_timestamp

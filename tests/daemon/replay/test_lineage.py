@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumers.reads.explanation import Node
-from daemon.lineage import KINDS, MOST, laid_out, page
+from daemon.replay.lineage import KINDS, MOST, laid_out, page
 from ops.browser import BrowserMissing, dom, program
 from tests.conftest import missing
 from tests.daemon.conftest import Kintsugi

@@ -17,7 +17,7 @@ from events.sqlite.log import SqliteLog, columns_of
 from ops.bench.mix import PERIOD, event, mix
 from tests.consumers.folding import rollout
 from tests.daemon.conftest import Kintsugi
-from tests.daemon.test_replaying import entry
+from tests.daemon.replay.test_replay import entry
 
 COUNT = 120
 CHANGED = 73

@@ -12,9 +12,9 @@ import pytest
 
 from daemon.config.settings import ConfigurationError, Scheduler, load
 from daemon.core.app import App
-from daemon.past import lived
-from daemon.replaying import changed_scheduler
-from daemon.whatif import whatif
+from daemon.replay.cycle_history import lived
+from daemon.replay.replay import changed_scheduler
+from daemon.replay.whatif import whatif
 from events.archive.archive import ends
 from events.archive.views import cut_at
 from events.codec import encode

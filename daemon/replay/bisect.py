@@ -29,7 +29,7 @@ from consumers.digest_tracker import Written, keys_of
 from consumers.runner import Runner
 from consumers.snapshots import Parted, Snapshot
 from consumers.tables import PROJECTED, Projected
-from daemon import comparing
+from daemon.replay import diff
 from events.archive.archive import Cut, ends
 from events.archive.views import Span, in_time, starts
 from events.log import EventLog, Record
@@ -55,11 +55,11 @@ def logs_of(parted: Parted, named: Sequence[str], opened: ExitStack) -> list[Eve
     """The logs of the two, or the one of both: those named, else what their snapshots name. None
     where nothing says where it is, or it is not there any more."""
     if named:
-        return [comparing.logs_at([name], opened) for name in named]
+        return [diff.logs_at([name], opened) for name in named]
     places = [parted.one.logs, parted.other.logs]
     if not all(places) or not all(Path(name).exists() for place in places for name in place):
         return []
-    return [comparing.logs_at(place, opened) for place in dict.fromkeys(places)]
+    return [diff.logs_at(place, opened) for place in dict.fromkeys(places)]
 
 
 def first_event(parted: Parted, logs: Sequence[EventLog], folder: Path) -> First | None:
@@ -71,7 +71,7 @@ def first_event(parted: Parted, logs: Sequence[EventLog], folder: Path) -> First
             Span(one, _until(one, parted.one)),
             Span(other, _until(other, parted.other)),
         )
-        compared = comparing.logs(past, other_past, start=_begin(one, parted.equal))
+        compared = diff.logs(past, other_past, start=_begin(one, parted.equal))
         for found in compared.divergences:
             record = found.one or found.other
             assert record is not None, "one of the two has it"
