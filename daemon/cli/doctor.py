@@ -9,7 +9,7 @@ from daemon.cli.command import DONE, FAILED, UNAVAILABLE, Cli, command
 from daemon.cli.output import table
 
 if TYPE_CHECKING:
-    from daemon.doctor import Check
+    from daemon.status.doctor.report import Check
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def doctor(
     """Check installation, home, log, database and broker; exit 1 when something is wrong."""
     if upstream is not None:
         return _upstream(cli, upstream)
-    from daemon.doctor import examine
+    from daemon.status.doctor.report import examine
 
     with cli.app() as app:
         checks = examine(app)
@@ -35,9 +35,9 @@ def doctor(
 
 
 def _upstream(cli: Cli, url: str) -> int:
-    from daemon.doctor import Check
     from daemon.roles.gateway import upstreams
-    from daemon.upstream import Unreachable, examine
+    from daemon.status.doctor.report import Check
+    from daemon.status.engine_probe import Unreachable, examine
 
     (named,) = upstreams(cli.settings, [url])
     try:

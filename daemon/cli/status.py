@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def status(cli: Cli) -> int:
     """Where everything stands: log, fold, rounds, cycles, and what the next one waits for."""
-    from daemon.situation import situation
+    from daemon.status.snapshot import situation
 
     with cli.app() as app:
         document = situation(app)

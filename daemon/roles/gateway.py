@@ -30,9 +30,9 @@ from daemon.config.settings import Upstream as ConfiguredUpstream
 from daemon.core import systemd
 from daemon.core.spool_reporter import telling
 from daemon.core.start_mark import headers
-from daemon.page import status_page
 from daemon.roles.http_timeouts import PatientConnection
 from daemon.roles.route_follower import following
+from daemon.status.page import status_page
 from events.envelope import minted_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder

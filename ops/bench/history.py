@@ -31,7 +31,7 @@ from consumers.reads.scheduling import scheduling
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.sessions.closing import SOURCE, close_sessions
-from daemon.situation import situation
+from daemon.status.snapshot import situation
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.learning import CycleStarted, Decision, LeaderClaimed, PatternsDiagnosed

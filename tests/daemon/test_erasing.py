@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from consumers.database import sqlite_url
-from daemon.checks.records import keys as examined_keys
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.core.broker import ship
+from daemon.status.doctor.records import keys as examined_keys
 from events.blobs import BlobStore
 from events.bodies import Bodies
 from events.kafka.log import KafkaLog

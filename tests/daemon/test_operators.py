@@ -14,7 +14,7 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.doctor import CHECKS
+from daemon.status.doctor.report import CHECKS
 from events.codec import encode
 from events.envelope import Envelope, minted_id, to_headers
 from events.log import Entry, now_ms

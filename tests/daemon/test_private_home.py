@@ -9,10 +9,10 @@ import pytest
 
 from consumers.database import open_database, sqlite_url, writing
 from consumers.rebuild import rebuild
-from daemon.checks.machine import modes
 from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.roles.supervisor import alone
+from daemon.status.doctor.machine import modes
 from events import private
 from events.archive.export import export
 from events.blobs import BlobStore

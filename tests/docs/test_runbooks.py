@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from daemon.cli.root import app
-from daemon.doctor import CHECKS, ON_KAFKA
+from daemon.status.doctor.report import CHECKS, ON_KAFKA
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs/runbooks"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from daemon.doctor import CHECKS, ON_KAFKA
+from daemon.status.doctor.report import CHECKS, ON_KAFKA
 
 PAGE = Path(__file__).parents[2] / "docs/status.md"
 

@@ -1,8 +1,8 @@
 """What an engine's numbers mean, shown by probes and not by what anybody configured.
 
 A gateway asks each engine for proof before it believes that calls can be trained on (upstreams.py),
-and `kintsugi doctor --upstream` reports the same findings one by one (daemon/upstream.py). Three
-tiny completions show three things:
+and `kintsugi doctor --upstream` reports the same findings one by one
+(daemon/status/engine_probe.py). Three tiny completions show three things:
 
     token ids            the engine tells them
     log-probabilities    are those of the distribution that is drawn from

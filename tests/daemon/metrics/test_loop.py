@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.checks import records
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.metrics import jobs, log, loop
 from daemon.metrics.sheet import Sheet
-from daemon.situation import situation
+from daemon.status.doctor import records
+from daemon.status.snapshot import situation
 from events.envelope import utc_now
 from events.learning import Decision
 from tests.consumers.deciding import decided, evaluated, moved, produced, routed, staged

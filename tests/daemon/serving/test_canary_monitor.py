@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from daemon.checks.serving import canaries
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.serving.canary_monitor import Guards, decide, due_share
 from daemon.serving.sequential_test import ENOUGH, UNEQUAL
+from daemon.status.doctor.serving import canaries
 from events.codec import decode, encode
 from events.envelope import Envelope, derived_id, utc_now
 from events.learning import Decision

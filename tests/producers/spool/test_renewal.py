@@ -8,10 +8,10 @@ import pytest
 
 from consumers.reads import rollouts
 from consumers.runner import ORDER
-from daemon.checks import records
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.spool_reporter import SpoolRestored, check_spool
+from daemon.status.doctor import records
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS

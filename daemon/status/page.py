@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from daemon.stops import Mood, stops
+from daemon.status.stages import Mood, stops
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.errors import KintsugiError
 from producers.gateway.privacy.keys import Keyring
@@ -70,7 +70,7 @@ class Read:
 def read(app: "App") -> Read:
     """Everything that the page shows. Raises KintsugiError where the database is away."""
     from consumers.reads.rollouts import pattern_lines
-    from daemon.situation import situation
+    from daemon.status.snapshot import situation
 
     document = situation(app)
     with app.reading() as connection:

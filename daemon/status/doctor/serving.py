@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from daemon.checks.finding import Finding
+from daemon.status.doctor.finding import Finding
 from events.envelope import parse_timestamp, utc_now
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pytest
 
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.page import Read, StatusPage, Unread, read, rendered
-from daemon.stops import Mood, Stop, ago, stops
+from daemon.status.page import Read, StatusPage, Unread, read, rendered
+from daemon.status.stages import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program
 from producers.gateway.privacy.keys import hashed
 from tests.conftest import missing

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Final
 
-from daemon.checks.finding import Finding
+from daemon.status.doctor.finding import Finding
 from events.envelope import from_headers
 from events.streams import ROLLOUTS, STREAMS
 

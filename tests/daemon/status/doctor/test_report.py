@@ -15,13 +15,13 @@ from consumers import database, leases
 from consumers.reads import gateways
 from consumers.reads.serving import adapter_named
 from daemon.adapters.directory import BadAdapter
-from daemon.checks import loop, machine, records, serving, tracing
 from daemon.config.settings import Settings, Tracing, Upstream
 from daemon.core.app import App
 from daemon.core.leadership import LEASE, Leadership
 from daemon.cycle.leader import Leader
-from daemon.doctor import CHECKS, ON_KAFKA, examine
 from daemon.sessions.closing import close_sessions
+from daemon.status.doctor import loop, machine, records, serving, tracing
+from daemon.status.doctor.report import CHECKS, ON_KAFKA, examine
 from events import envelope
 from events.envelope import Envelope, minted_id, to_headers, utc_now
 from events.learning import PersonErased

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from daemon.checks.finding import Finding
+from daemon.status.doctor.finding import Finding
 
 if TYPE_CHECKING:
     from daemon.core.app import App

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.checks import loop, machine, records, serving, tracing
-from daemon.checks.finding import Finding
 from daemon.core.app import App
+from daemon.status.doctor import loop, machine, records, serving, tracing
+from daemon.status.doctor.finding import Finding
 from events.errors import KintsugiError
 
 CHECKS: Final[Mapping[str, Callable[[App], Finding]]] = {

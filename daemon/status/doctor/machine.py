@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from daemon.checks.finding import Finding
+from daemon.status.doctor.finding import Finding
 from events import private
 from events.envelope import minted_id
 

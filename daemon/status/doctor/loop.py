@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from daemon.checks.finding import Finding
+from daemon.status.doctor.finding import Finding
 
 if TYPE_CHECKING:
     from datetime import datetime

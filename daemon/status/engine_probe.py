@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from daemon.checks.finding import Finding
-from daemon.doctor import Check
 from daemon.serving.replica import OLDEST_VLLM
+from daemon.status.doctor.finding import Finding
+from daemon.status.doctor.report import Check
 from events.errors import KintsugiError
 from producers.gateway.http import sse
 from producers.gateway.http.connections import HttpClient

@@ -1,0 +1,1 @@
+"""The checks of `kintsugi doctor`, one module per area (route)."""
