@@ -99,15 +99,15 @@ def trim_log(
 ) -> None:
     """Drop from this home's log, or with an archive of the broker's from its topics, the rollouts
     that the archive holds, proven record by record."""
-    from daemon import retention
+    from daemon.maintenance import log_trim
     from daemon.replay.log_range import cut
     from events.archive.archive import Archive
 
     archive = Archive(folder)
     with cli.app() as app:
-        log = retention.archived(app, archive)
-        planned = retention.plan(app, log, archive, cut(log, before))
-        dropped = sum(one.events for one in planned) if dry_run else retention.trim(log, planned)
+        log = log_trim.archived(app, archive)
+        planned = log_trim.plan(app, log, archive, cut(log, before))
+        dropped = sum(one.events for one in planned) if dry_run else log_trim.trim(log, planned)
     portions = [
         {
             "partition": one.partition, "start": one.start, "before": one.before,

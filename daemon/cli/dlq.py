@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Show a dead letter, as far as it can be read."""
     from daemon.cli.log import event_line
-    from daemon.dead_letters import at, record_of
+    from daemon.maintenance.dead_letters import at, record_of
 
     with cli.app() as app:
         letter = at(_letters(app), stream, place)
@@ -80,7 +80,7 @@ def retry(
     Of a session that could not become a rollout, make the rollout, once its cause was mended.
     """
     from daemon.core.app import explained
-    from daemon.dead_letters import at, attempt
+    from daemon.maintenance.dead_letters import at, attempt
 
     if stream is not None and place is None:
         raise typer.BadParameter("name its place as well, as P:N", param_hint="STREAM")
@@ -134,7 +134,7 @@ def drop(
     """Hear no more of a dead letter that will never be folded. It stays in log and tables."""
     from consumers.reads.rollouts import DROP
     from daemon.core.decision_log import Decisions
-    from daemon.dead_letters import at
+    from daemon.maintenance.dead_letters import at
 
     if not reason.strip():
         raise typer.BadParameter("say why, for the record", param_hint="--reason")

@@ -15,7 +15,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
 
 if TYPE_CHECKING:
-    from daemon.regrade import Regraded
+    from daemon.maintenance.regrade import Regraded
     from envs.checking import Check, Rates
     from envs.environment import Environment
     from envs.registry import Found
@@ -299,7 +299,7 @@ def regrade(
 
     Exit 3 when a verdict is not ours, a file seems mislabelled, or something cannot be read.
     """
-    from daemon.regrade import regrade as regraded
+    from daemon.maintenance.regrade import regrade as regraded
     from envs.registry import open_environment
     from producers.importers.importer import total_bytes
 

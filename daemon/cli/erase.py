@@ -10,7 +10,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
 from daemon.cli.output import plain, table
 
 if TYPE_CHECKING:
-    from daemon.erasing import Held
+    from daemon.maintenance.erasure import Held
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def erase(
 ) -> int:
     """Destroy a person's key, and list the adapters that learnt from them; exit 3 where events of
     theirs were never sealed."""
-    from daemon import erasing
+    from daemon.maintenance import erasure
     from daemon.roles.gateway import redaction
 
     if (person is None) == (key is None):
@@ -45,12 +45,12 @@ def erase(
     with cli.app() as app:
         # As the gateway wrote it: a rule may have made a pseudonym of it.
         named = None if person is None else redaction(app).name(person)
-        held = erasing.look(app, named, key)
+        held = erasure.look(app, named, key)
         done = False
         if held.keyid is not None and not dry_run:
             if not yes and not _confirmed(held, person or f"the owner of key {key}"):
                 return FAILED
-            erasing.erase(app, held)
+            erasure.erase(app, held)
             done = True
     _show(cli, held, person, done, dry_run)
     return PARTLY if held.unsealed and not dry_run else DONE
@@ -81,7 +81,7 @@ def _confirmed(held: "Held", who: str) -> bool:
 
 
 def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool) -> None:
-    from daemon.erasing import LIMITS
+    from daemon.maintenance.erasure import LIMITS
 
     if cli.out.json:
         cli.out.document(

@@ -94,7 +94,7 @@ def tail(
 def verify(cli: Cli) -> int:
     """Read every event and say what is wrong; exit 1 when something is."""
     from daemon.core.health import events_in, folded
-    from daemon.verify import verify as verify_log
+    from daemon.maintenance.log_verify import verify as verify_log
 
     with cli.app() as app:
         with app.reading() as connection:

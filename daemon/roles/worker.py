@@ -28,9 +28,9 @@ from consumers.reads.cycle_state import called_off_jobs
 from daemon.core.decision_log import ServingBusy, acting
 from daemon.core.isolation import PARTS, Breaks
 from daemon.cycle.worker import Cycles
-from daemon.erasing import sweep
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
+from daemon.maintenance.erasure import sweep
 from daemon.serving.bases import move
 from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import Fleet

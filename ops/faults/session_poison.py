@@ -18,7 +18,7 @@ from typing import Any, Final
 from consumers.reads import rollouts as reads
 from daemon.config.settings import Environments, Log, Settings
 from daemon.core.app import App
-from daemon.dead_letters import attempt
+from daemon.maintenance.dead_letters import attempt
 from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
 from events.codec import encode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from daemon.regrade import Regraded, regrade
+from daemon.maintenance.regrade import Regraded, regrade
 from envs.registry import open_environment
 from tests.daemon.commands import run_here
 from tests.daemon.conftest import Kintsugi

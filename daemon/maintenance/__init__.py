@@ -1,0 +1,1 @@
+"""Commands that mend, trim or erase what is stored (event)."""
