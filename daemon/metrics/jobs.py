@@ -15,9 +15,9 @@ from consumers.reads import learning
 from daemon.jobs.attempts import JobFolder, changed
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.updates import newest_update
+from daemon.metrics.families import Family, Sheet
 from daemon.metrics.loop import MOST_AGENTS
-from daemon.metrics.observed import Observed
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.observations import Observed
 
 if TYPE_CHECKING:
     from pathlib import Path

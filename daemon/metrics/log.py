@@ -12,8 +12,8 @@ from consumers.reads import rollouts, spools
 from consumers.tables import PROJECTION
 from daemon.core.health import folded, halting, oldest_unfolded_ms
 from daemon.core.spool_reporter import SILENT_SECONDS
-from daemon.metrics.observed import Observed
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.families import Family, Sheet
+from daemon.metrics.observations import Observed
 from events.streams import STREAMS
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from daemon.cycle.leader import environment_of, facts_of, view_of
 from daemon.cycle.outlook import ENDING, entered
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Ended, Step, following
-from daemon.metrics.observed import Observed
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.families import Family, Sheet
+from daemon.metrics.observations import Observed
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from consumers.runner import APPLY_SECONDS
 from consumers.tables import PROJECTION
 from daemon.core.isolation import PARTS
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.families import Family, Sheet
 
 if TYPE_CHECKING:
     from consumers.runner import Counters

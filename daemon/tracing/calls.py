@@ -19,8 +19,8 @@ from sqlalchemy import Row, select
 from consumers.tables import Call
 from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
 from daemon.sessions.conversations import History
+from daemon.tracing.attributes import content_of, sampling_of
 from daemon.tracing.spans import Attributes, Happened, Span
-from daemon.tracing.told import content_of, sampling_of
 from events.codec import Event
 from events.envelope import from_headers, timestamp
 from events.errors import LogTruncated

@@ -26,7 +26,7 @@ from consumers.position import offsets
 from daemon.config.settings import ConfigurationError
 from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
-from daemon.tracing.sending import Sender, Sent, Unreachable
+from daemon.tracing.otlp_client import Sender, Sent, Unreachable
 from daemon.tracing.spans import Span
 from events import private
 from events.codec import Event, decode_value

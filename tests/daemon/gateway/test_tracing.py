@@ -17,7 +17,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.sessions.closing import close_sessions
 from daemon.tracing.exporter import Exporter, open_sender
-from daemon.tracing.sending import Sender, Sent
+from daemon.tracing.otlp_client import Sender, Sent
 from events.codec import decode, encode
 from events.envelope import Envelope, utc_now
 from events.errors import AheadOfLog

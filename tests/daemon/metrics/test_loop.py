@@ -9,7 +9,7 @@ import pytest
 from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.metrics import jobs, log, loop
-from daemon.metrics.sheet import Sheet
+from daemon.metrics.families import Sheet
 from daemon.status.doctor import records
 from daemon.status.snapshot import situation
 from events.envelope import utc_now

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from daemon.core.app import App
-from daemon.metrics.observed import Observed
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.families import Family, Sheet
+from daemon.metrics.observations import Observed
 from tests.daemon.metrics.scene import labelled, series, settings_of
 
 FOUND = Family("kintsugi_found", "What was found.")

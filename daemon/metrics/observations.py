@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from daemon.metrics.sheet import Family, Sheet
+from daemon.metrics.families import Family, Sheet
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
