@@ -17,7 +17,7 @@ from pydantic import Field
 
 from events.canonical import exact_json
 from events.messages import Message, ToolCall, executed_calls
-from producers.importers.records import Unusable, Wire, check_storable, readable
+from producers.storable import Unusable, Wire, check_storable, readable
 
 WireRole = Literal["system", "developer", "user", "assistant", "tool", "function"]
 

@@ -35,7 +35,7 @@ def doctor(
 
 
 def _upstream(cli: Cli, url: str) -> int:
-    from daemon.roles.gateway import upstreams
+    from daemon.config.upstreams import upstreams
     from daemon.status.doctor.report import Check
     from daemon.status.engine_probe import Unreachable, examine
 

@@ -121,11 +121,11 @@ def schedule(
     upstream: EngineUrls = None,
 ) -> int | None:
     """Lead: begin cycles when they are due, and take them on, until stopped."""
+    from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
     from daemon.cycle.planner import FromTheLog
     from daemon.proposer.probe import Engine
-    from daemon.roles.gateway import key_of
 
     with until_stopped(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:

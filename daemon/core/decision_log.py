@@ -11,17 +11,12 @@ counts once nothing stands against it. Not covered: acting from two homes at onc
 what came second, but what one loads the other may unload).
 """
 
-import fcntl
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from daemon.core.span_contexts import Contexts
-from events import private
 from events.codec import encode
 from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.errors import KintsugiError
@@ -33,18 +28,9 @@ from producers.spans.trace_context import TraceContext
 if TYPE_CHECKING:
     from daemon.core.app import App
 
-PATIENCE: Final = 120.0
-"""Seconds that a command waits for its turn: loading takes no longer."""
-
-_LOOK_SECONDS: Final = 0.05
-
 
 class DecisionRefused(KintsugiError):
     """The tables did not take a decision: what it rests on had changed."""
-
-
-class ServingBusy(KintsugiError):
-    """Another process of this home loads, unloads or routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +125,3 @@ class Decisions:
             entries.append(encode(envelope, data, now_ms()).entry)
         self._app.append(entries)
         self._app.settle()
-
-
-@contextmanager
-def acting(home: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
-    `patience` seconds. A process that dies gives way at once."""
-    path = home / "serving.lock"
-    with private.open_lock(path) as lock:
-        _lock(lock.fileno(), path, time.monotonic() + patience)
-        yield
-
-
-def _lock(descriptor: int, path: Path, until: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= until:
-                raise ServingBusy(
-                    f"another process of this home loads or routes adapters (it holds {path}); "
-                    "run the same command again when it is done"
-                ) from error
-            time.sleep(_LOOK_SECONDS)
-        else:
-            return

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
-from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.cycle_state import standing
 from consumers.reads.learning import CycleRow
-from consumers.reads.scheduling import Scheduling, scheduling
+from consumers.reads.scheduling import scheduling
 from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
 from daemon.cycle.scheduler import Due, Facts, Waiting, decide
-from daemon.cycle.state_machine import OWNER, AdapterView, Ended, JobView, Step, View, following
-from events.envelope import derived_id, parse_timestamp, utc_now
+from daemon.cycle.state_machine import OWNER, Ended, Step, following
+from daemon.cycle.views import environment_of, facts_of, view_of
+from events.envelope import derived_id, utc_now
 from events.errors import KintsugiError
 from events.learning import (
     CycleEnded,
@@ -47,9 +48,8 @@ from events.serving import AdapterMoved
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from daemon.config.settings import Agent, Scheduler, Settings
+    from daemon.config.settings import Scheduler
     from daemon.core.app import App
-    from events.gate import GateReport
 
 
 log = logging.getLogger(__name__)
@@ -232,85 +232,3 @@ class Leader:
         with self._app.reading() as connection:
             row = standing(connection, cycle).adapter
         return None if row is None or row.state not in WAITING else row.adapter
-
-
-def agent_of(app: "App", alias: str) -> "Agent | None":
-    """What the settings say of an agent."""
-    return next((one for one in app.settings.agents if one.alias == alias), None)
-
-
-def environment_of(settings: "Settings", alias: str) -> str | None:
-    """In which the settings say that an agent's tasks are played."""
-    return next((one.environment for one in settings.agents if one.alias == alias), None)
-
-
-def facts_of(found: Scheduling, pair: Pair, environment: str) -> Facts:
-    """What the scheduler decides on."""
-    return Facts(
-        alias=pair.alias,
-        base=pair.base,
-        environment=environment,
-        position=found.position,
-        number=found.number,
-        is_open=found.open_cycle is not None,
-        rollouts=found.rollouts,
-        failures=found.failed,
-        priority=found.priority,
-        first_seen=_moment(found.first_seen),
-        last_started=_moment(found.last_started),
-        last_ended=_moment(found.last_ended),
-        fruitless=found.fruitless,
-        minutes_today=found.job_seconds / 60,
-        asked=found.asked,
-    )
-
-
-def view_of(found: CycleStanding, pair: Pair) -> View:
-    """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
-    cycle, job, adapter = found.cycle, found.job, found.adapter
-    cancelled = found.cancelled
-    if cancelled is None and cycle.base != pair.base:
-        cancelled = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
-    return View(
-        cycle=cycle.cycle,
-        diagnosed=cycle.round is not None,
-        directed=cycle.directive is not None,
-        job=None if job is None else JobView(job.outcome, job.reason or ""),
-        adapter=None
-        if adapter is None
-        else AdapterView(
-            adapter.state,
-            found.been,
-            adapter.reason or _of_gate(adapter.gate),
-            _outdated(found),
-            found.gates,
-        ),
-        cancelled=cancelled,
-    )
-
-
-def _outdated(found: CycleStanding) -> str:
-    """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
-    adapter, incumbent = found.adapter, found.incumbent
-    if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
-        return ""
-    return (
-        f"{adapter.adapter} passed the gate against {adapter.incumbent or adapter.base}, and "
-        f"{incumbent or adapter.base} is the incumbent now"
-    )
-
-
-def _of_gate(report: "GateReport | None") -> str:
-    """Why the gate said no, in words."""
-    if report is None:
-        return ""
-    failed = [check for check in report.checks if check.verdict != "PASS"]
-    said = "; ".join(
-        f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
-        for check in failed
-    )
-    return f"gate {report.decision}: {said or 'every check passed'}"
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else parse_timestamp(text)

@@ -16,9 +16,9 @@ from consumers.reads import agents, learning
 from consumers.reads.cycle_state import CycleStanding, standing
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import scheduling
-from daemon.cycle.leader import environment_of, facts_of, view_of
 from daemon.cycle.scheduler import Due, Waiting, decide, no_environment
 from daemon.cycle.state_machine import Ended, following
+from daemon.cycle.views import environment_of, facts_of, view_of
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:

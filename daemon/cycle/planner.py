@@ -18,7 +18,8 @@ from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.controller.directive_builder import direct
 from daemon.cycle.job_spec import NotTrainable, capability_of, spec_of
-from daemon.cycle.leader import NotNow, Proposal, agent_of
+from daemon.cycle.leader import NotNow, Proposal
+from daemon.cycle.views import agent_of
 from daemon.proposer import sources
 from daemon.proposer.buffer import Buffered, Mixing, pools
 from daemon.proposer.candidate import CannotSample

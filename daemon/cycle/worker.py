@@ -24,10 +24,11 @@ from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import BadName
 from daemon.adapters.compatibility import BadBase
 from daemon.adapters.directory import BadAdapter
-from daemon.core.decision_log import Decisions, acting
+from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
-from daemon.cycle.leader import agent_of, view_of
+from daemon.core.serving_lock import acting
 from daemon.cycle.state_machine import Step, following
+from daemon.cycle.views import agent_of, view_of
 from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet

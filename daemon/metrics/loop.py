@@ -19,10 +19,10 @@ from consumers.reads import counts as figures
 from consumers.reads.canary_outcomes import judged_sessions
 from consumers.reads.cycle_state import standing
 from consumers.reads.scheduling import job_seconds, scheduling
-from daemon.cycle.leader import environment_of, facts_of, view_of
 from daemon.cycle.outlook import ENDING, entered
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Ended, Step, following
+from daemon.cycle.views import environment_of, facts_of, view_of
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.observations import Observed
 from events.envelope import parse_timestamp, timestamp, utc_now

@@ -7,7 +7,6 @@ are being answered within `gateway.grace_seconds`, and records the rest as abort
 
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -20,13 +19,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import uvicorn
 import uvloop
 
 from daemon.config.settings import ConfigurationError, Settings
-from daemon.config.settings import Upstream as ConfiguredUpstream
+from daemon.config.upstreams import upstreams
 from daemon.core import systemd
 from daemon.core.spool_reporter import telling
 from daemon.core.start_mark import headers
@@ -40,7 +38,7 @@ from producers.gateway.http.request_guard import MAX_HEAD_BYTES
 from producers.gateway.privacy.keys import ClientKey, Keyring
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.routing import Routing
-from producers.gateway.routing.upstreams import Upstream, Upstreams
+from producers.gateway.routing.upstreams import Upstreams
 from producers.gateway.server import Gateway, Options
 
 if TYPE_CHECKING:
@@ -55,7 +53,6 @@ so that none asks on one that is being closed."""
 _CUT_SECONDS: Final = 1
 """Of the grace, for what uvicorn waits for on its own."""
 
-_SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 _logger = logging.getLogger(__name__)
 
@@ -240,66 +237,10 @@ def check_reach(host: str, address: str, keys: bool) -> None:
     )
 
 
-def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
-    """The engines: those named, with the configured keys of those that are configured too."""
-    known = {one.url.rstrip("/"): one for one in settings.upstreams}
-    named = [url.rstrip("/") for url in urls] or list(known)
-    if not named:
-        raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
-    for url in named:
-        _check_url(url)
-    return [Upstream(url, key_of(settings, url)) for url in dict.fromkeys(named)]
-
-
-def _check_url(url: str) -> None:
-    """A key in a URL would be in every event and every message that names its engine."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        raise ConfigurationError(
-            f"upstream {shown!r} has more than scheme, host and path; put a key into "
-            "upstreams[].api_key"
-        )
-    if parts.scheme not in ("http", "https") or not parts.netloc or not url.endswith("/v1"):
-        raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
-
-
 def keyring(settings: Settings) -> Keyring:
     """The clients' keys."""
     keys = [ClientKey(one.name, one.sha256, frozenset(one.scopes)) for one in settings.gateway.keys]
     return Keyring(keys)
-
-
-def key_of(settings: Settings, url: str) -> str | None:
-    """What an engine asks for; None where nothing is set. Raises ConfigurationError."""
-    for place, one in enumerate(settings.upstreams):
-        if one.url.rstrip("/") == url:
-            key = _secret(one, f"upstreams[{place}]")
-            if key is not None and _SENDABLE.fullmatch(key) is None:
-                raise ConfigurationError(
-                    f"the key of upstreams[{place}] ({url}) is empty or has characters that no "
-                    "header can hold; give the key alone"
-                )
-            return key
-    return None
-
-
-def _secret(one: ConfiguredUpstream, where: str) -> str | None:
-    """An engine's key from its one place."""
-    if one.api_key is not None:
-        if one.api_key_file is not None:
-            raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")
-        return one.api_key.get_secret_value()
-    if one.api_key_file is None:
-        return None
-    path = one.api_key_file.expanduser()
-    try:
-        return path.read_bytes().decode("latin-1").strip()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{where}.api_key_file is {path}, which cannot be read: {error.strerror}; correct the "
-            "name or its permissions"
-        ) from error
 
 
 def _printed(host: str) -> str:

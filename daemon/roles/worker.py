@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 from consumers import database
 from consumers.reads import gateways
 from consumers.reads.cycle_state import called_off_jobs
-from daemon.core.decision_log import ServingBusy, acting
 from daemon.core.isolation import PARTS, Breaks
+from daemon.core.serving_lock import ServingBusy, acting
 from daemon.cycle.worker import Cycles
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance

@@ -291,7 +291,7 @@ def check_room(
 def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
     """The replicas that the settings name, or those at `urls`; there may be none. Raises
     ConfigurationError."""
-    from daemon.roles.gateway import key_of, upstreams
+    from daemon.config.upstreams import key_of, upstreams
 
     known = {one.url.rstrip("/"): one for one in settings.upstreams}
     engines = [

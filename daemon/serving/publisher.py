@@ -26,7 +26,8 @@ from consumers.folds import routing
 from consumers.folds.routing import Standing
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
-from daemon.core.decision_log import Act, Decisions, acting
+from daemon.core.decision_log import Act, Decisions
+from daemon.core.serving_lock import acting
 from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
 from daemon.serving.fleet import Fleet, answering
 from daemon.serving.push import only_base
@@ -104,9 +105,9 @@ class Publisher:
     ) -> "tuple[Comparison, Means]":
         """What an adapter and the incumbent of its alias are to play, both staged, and by what
         means. Raises StageRefused, NoRoom, BaseMixed, NoTarget, UnknownTask."""
+        from daemon.config.upstreams import key_of
         from daemon.evaluation.comparison import compare
         from daemon.evaluation.run import Means
-        from daemon.roles.gateway import key_of
 
         row = self.stage(name, act)
         with self.app.reading() as connection:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import Adopted, adopt
-from daemon.core.decision_log import Act, Decisions, acting
+from daemon.core.decision_log import Act, Decisions
+from daemon.core.serving_lock import acting
 from daemon.serving.fleet import Fleet, NoReplica
 from events.errors import KintsugiError
 from events.lifecycle import State

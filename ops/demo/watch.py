@@ -26,8 +26,8 @@ from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.core.app import App
 from daemon.core.health import events_in
-from daemon.cycle.leader import environment_of, facts_of
 from daemon.cycle.scheduler import Waiting, decide
+from daemon.cycle.views import environment_of, facts_of
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
 from daemon.proposer.buffer import REPLAY, TRAFFIC

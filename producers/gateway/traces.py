@@ -44,10 +44,10 @@ from producers.gateway.http.wire import (
 )
 from producers.gateway.privacy.redaction import Kept, unhurried
 from producers.gateway.routing.routes import choose
-from producers.importers.records import Unusable
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import Received
 from producers.spans.trace_context import TraceContext
+from producers.storable import Unusable
 
 Result = Literal["recorded", "repeated", "ignored", "rejected"]
 

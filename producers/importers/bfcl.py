@@ -21,7 +21,8 @@ from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings
 from producers.importers.bfcl_conversation import answered, logged, parse_call, was_forced_to_quit
 from producers.importers.documents import Found, Shape, lines, records
-from producers.importers.records import ImportedRollout, Record, Rejection, Source, Unusable, Wire
+from producers.importers.records import ImportedRollout, Record, Rejection, Source
+from producers.storable import Unusable, Wire
 
 NAME: Final = "bfcl"
 GRADER: Final = "bfcl evaluate"

@@ -19,7 +19,7 @@ from typing import Any, Final
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
 from producers.conversation import WireMessage, parse_arguments, to_message
-from producers.importers.records import readable
+from producers.storable import readable
 
 _FORCED: Final = "forced to quit"
 _EXECUTION_ERROR: Final = "Error during execution"

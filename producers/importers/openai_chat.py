@@ -25,12 +25,11 @@ from producers.importers.records import (
     Record,
     Rejection,
     Source,
-    Unusable,
-    Wire,
     is_success,
     parse_time,
     task_id,
 )
+from producers.storable import Unusable, Wire
 
 NAME: Final = "openai"
 

@@ -6,16 +6,13 @@ Where text holds half of a surrogate pair (legal in JSON, impossible in UTF-8) t
 U+FFFD in its place; the id is that of the record as written.
 """
 
-import json
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from events.canonical import exact_json
 from events.envelope import Envelope, derived_id
@@ -23,26 +20,11 @@ from events.messages import Message
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
 from producers.importers.documents import Damage, Found
-
-MAX_DEPTH: Final = 100
-"""Deepest nesting of arguments and content parts: pydantic reads back at most 200 levels of JSON,
-and the message around them takes a few."""
+from producers.storable import _HALF_PAIR, Unusable, check_storable, readable
 
 TEXT_CHARACTERS: Final = 4_000_000
 """How long a text beside the conversation may be, such as the instruction of a task: no table holds
 a longer one."""
-
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
-
-
-class Unusable(Exception):
-    """A record that cannot become a rollout; its text says why, and what would help."""
-
-
-class Wire(BaseModel):
-    """Base of what formats look like on disk: exact types, and what we do not read is ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,31 +157,6 @@ def _texts(data: RolloutEnded) -> Iterator[str]:
     for text in (data.termination, data.grader, data.simulator, *of_task):
         if text is not None:
             yield text
-
-
-def readable(value: Any) -> Any:
-    """`value` with U+FFFD in the place of each half of a surrogate pair."""
-    text = exact_json(value)
-    if text.isascii() or _HALF_PAIR.search(text) is None:
-        return value
-    return json.loads(_HALF_PAIR.sub("\ufffd", text))
-
-
-def check_storable(value: Any, what: str) -> None:
-    """Raise Unusable for what JSON cannot hold, or what no reader would take back."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
-            raise Unusable(f"{what} hold a number that is not finite; JSON has none, use null")
-        if not level:
-            return
-    raise Unusable(f"{what} are nested deeper than {MAX_DEPTH} levels; flatten them")
 
 
 def parse_time(text: str) -> datetime:

@@ -27,9 +27,10 @@ from producers.importers.documents import (
     read_text,
     skip_blank,
 )
-from producers.importers.records import ImportedRollout, Rejection, Source, Wire
+from producers.importers.records import ImportedRollout, Rejection, Source
 from producers.importers.tau2_simulation import NAME as NAME
 from producers.importers.tau2_simulation import WireInfo, parse_simulation
+from producers.storable import Wire
 
 RESULTS: Final = "results.json"
 SIMULATIONS: Final = "simulations"

@@ -19,12 +19,11 @@ from producers.importers.records import (
     ImportedRollout,
     Record,
     Source,
-    Unusable,
-    Wire,
     is_success,
     parse_time,
     task_id,
 )
+from producers.storable import Unusable, Wire
 
 NAME: Final = "tau2"
 

@@ -23,11 +23,10 @@ from producers.importers.records import (
     Record,
     Rejection,
     Source,
-    Unusable,
-    Wire,
     is_success,
     task_id,
 )
+from producers.storable import Unusable, Wire
 
 NAME: Final = "tau-bench"
 GRADER: Final = "tau-bench v1"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from producers.importers.records import Unusable
 from producers.spans.conventions import (
     CONVERSATION,
     DETAILS,
@@ -31,6 +30,7 @@ from producers.spans.conventions import (
     TOOLS,
 )
 from producers.spans.otlp import Attributes, Received
+from producers.storable import Unusable
 
 Json = dict[str, Any]
 

@@ -27,8 +27,9 @@ from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App, Progress
 from daemon.core.decision_log import Act, DecisionRefused, Decisions
 from daemon.core.leadership import Leadership, Timing
-from daemon.cycle.leader import Leader, view_of
+from daemon.cycle.leader import Leader
 from daemon.cycle.state_machine import Step, following
+from daemon.cycle.views import view_of
 from events.learning import CycleOutcome, Decision
 from events.lifecycle import LOADED
 from events.serving import RouteChanged, Why

@@ -104,7 +104,7 @@ def _is_known(route: "RouteRow") -> bool:
 
 def engines(app: "App") -> Finding:
     """Every configured engine says what it serves."""
-    from daemon.roles.gateway import key_of
+    from daemon.config.upstreams import key_of
 
     urls = [one.url.rstrip("/") for one in app.settings.upstreams]
     if not urls:

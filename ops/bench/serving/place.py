@@ -20,7 +20,8 @@ import httpx2
 
 from daemon.config.settings import Serving, Settings, Upstream
 from daemon.core.app import App
-from daemon.core.decision_log import Act, acting
+from daemon.core.decision_log import Act
+from daemon.core.serving_lock import acting
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.fleet import Fleet, open_fleet
 from daemon.serving.publisher import Publisher

@@ -24,7 +24,7 @@ from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
 from producers.gateway.http import sse
 from producers.gateway.http.wire import Added, Asked, Dialect, Json
-from producers.importers.records import readable
+from producers.storable import readable
 
 _CALL_MARK: Final = "<tool_call>"
 """Begins a call in the form of Hermes. In the text of an answer it is one that cannot be read."""

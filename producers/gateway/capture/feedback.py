@@ -19,7 +19,7 @@ from events.streams import ROLLOUTS
 from producers.gateway.capture.recorder import Spool
 from producers.gateway.http.wire import bad_request, identifier
 from producers.gateway.privacy.redaction import Redaction
-from producers.importers.records import readable
+from producers.storable import readable
 
 _Text = Annotated[str, Field(max_length=256)]
 

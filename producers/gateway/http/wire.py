@@ -23,7 +23,7 @@ from events.errors import KintsugiError
 from events.messages import Message
 from producers.conversation import parse_messages
 from producers.gateway.http import anthropic, sse
-from producers.importers.records import Unusable, check_storable, readable
+from producers.storable import Unusable, check_storable, readable
 
 Json = dict[str, Any]
 Endpoint = Literal["chat", "completions", "messages"]

@@ -29,7 +29,7 @@ from events.canonical import exact_json
 from events.messages import Message, ToolCall
 from producers.gateway.http.wire import Asked, Json
 from producers.gateway.privacy.rules import Rule, Span
-from producers.importers.records import readable
+from producers.storable import readable
 
 _MOST_ESCAPED: Final = 4
 """Levels of JSON in JSON in JSON that are read in text that is no whole JSON."""

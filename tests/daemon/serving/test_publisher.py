@@ -9,7 +9,8 @@ from consumers.folds.routing import RouteRefused
 from consumers.reads.serving import UnknownAdapter
 from daemon.adapters.adoption import BadName, NoFingerprint, adopt, expected_of
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
-from daemon.core.decision_log import Act, ServingBusy, acting
+from daemon.core.decision_log import Act
+from daemon.core.serving_lock import ServingBusy, acting
 from daemon.serving.publisher import NothingBefore, PromotionRefused, RetirementRefused
 from daemon.serving.push import PushRefused, push
 from daemon.serving.residency import NoRoom

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.importers.records import Unusable
 from producers.spans import conventions as names
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import JSON, PROTOBUF, BadTraces, Received, TooMuch, inflated, spans
+from producers.storable import Unusable
 
 USER = {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}
 SAID = {"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}

@@ -1,0 +1,72 @@
+"""The engines that the settings name, and the key that each of them asks for."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from daemon.config.settings import ConfigurationError, Settings
+from daemon.config.settings import Upstream as ConfiguredUpstream
+from producers.gateway.routing.upstreams import Upstream
+
+if TYPE_CHECKING:
+    pass
+
+
+_SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
+
+
+def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
+    """The engines: those named, with the configured keys of those that are configured too."""
+    known = {one.url.rstrip("/"): one for one in settings.upstreams}
+    named = [url.rstrip("/") for url in urls] or list(known)
+    if not named:
+        raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
+    for url in named:
+        _check_url(url)
+    return [Upstream(url, key_of(settings, url)) for url in dict.fromkeys(named)]
+
+
+def _check_url(url: str) -> None:
+    """A key in a URL would be in every event and every message that names its engine."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise ConfigurationError(
+            f"upstream {shown!r} has more than scheme, host and path; put a key into "
+            "upstreams[].api_key"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc or not url.endswith("/v1"):
+        raise ConfigurationError(f"upstream {url!r} is no http URL that ends in /v1")
+
+
+def key_of(settings: Settings, url: str) -> str | None:
+    """What an engine asks for; None where nothing is set. Raises ConfigurationError."""
+    for place, one in enumerate(settings.upstreams):
+        if one.url.rstrip("/") == url:
+            key = _secret(one, f"upstreams[{place}]")
+            if key is not None and _SENDABLE.fullmatch(key) is None:
+                raise ConfigurationError(
+                    f"the key of upstreams[{place}] ({url}) is empty or has characters that no "
+                    "header can hold; give the key alone"
+                )
+            return key
+    return None
+
+
+def _secret(one: ConfiguredUpstream, where: str) -> str | None:
+    """An engine's key from its one place."""
+    if one.api_key is not None:
+        if one.api_key_file is not None:
+            raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")
+        return one.api_key.get_secret_value()
+    if one.api_key_file is None:
+        return None
+    path = one.api_key_file.expanduser()
+    try:
+        return path.read_bytes().decode("latin-1").strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{where}.api_key_file is {path}, which cannot be read: {error.strerror}; correct the "
+            "name or its permissions"
+        ) from error

@@ -1,0 +1,50 @@
+"""The lock that whoever stages, routes or unloads in a home holds."""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from events import private
+from events.errors import KintsugiError
+
+if TYPE_CHECKING:
+    pass
+
+
+PATIENCE: Final = 120.0
+"""Seconds that a command waits for its turn: loading takes no longer."""
+
+
+_LOOK_SECONDS: Final = 0.05
+
+
+class ServingBusy(KintsugiError):
+    """Another process of this home loads, unloads or routes."""
+
+
+@contextmanager
+def acting(home: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
+    `patience` seconds. A process that dies gives way at once."""
+    path = home / "serving.lock"
+    with private.open_lock(path) as lock:
+        _lock(lock.fileno(), path, time.monotonic() + patience)
+        yield
+
+
+def _lock(descriptor: int, path: Path, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise ServingBusy(
+                    f"another process of this home loads or routes adapters (it holds {path}); "
+                    "run the same command again when it is done"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return

@@ -1,0 +1,82 @@
+"""Circles between folders: which of them need each other, directly or by way of others.
+
+An import inside a function counts as one at the top; one for type checkers alone counts too. A
+folder stands for itself and all below it; a module beside it for itself.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+Graph = dict[str, set[str]]
+
+
+def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
+    """The circles among the members of each folder, every circle sorted. [] where there are none."""
+    modules = {
+        _dotted(root, path): path for package in packages for path in python_files(root, package)
+    }
+    edges = {(name, target) for name, path in modules.items() for target in _targets(path, modules)}
+    circles: list[list[str]] = []
+    for folder in sorted({parent for name in modules for parent in _parents(name)}):
+        circles += _circles(_graph_of(folder, edges))
+    return circles
+
+
+def python_files(root: Path, package: str) -> list[Path]:
+    """The modules of a package and of all below it, sorted."""
+    return sorted(
+        path for path in (root / package).rglob("*.py") if "__pycache__" not in path.parts
+    )
+
+
+def _dotted(root: Path, path: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _targets(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                member = f"{node.module}.{alias.name}"
+                yield member if member in modules else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def _graph_of(folder: str, edges: set[tuple[str, str]]) -> Graph:
+    """Which member of a folder needs which other member."""
+    graph: Graph = {}
+    depth = folder.count(".") + 2
+    for source, target in edges:
+        if source.startswith(f"{folder}.") and target.startswith(f"{folder}."):
+            first, second = (".".join(name.split(".")[:depth]) for name in (source, target))
+            if first != second:
+                graph.setdefault(first, set()).add(second)
+                graph.setdefault(second, set())
+    return graph
+
+
+def _circles(graph: Graph) -> list[list[str]]:
+    """Strongly connected components of more than one node."""
+    reachable = {node: _reachable(graph, node) for node in graph}
+    components = {
+        tuple(sorted({node, *(other for other in reached if node in reachable[other])}))
+        for node, reached in reachable.items()
+    }
+    return sorted([list(component) for component in components if len(component) > 1])
+
+
+def _reachable(graph: Graph, start: str) -> set[str]:
+    reached: set[str] = set()
+    pending = [start]
+    while pending:
+        for target in graph[pending.pop()] - reached:
+            reached.add(target)
+            pending.append(target)
+    return reached

@@ -1,0 +1,152 @@
+"""Words in names: participles, and locals that say nothing of what they hold.
+
+A participle names a state and not the thing that is in it: `answered` may be a time, a flag, a
+message or a function. Terms of the field that only look like one (`training`, `embedding`) are
+listed, as are names that are promised: event types, and Python's own methods.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z]?[a-z0-9]+|[A-Z]+")
+
+_IRREGULAR: Final = frozenset(
+    [
+        "begun",
+        "bought",
+        "broken",
+        "brought",
+        "built",
+        "chosen",
+        "done",
+        "drawn",
+        "driven",
+        "eaten",
+        "fallen",
+        "fed",
+        "felt",
+        "forgotten",
+        "fought",
+        "found",
+        "frozen",
+        "given",
+        "gone",
+        "grown",
+        "heard",
+        "held",
+        "hidden",
+        "hung",
+        "kept",
+        "known",
+        "laid",
+        "led",
+        "left",
+        "lent",
+        "lit",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "paid",
+        "risen",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "shut",
+        "slept",
+        "sold",
+        "sought",
+        "spent",
+        "spoken",
+        "stolen",
+        "stood",
+        "struck",
+        "stuck",
+        "sung",
+        "sunk",
+        "swept",
+        "sworn",
+        "taken",
+        "taught",
+        "thought",
+        "thrown",
+        "told",
+        "torn",
+        "understood",
+        "woken",
+        "won",
+        "worn",
+        "written",
+    ]
+)
+
+TERMS: Final = frozenset(
+    # Nouns that end alike.
+    "anything bed beginning bindings building ceiling deed evening everything feed hundred king "
+    "meaning morning need nothing reading ring seed sibling siblings something speed spring string "
+    "thing things warning wing "
+    # Verbs that end alike.
+    "bring embed exceed feed need proceed shed speed succeed "
+    # Terms of the field, and of the libraries that are used.
+    "batching binding decoding embedding embeddings encoding fencing framing grading logging mapping "
+    "ordering padding pending processing ranking rating redacting rendezvous routing sampling "
+    "scheduling sealing setting settings shaping sharding shipping spelling staging streaming "
+    "tokenizing tracing training typed weighted embedded quoted supervised".split()
+)
+
+VAGUE: Final = frozenset(["found", "given", "made", "one", "said", "told"])
+"""Locals that could hold anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name and where it stands."""
+
+    name: str
+    kind: str
+    """`class`, `function`, `module` or `local`."""
+    line: int
+
+
+def split_words(name: str) -> list[str]:
+    """The words of a name, in lower case: `_asHTTPReply` gives as, http, reply."""
+    return [word.lower() for part in name.split("_") for word in _WORD.findall(part)]
+
+
+def has_participle(name: str) -> bool:
+    """Whether a word of the name is a participle and no listed term."""
+    return any(_is_participle(word) for word in split_words(name))
+
+
+def _is_participle(word: str) -> bool:
+    if word in TERMS:
+        return False
+    return word in _IRREGULAR or (len(word) > 4 and word.endswith(("ed", "ing")))
+
+
+def definitions(tree: ast.Module) -> Iterator[Name]:
+    """The functions and classes of a module, without event types and special methods."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not _is_event(node):
+            yield Name(node.name, "class", node.lineno)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not (node.name.startswith("__") and node.name.endswith("__")):
+                yield Name(node.name, "function", node.lineno)
+
+
+def local_names(tree: ast.Module) -> Iterator[Name]:
+    """Every name that an assignment, a loop, a comprehension or a parameter binds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield Name(node.id, "local", node.lineno)
+        elif isinstance(node, ast.arg):
+            yield Name(node.arg, "local", node.lineno)
+
+
+def _is_event(node: ast.ClassDef) -> bool:
+    """Event types are past tense (DESIGN), and their names are stored."""
+    return any(isinstance(base, ast.Name) and base.id == "EventData" for base in node.bases)
