@@ -12,8 +12,8 @@ is followed by its sha256 (32 bytes) and length (u64). A fold never opens a blob
 cannot change a projection; whoever needs the body reads it with `bodies.py`.
 
 With flag SEALED the body, with the fields of the head that its type names `PRIVATE`, is encrypted
-with the key that the header `ce_keyid` names: the second section, or the blob, is what `events/privacy/sealing.py`
-made of it, and `ce_person` is not written. No fold opens it.
+with the key that the header `ce_keyid` names: the second section, or the blob, is what
+`events/privacy/sealing.py` made of it, and `ce_person` is not written. No fold opens it.
 
 Stored bytes never change. Older versions are upcast on read (registry.py).
 """

@@ -78,7 +78,8 @@ def ship(cli: Cli) -> None:
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
     from consumers.database import DatabaseError
-    from daemon.core.spool_reporter import SpoolRestored, check_spool, telling
+    from daemon.core.spool_check import SpoolRestored, check_spool
+    from daemon.core.spool_reporter import telling
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
     from producers.gateway.metrics.gauges import Spooled
@@ -101,7 +102,7 @@ def ship(cli: Cli) -> None:
             return
         # The database may be away; then it is asked as soon as it is back.
         with suppress(DatabaseError):
-            check_spool(app, app.spool)
+            check_spool(app.reading, app.spool)
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))

@@ -190,10 +190,10 @@ def _check(app: "App") -> None:
     """That the spool was not restored from before, where the database can be asked. Raises
     SpoolRestored."""
     from consumers.database import DatabaseError
-    from daemon.core.spool_reporter import check_spool
+    from daemon.core.spool_check import check_spool
 
     with suppress(DatabaseError):
-        check_spool(app, app.spool)
+        check_spool(app.reading, app.spool)
 
 
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:

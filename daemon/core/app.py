@@ -23,6 +23,7 @@ from events.errors import LogError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
+    from consumers.reads.rollouts import RoundLine
     from consumers.runner import Runner
     from events.blobs import BlobStore
     from events.bodies import Bodies, FindKey
@@ -232,9 +233,9 @@ class App:
         SpoolRestored."""
         if self.on_kafka:
             from daemon.core.broker import ship
-            from daemon.core.spool_reporter import check_spool
+            from daemon.core.spool_check import check_spool
 
-            check_spool(self, self.spool)
+            check_spool(self.reading, self.spool)
             ship(self.spool, self.kafka)
 
     def runner(
@@ -261,7 +262,7 @@ class App:
 
     def diagnose(
         self, trigger: Literal["import", "diagnose"], on_progress: Progress | None = None
-    ) -> "reads.RoundLine | None":
+    ) -> "RoundLine | None":
         """Close a round over everything folded so far; the last round when nothing is new."""
         from consumers import position
         from consumers.reads import rollouts

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from events.errors import KintsugiError, LogError, LogTruncated
-from events.log import record_sha256
+from daemon.core.spool_check import SpoolRestored, check_spool
+from events.errors import KintsugiError
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from consumers.reads.spools import Last, Report
+    from consumers.reads.spools import Report
     from daemon.core.app import App
     from events.sqlite.log import SqliteLog
 
@@ -37,38 +37,6 @@ _LAST_SECONDS: Final = 2.0
 """So long an end waits for a report that is being written."""
 
 log = logging.getLogger(__name__)
-
-
-class SpoolRestored(LogError):
-    """The tables hold events of this home's own log that it does not hold itself."""
-
-
-def check_spool(app: "App", spool: "SqliteLog") -> None:
-    """See that a spool holds what was folded of it. Raises SpoolRestored, LogError,
-    DatabaseUnavailable."""
-    from consumers.reads import spools
-
-    with app.reading() as connection:
-        lasts = spools.lasts(connection, spool.source)
-    for last in lasts:
-        if not _holds(spool, last):
-            raise SpoolRestored(
-                f"{spool.path} does not hold event {last.sequence} of {last.stream}/"
-                f"{last.partition}, which it has shipped: it was restored from before, and what "
-                "it records now would be taken for what it had recorded; stop every process of "
-                "the home and run kintsugi spool renew there"
-            )
-
-
-def _holds(spool: "SqliteLog", last: "Last") -> bool:
-    offset = spool.copied(last.stream, last.partition) + last.sequence
-    if offset >= spool.end(last.stream)[last.partition]:
-        return False
-    try:
-        (record,) = spool.read(last.stream, last.partition, offset, limit=1)
-    except LogTruncated:
-        return True
-    return last.sha256 is None or record_sha256(record) == last.sha256
 
 
 @contextmanager
@@ -142,7 +110,7 @@ def _told(app: "App", was_well: bool, ends: bool = False) -> bool:
     from sqlalchemy.exc import DBAPIError
 
     try:
-        check_spool(app, app.spool)
+        check_spool(app.reading, app.spool)
         tell(app, app.spool, ends=ends)
     except SpoolRestored:
         raise

@@ -36,7 +36,7 @@ from math import exp, lcm, log, pi, sqrt
 from statistics import NormalDist, mean, stdev
 from typing import Final
 
-from daemon.serving.binomial import conditional_binomial
+from daemon.evaluation.binomial import conditional_binomial
 from envs import statistics
 from events.errors import KintsugiError
 from events.gate import Check, Decision, GateReport, GateSettings, Rate, Test, Verdict

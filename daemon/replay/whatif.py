@@ -1,6 +1,6 @@
 """What other settings of the scheduler would have made of a log that is there.
 
-    past = lived(connection)                             the cycles that there were (cycle_history.py)
+    past = lived(connection)                      the cycles that there were (cycle_history.py)
     whatif(log, engine, past, environments, settings)    those that there would have been
 
 The log is folded in the order of recording into tables of its own (`engine`), and where time

@@ -2,8 +2,8 @@
 
     python -m ops.bench.fold --events 20000 --rounds 5 [--memory]
 
-Method. The mix of mix.py is appended once to an embedded log. Each round then does, in turn and on
-fresh tables, on SQLite and on a real PostgreSQL:
+Method. The mix of ops/mix.py is appended once to an embedded log. Each round then does, in turn and
+on fresh tables, on SQLite and on a real PostgreSQL:
 
     fold       the runner from the log's start to its end, 500 events a transaction
     insert     the rows of that fold, already made, as SQLAlchemy's multi-row INSERT, in as many
@@ -51,7 +51,7 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, EventData
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.bench.mix import mix, round_closed
+from ops.mix import mix, round_closed
 from ops.postgres.server import Postgres
 
 APPEND_EVENTS: Final = 2_000

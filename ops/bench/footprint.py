@@ -28,7 +28,7 @@ import httpx2
 
 from daemon.engine.reference.weights import CHECKPOINT
 from ops.bench.engine import NAME, embedded
-from ops.bench.serving.adapters import SPREAD, Maker
+from ops.random_adapters import SPREAD, Maker
 from ops.soak.sampling import process
 
 LONGEST: Final = 50

@@ -2,9 +2,9 @@
 
     python -m ops.bench.history [--rollouts 20000]
 
-Method. Rollouts of the mix of mix.py, and as many closed sessions of one call, are folded into two
-homes on SQLite, all of them and a tenth, and a person closes a round over each. Each question is
-asked ASKED times of both, in turn, and the cheapest answer counts, in processor time: `ms` of all
+Method. Rollouts of the mix of ops/mix.py, and as many closed sessions of one call, are folded into
+two homes on SQLite, all of them and a tenth, and a person closes a round over each. Each question
+is asked ASKED times of both, in turn, and the cheapest answer counts, in processor time: `ms` of all
 rollouts, and `all_over_tenth`, 1 where a longer history costs nothing more and 10 where all of it
 is read.
 
@@ -37,7 +37,7 @@ from events.envelope import Envelope, derived_id, minted_id, utc_now
 from events.learning import CycleStarted, Decision, LeaderClaimed, PatternsDiagnosed
 from events.log import Entry, now_ms
 from events.rollouts import CallEnded, CallStarted, EventData, RolloutEnded, SessionEnded
-from ops.bench.mix import PERIOD, event
+from ops.mix import PERIOD, event
 
 ASKED: Final = 5
 NEW: Final = 100

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from daemon.config.settings import Trial
+from daemon.evaluation.binomial import conditional_binomial
 from daemon.evaluation.gate import LEVEL, Looks, level_of
 from daemon.evaluation.sample_size import looks_of, sizes_of
-from daemon.serving.binomial import conditional_binomial
 from events.gate import GateSettings
 from ops.bench.pieces import Json
 from ops.bench.simulation import SPREAD

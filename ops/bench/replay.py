@@ -2,8 +2,8 @@
 
     python -m ops.bench.replay --events 1000000
 
-Method. The mix of mix.py is appended to one log, and a second one is its restored export with one
-more event. Then, once each:
+Method. The mix of ops/mix.py is appended to one log, and a second one is its restored export with
+one more event. Then, once each:
 
     replay      of all events and of a tenth of them into fresh SQLite tables: the ratio, 10 where
                 replay is linear
@@ -42,7 +42,7 @@ from events.archive.restore_sqlite import restore
 from events.blobs import BlobStore
 from events.sqlite.log import SqliteLog, columns_of
 from migrations.upgrade import upgrade
-from ops.bench.mix import PERIOD, event, mix
+from ops.mix import PERIOD, event, mix
 
 _APPENDED: Final = 2_000
 _WRONG_FROM: Final = 6

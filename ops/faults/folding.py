@@ -31,7 +31,7 @@ from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from migrations.upgrade import upgrade
-from ops.bench.mix import mix, round_closed
+from ops.mix import mix, round_closed
 from ops.postgres.server import Postgres
 
 ROOT: Final = Path(__file__).resolve().parents[2]

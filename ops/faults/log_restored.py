@@ -25,8 +25,8 @@ from events.log import Cursor, EventLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
-from ops.bench.mix import mix
 from ops.faults.scene import report
+from ops.mix import mix
 
 _MOST: Final = 60
 """Events that are appended at once; few, so that some partitions get none."""

@@ -119,7 +119,10 @@ class Processes:
     def _launch(self, name: str) -> None:
         with (self._place.home.parent / f"{name}.log").open("ab") as output:
             self._started[name] = subprocess.Popen(
-                [sys.executable, "-m", "daemon.roles.parent_watch", *self._programs[name].arguments],
+                [
+                    sys.executable, "-m", "daemon.roles.parent_watch",
+                    *self._programs[name].arguments,
+                ],
                 cwd=ROOT, env=self._place.variables, stdin=subprocess.PIPE, stdout=output,
                 stderr=output, process_group=0,
             )  # fmt: skip

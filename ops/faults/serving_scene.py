@@ -36,9 +36,9 @@ from daemon.engine.reference.weights import CHECKPOINT
 from events.codec import Event, decode
 from events.serving import RouteChanged
 from events.streams import LEARNING
-from ops.bench.serving.adapters import SPREAD, Maker
 from ops.faults.gateway_scene import ROOT, Gateway, Program
 from ops.faults.gateway_upstream_kill import RealEngine
+from ops.random_adapters import SPREAD, Maker
 
 ALIAS: Final = "agent"
 BASE: Final = "reference"

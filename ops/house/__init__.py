@@ -1,1 +1,1 @@
-"""Measures of the code's own structure: names, function length, modules per folder, import circles."""
+"""Measures of the code itself: names, function length, modules per folder, import circles."""

@@ -128,9 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({**asdict(measures), "missed": missed}))
     else:
         for name, value in asdict(measures).items():
-            print(
-                f"{name:28} {value:10g}  {'missed: ' + missed[name] if name in missed else ''}".rstrip()
-            )
+            goal = f"  missed: {missed[name]}" if name in missed else ""
+            print(f"{name:28} {value:10g}{goal}")
     for finding in findings:
         if finding.measure == options.list:
             print(f"{finding.place}: {finding.name}", file=sys.stderr)

@@ -12,7 +12,7 @@ Graph = dict[str, set[str]]
 
 
 def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
-    """The circles among the members of each folder, every circle sorted. [] where there are none."""
+    """The circles among the members of each folder, every circle sorted; [] without any."""
     modules = {
         _dotted(root, path): path for package in packages for path in python_files(root, package)
     }

@@ -13,90 +13,32 @@ from typing import Final
 
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z]?[a-z0-9]+|[A-Z]+")
 
-_IRREGULAR: Final = frozenset(
-    [
-        "begun",
-        "bought",
-        "broken",
-        "brought",
-        "built",
-        "chosen",
-        "done",
-        "drawn",
-        "driven",
-        "eaten",
-        "fallen",
-        "fed",
-        "felt",
-        "forgotten",
-        "fought",
-        "found",
-        "frozen",
-        "given",
-        "gone",
-        "grown",
-        "heard",
-        "held",
-        "hidden",
-        "hung",
-        "kept",
-        "known",
-        "laid",
-        "led",
-        "left",
-        "lent",
-        "lit",
-        "lost",
-        "made",
-        "meant",
-        "met",
-        "paid",
-        "risen",
-        "said",
-        "seen",
-        "sent",
-        "shown",
-        "shut",
-        "slept",
-        "sold",
-        "sought",
-        "spent",
-        "spoken",
-        "stolen",
-        "stood",
-        "struck",
-        "stuck",
-        "sung",
-        "sunk",
-        "swept",
-        "sworn",
-        "taken",
-        "taught",
-        "thought",
-        "thrown",
-        "told",
-        "torn",
-        "understood",
-        "woken",
-        "won",
-        "worn",
-        "written",
-    ]
+_IRREGULAR_WORDS: Final = (
+    "begun bought broken brought built chosen done drawn driven eaten fallen fed felt "
+    "forgotten fought found frozen given gone grown heard held hidden hung kept known "
+    "laid led left lent lit lost made meant met paid risen said seen sent shown shut "
+    "slept sold sought spent spoken stolen stood struck stuck sung sunk swept sworn taken "
+    "taught thought thrown told torn understood woken won worn written "
 )
+_IRREGULAR: Final = frozenset(_IRREGULAR_WORDS.split())
 
-TERMS: Final = frozenset(
-    # Nouns that end alike.
-    "anything bed beginning bindings building ceiling deed evening everything feed hundred king "
-    "meaning morning need nothing reading ring seed sibling siblings something speed spring string "
-    "thing things warning wing "
-    # Verbs that end alike.
-    "bring embed exceed feed need proceed shed speed succeed "
-    # Terms of the field, and of the libraries that are used.
-    "batching binding decoding embedding embeddings encoding fencing framing grading logging mapping "
-    "ordering padding pending processing ranking rating redacting rendezvous routing sampling "
-    "scheduling sealing setting settings shaping sharding shipping spelling staging streaming "
-    "tokenizing tracing training typed weighted embedded quoted supervised".split()
+_ENGLISH: Final = (
+    "anything bed beginning bindings bring building ceiling deed embed evening everything "
+    "exceed feed hundred king meaning morning need nothing proceed reading ring seed shed "
+    "sibling siblings something speed spring string succeed thing things warning wing "
 )
+"""Nouns and verbs that only end like a participle."""
+
+_FIELD: Final = (
+    "batching binding decoding embedded embedding embeddings encoding fencing framing "
+    "grading logging mapping ordering padding pending processing quoted ranking rating "
+    "redacting rendezvous routing sampling scheduling sealing setting settings shaping "
+    "sharding shipping spelling staging streaming supervised tokenizing tracing training "
+    "typed weighted "
+)
+"""Terms of the field and of the libraries that are used."""
+
+TERMS: Final = frozenset((_ENGLISH + _FIELD).split())
 
 VAGUE: Final = frozenset(["found", "given", "made", "one", "said", "told"])
 """Locals that could hold anything."""
@@ -133,9 +75,10 @@ def definitions(tree: ast.Module) -> Iterator[Name]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and not _is_event(node):
             yield Name(node.name, "class", node.lineno)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if not (node.name.startswith("__") and node.name.endswith("__")):
-                yield Name(node.name, "function", node.lineno)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not (
+            node.name.startswith("__") and node.name.endswith("__")
+        ):
+            yield Name(node.name, "function", node.lineno)
 
 
 def local_names(tree: ast.Module) -> Iterator[Name]:

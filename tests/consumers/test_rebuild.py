@@ -19,7 +19,7 @@ from events.learning import CONTROL_KEY
 from events.memory import MemoryLog
 from events.sqlite.log import SqliteLog
 from migrations.upgrade import current, differences, head, upgrade
-from ops.bench.mix import mix
+from ops.mix import mix
 from tests.consumers.folding import Broker, close_round, ended, fold, fresh, hash_of, log_of
 
 

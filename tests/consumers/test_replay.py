@@ -21,7 +21,7 @@ from events.archive.archive import Cut, ends
 from events.archive.views import cut_at
 from events.log import Entry
 from events.memory import MemoryLog
-from ops.bench.mix import mix
+from ops.mix import mix
 from tests.consumers.folding import close_round, ended, fold, fresh, hash_of
 
 COUNT = 240
@@ -98,7 +98,7 @@ def test_from_a_place_on_it_holds_what_the_range_makes(log: MemoryLog, other: En
 
 
 def _rollouts() -> list[str | None]:
-    from ops.bench.mix import PERIOD
+    from ops.mix import PERIOD
 
     engine_names: list[str | None] = []
     for number, one in enumerate(mix(COUNT)):

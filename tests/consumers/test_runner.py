@@ -30,7 +30,7 @@ from events.rollouts import (
     RolloutEnded,
 )
 from events.streams import LEARNING, ROLLOUTS, STREAMS
-from ops.bench.mix import mix
+from ops.mix import mix
 from tests.consumers.folding import (
     Broker,
     close_round,

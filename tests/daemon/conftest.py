@@ -11,7 +11,7 @@ from daemon.__main__ import main
 from tests.daemon.commands import Result, write_examples
 
 if TYPE_CHECKING:
-    from ops.bench.serving.adapters import Adapters
+    from ops.random_adapters import Adapters
 
 Kintsugi = Callable[..., Result]
 
@@ -60,6 +60,6 @@ def imported(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> "Adapters":
     """Directories of adapters of the reference policy, which nobody changes."""
-    from ops.bench.serving.adapters import made
+    from ops.random_adapters import made
 
     return made(tmp_path_factory.mktemp("adapters"))

@@ -22,7 +22,7 @@ from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import Replica
 from events.codec import decode
 from events.serving import AdapterProduced, AdapterStaged, OperatorActed, RouteChanged
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.serving.homes import Restartable

@@ -17,10 +17,10 @@ from events.errors import KintsugiError, LogReadOnly, LogUnavailable
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from ops.bench.mix import mix
 from ops.kafka.broker import Broker
 from ops.kafka.jars import BrokerMissing
 from ops.kafka.security import Secured
+from ops.mix import mix
 from producers.shipper import Shipper
 from tests.conftest import missing
 from tests.daemon.conftest import Kintsugi

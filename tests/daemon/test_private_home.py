@@ -18,7 +18,7 @@ from events.archive.export import export
 from events.blobs import BlobStore
 from events.privacy.keys import KeyStore
 from events.sqlite.log import SqliteLog
-from ops.bench.mix import mix
+from ops.mix import mix
 from tests.daemon.commands import spawn
 
 

@@ -31,8 +31,8 @@ from envs.shop.environment import Shop
 from events.codec import Event
 from events.lifecycle import State
 from events.serving import RouteChanged
-from ops.bench.serving.adapters import SPREAD
 from ops.faults.serving_scene import BASE, Scene, scene, until
+from ops.random_adapters import SPREAD
 from producers.conversation import parse_messages
 from producers.gateway.privacy.keys import hashed, minted_key
 from tests.consumers.deciding import decided, evaluated

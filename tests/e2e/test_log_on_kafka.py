@@ -18,8 +18,8 @@ from daemon.sessions.closing import close_sessions
 from events.archive.archive import MANIFEST
 from events.envelope import utc_now
 from events.streams import ROLLOUTS, STREAMS
-from ops.bench.mix import PERIOD, mix
 from ops.kafka.broker import Broker
+from ops.mix import PERIOD, mix
 from tests.daemon.commands import Result, environment, failed_rollout, run_here, write_lines
 
 pytestmark = pytest.mark.kafka

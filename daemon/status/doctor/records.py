@@ -131,13 +131,13 @@ def dead_letters(app: "App") -> Finding:
 
 def spool(app: "App") -> Finding:
     """What this home recorded and Kafka does not have yet; and that it was not set back."""
-    from daemon.core.spool_reporter import SpoolRestored, check_spool
+    from daemon.core.spool_check import SpoolRestored, check_spool
     from producers.spool.backlog import held
 
     if not (app.settings.home / "log.db").exists():
         return True, "nothing was recorded here"
     try:
-        check_spool(app, app.readable_spool)
+        check_spool(app.reading, app.readable_spool)
     except SpoolRestored as error:
         return False, str(error)
     streams = held(app.readable_spool).values()

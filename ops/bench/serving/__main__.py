@@ -35,8 +35,8 @@ import torch
 from daemon.engine.reference.weights import CHECKPOINT
 from ops.bench.pieces import Json, Pieces
 from ops.bench.serving import detection, fingerprints, flips, publishes
-from ops.bench.serving.adapters import Maker
 from ops.bench.serving.place import Place, place
+from ops.random_adapters import Maker
 
 PIECES: Final = {"publishes": 50, "flips": 20, "fingerprints": 10}
 """Of each that is counted: how much is one piece."""

@@ -10,9 +10,9 @@ from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import BadAdapter
 from daemon.adapters.fingerprint import EXACT, NotProven
 from ops.bench.pieces import Json
-from ops.bench.serving.adapters import Adapters, made
 from ops.bench.serving.place import RANK, Place
 from ops.bench.serving.planted import FAULTS, REFUSED, Fault
+from ops.random_adapters import Adapters, made
 
 
 def detection(here: Place, folder: Path) -> Json:

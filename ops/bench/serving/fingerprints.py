@@ -34,8 +34,8 @@ from daemon.adapters.fingerprint import (
 from daemon.engine.fingerprint import fingerprint
 from daemon.solver.lora import save
 from ops.bench.pieces import Json
-from ops.bench.serving.adapters import SPREAD, Maker
 from ops.bench.serving.place import ALIAS, Place
+from ops.random_adapters import SPREAD, Maker
 
 PREFIX: Final = 512
 CHECKERS: Final = 4

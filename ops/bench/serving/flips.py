@@ -24,10 +24,10 @@ from daemon.evaluation.gate import Conduct, Evaluation, decide
 from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates
 from ops.bench.pieces import Json
-from ops.bench.serving.adapters import Maker
 from ops.bench.serving.place import ALIAS, BASE, PATIENCE_SECONDS, WHO, Place
 from ops.bench.serving.publishes import directories, talking
 from ops.bench.simulation import pairs
+from ops.random_adapters import Maker
 
 GOAL_SECONDS: Final = 1.0
 LOADS: Final = {"alone": 0, "loaded": 8}

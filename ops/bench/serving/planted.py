@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from daemon.adapters.directory import WEIGHTS
 from daemon.adapters.fingerprint import Expected
 from daemon.serving.replica import Replica
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 
 
 def loaded(replica: Replica, folder: Path) -> str:

@@ -19,10 +19,10 @@ from random import Random
 from typing import Any, Final
 
 from ops.bench.pieces import Json
-from ops.bench.serving.adapters import SPREAD, Maker
 from ops.bench.serving.clients import BEGUN
 from ops.bench.serving.place import Place
 from ops.faults.gateway_scene import ROOT
+from ops.random_adapters import SPREAD, Maker
 
 CLIENTS: Final = 8
 GOALS: Final = ("failed", "blocked", "aborted", "truncated", "unrecorded", "not_by_route")

@@ -32,8 +32,8 @@ session as long as nobody goes back. Bounded memory; what was forgotten costs a 
 unnamed, a session too many, never a wrong parent. Not covered: of conversations that are word for
 word the same up to an answer, one that asks anew from there (an edited message, a new answer) while
 exactly one other is not continued yet; a beginning that another gateway answered; one that was
-forgotten more than 262,144 such ago, or that lies before what session_recovery.py reads after a restart and
-that somebody comes back to an hour after the moment from which on all was read.
+forgotten more than 262,144 such ago, or that lies before what session_recovery.py reads after a
+restart and that somebody comes back to an hour after the moment from which on all was read.
 """
 
 from collections import Counter, OrderedDict

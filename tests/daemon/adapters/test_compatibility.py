@@ -19,8 +19,8 @@ from daemon.adapters.compatibility import BadBase, fit, layers
 from daemon.adapters.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, Stored
 from daemon.engine.reference.weights import CHECKPOINT
 from events.serving import AdapterProduced
-from ops.bench.serving.adapters import SETTINGS, Adapters
 from ops.bench.serving.planted import no_numbers
+from ops.random_adapters import SETTINGS, Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
 
@@ -352,7 +352,8 @@ def test_on_no_way_is_an_engine_told_to_load_what_is_no_number(
 def test_torch_is_not_needed(adapters: Adapters) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path; "
-        "from daemon.adapters.compatibility import fit; print(fit(Path(sys.argv[1]), Path(sys.argv[2])))"
+        "from daemon.adapters.compatibility import fit; "
+        "print(fit(Path(sys.argv[1]), Path(sys.argv[2])))"
     )
     command = [sys.executable, "-c", program, str(adapters["v1"]), str(CHECKPOINT)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from events.codec import decode
 from events.learning import Decision
 from events.rollouts import RolloutEnded
 from events.serving import AdapterEvaluated, AdapterProduced, AdapterStaged, GateDecided
-from ops.bench.serving.adapters import Maker
+from ops.random_adapters import Maker
 from tests.daemon.serving.recorded_trial import COMMAND, RATES
 from tests.daemon.solver import letters
 

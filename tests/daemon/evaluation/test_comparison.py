@@ -17,7 +17,7 @@ from events.codec import decode
 from events.gate import GateSettings
 from events.rollouts import RolloutEnded
 from events.serving import AdapterEvaluated, GateDecided
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
 

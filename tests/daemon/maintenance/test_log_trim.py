@@ -10,7 +10,7 @@ from daemon.core.app import App
 from daemon.sessions.closing import close_sessions
 from events.envelope import utc_now
 from events.streams import ROLLOUTS
-from ops.bench.mix import PERIOD, mix
+from ops.mix import PERIOD, mix
 from tests.daemon.conftest import Kintsugi
 
 SESSIONS = 3

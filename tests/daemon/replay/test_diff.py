@@ -14,7 +14,7 @@ from daemon.config.settings import load
 from daemon.core.app import App
 from events.log import Entry
 from events.sqlite.log import SqliteLog, columns_of
-from ops.bench.mix import PERIOD, event, mix
+from ops.mix import PERIOD, event, mix
 from tests.consumers.folding import rollout
 from tests.daemon.conftest import Kintsugi
 from tests.daemon.replay.test_replay import entry

@@ -13,8 +13,8 @@ import pytest
 
 from daemon.adapters.fingerprint import EXACT, NotProven, OtherBase, distance
 from daemon.serving.replica import Replica
-from ops.bench.serving.adapters import Adapters
 from ops.bench.serving.planted import FAULTS, Fault, loaded
+from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 
 BOTH = ["embedded", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(900)])]

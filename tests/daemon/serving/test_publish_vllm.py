@@ -11,8 +11,8 @@ from daemon.evaluation.comparison import Questions
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefused
 from envs.shop.environment import Shop
-from ops.bench.serving.adapters import Adapters
 from ops.bench.serving.planted import loaded
+from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.daemon.serving.homes import ADA, Home, Restartable
 

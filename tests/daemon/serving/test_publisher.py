@@ -16,7 +16,7 @@ from daemon.serving.push import PushRefused, push
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import ReplicaAway, StageRefused
 from events.serving import AdapterStaged, RouteChanged
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA
 

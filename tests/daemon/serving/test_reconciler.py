@@ -20,7 +20,7 @@ from daemon.serving.desired_state import PROBATION
 from daemon.serving.publisher import Publisher
 from daemon.serving.replica import Replica
 from events.serving import AdapterStaged
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA, Home
 

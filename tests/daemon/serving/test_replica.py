@@ -27,7 +27,7 @@ from daemon.serving.replica import (
     ReplicaLost,
     SeveralProcesses,
 )
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.daemon.engine.conftest import Live, listening
 from tests.daemon.serving.engines import balanced, models, saying, silent
 

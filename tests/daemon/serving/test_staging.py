@@ -2,7 +2,7 @@
 
 from daemon.core.decision_log import Decisions
 from daemon.serving.staging import Staging
-from ops.bench.serving.adapters import Adapters
+from ops.random_adapters import Adapters
 from tests.consumers.deciding import decided, evaluated
 from tests.daemon.serving.conftest import MakeHome
 from tests.daemon.serving.homes import ADA

@@ -14,9 +14,9 @@ from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixed, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import LoadRefused, NameTaken, NoAnswer, Replica
-from ops.bench.serving.adapters import Adapters
 from ops.bench.serving.planted import foreign_modules, loaded, no_numbers
 from ops.isolated import NotInstalled
+from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.adapters.test_compatibility import of_nothing, truncated

@@ -24,7 +24,7 @@ from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
 from events.log import Entry, EventLog, Record, read_all
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from ops.bench.mix import mix
+from ops.mix import mix
 from tests.consumers.folding import Broker
 
 

@@ -17,8 +17,8 @@ from events.kafka.sender import Outgoing
 from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from ops.bench.mix import mix
 from ops.kafka.broker import Broker
+from ops.mix import mix
 from producers.shipper import Shipper
 from tests.events.archive.test_archive import decision, records
 

@@ -10,7 +10,7 @@ from consumers.reads import rollouts
 from consumers.runner import ORDER
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.core.spool_reporter import SpoolRestored, check_spool
+from daemon.core.spool_check import SpoolRestored, check_spool
 from daemon.status.doctor import records
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
@@ -57,7 +57,7 @@ def set_back(home: Path, broker: Broker, app: App) -> None:
 
 def checked(home: Path, app: App) -> None:
     with closing(SqliteLog(home / "log.db")) as spool:
-        check_spool(app, spool)
+        check_spool(app.reading, spool)
 
 
 @pytest.mark.parametrize("since", ["", "u", "uvw", "uvwxyz"])

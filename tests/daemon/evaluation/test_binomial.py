@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from daemon.serving.binomial import conditional_binomial
+from daemon.evaluation.binomial import conditional_binomial
 
 
 @pytest.mark.parametrize("seed", range(20))
