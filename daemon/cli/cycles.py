@@ -31,7 +31,7 @@ def ls(
 ) -> None:
     """List cycles, the newest first."""
     from consumers.reads import learning
-    from daemon.cycle.outlook import step_of
+    from daemon.cycle.views import step_of
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
@@ -84,7 +84,7 @@ def show(
     `kintsugi explain ID` goes back to the rollouts.
     """
     from consumers.reads import learning
-    from daemon.cycle.outlook import step_of
+    from daemon.cycle.views import step_of
 
     with cli.app() as app, app.reading() as connection:
         row = learning.cycle_named(connection, cycle)
@@ -176,8 +176,9 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
     from consumers.reads import learning
     from consumers.reads.cycle_state import CYCLE_CANCEL
     from daemon.core.decision_log import Decisions
-    from daemon.cycle.outlook import TooLate, step_of
+    from daemon.cycle.outlook import TooLate
     from daemon.cycle.state_machine import Step
+    from daemon.cycle.views import step_of
 
     with cli.app() as app:
         app.settle()

@@ -22,14 +22,13 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
 from consumers.reads.cycle_state import standing
 from consumers.reads.learning import CycleRow
-from consumers.reads.scheduling import scheduling
 from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
 from daemon.cycle.scheduler import Due, Facts, Waiting, decide
-from daemon.cycle.state_machine import OWNER, Ended, Step, following
-from daemon.cycle.views import environment_of, facts_of, view_of
+from daemon.cycle.state_machine import OWNER, Ended, Step
+from daemon.cycle.views import read_facts, read_next_step
 from events.envelope import derived_id, utc_now
 from events.errors import KintsugiError
 from events.learning import (
@@ -46,9 +45,6 @@ from events.rollouts import clip_reason
 from events.serving import AdapterMoved
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from daemon.config.settings import Scheduler
     from daemon.core.app import App
 
 
@@ -134,45 +130,33 @@ class Leader:
     def _take_on(self, pair: Pair, epoch: int) -> Iterator[str]:
         """Do what is the leader's to do of one agent, step after step."""
         decisions = Decisions(self._app, epoch)
-        done: Step | None = None
+        last_step: Step | None = None
         begun = False
         while self._leadership.holds():
             with self._app.reading() as connection:
                 cycle = learning.open_cycle(connection, pair.alias)
                 if cycle is None:
-                    facts = self._facts(connection, pair)
+                    facts = read_facts(connection, self._app.settings, pair, self._clock())
                 else:
-                    next_one = following(view_of(standing(connection, cycle), pair))
+                    step = read_next_step(connection, cycle, pair).step
             if cycle is None:
                 if facts is None:
                     return
-                found = decide(facts, self._settings, self._clock())
-                if isinstance(found, Waiting) or begun or done is not None:
+                decision = decide(facts, self._app.settings.scheduler, self._clock())
+                if isinstance(decision, Waiting) or begun or last_step is not None:
                     # What was begun and is not open did not count: somebody else leads.
                     return
-                yield self._begin(decisions, facts, found)
+                yield self._begin(decisions, facts, decision)
                 begun = True
                 continue
-            if isinstance(next_one, Ended):
-                yield self._end(decisions, cycle, next_one)
+            if isinstance(step, Ended):
+                yield self._end(decisions, cycle, step)
                 return
-            if OWNER[next_one] != "schedule" or next_one is done:
+            if OWNER[step] != "schedule" or step is last_step:
                 # A step that was done and is still due did not count: somebody else leads.
                 return
-            yield from self._take(decisions, cycle, next_one)
-            done = next_one
-
-    @property
-    def _settings(self) -> "Scheduler":
-        return self._app.settings.scheduler
-
-    def _facts(self, connection: "Connection", pair: Pair) -> Facts | None:
-        """What the scheduler decides on; None of an agent whose tasks cannot be played."""
-        environment = environment_of(self._app.settings, pair.alias)
-        if environment is None:
-            return None
-        found = scheduling(connection, pair.alias, pair.base, self._clock())
-        return facts_of(found, pair, environment)
+            yield from self._take(decisions, cycle, step)
+            last_step = step
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
         """Of the facts that were decided on: the event names the position they were read at."""

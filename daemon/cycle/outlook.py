@@ -1,7 +1,6 @@
-"""How far the open cycles are, and what the next one of each agent waits for: for who looks.
+"""What the next cycle of each agent waits for: for who looks.
 
     outlooks(connection, settings, now)    one for each agent, with what the scheduler would say
-    step_of(connection, cycle)             what an open cycle needs next
 
 Asks the same pure functions as the leader (scheduler.py, state_machine.py) of the same tables, and
 decides nothing.
@@ -9,25 +8,18 @@ decides nothing.
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
-from consumers.reads.cycle_state import CycleStanding, standing
-from consumers.reads.learning import CycleRow
-from consumers.reads.scheduling import scheduling
 from daemon.cycle.scheduler import Due, Waiting, decide, no_environment
-from daemon.cycle.state_machine import Ended, following
-from daemon.cycle.views import environment_of, facts_of, view_of
+from daemon.cycle.views import read_facts, step_of
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from daemon.config.settings import Agent, Settings
-
-ENDING: Final = "end"
-"""The step of a cycle that is over but for the leader's word."""
 
 
 class TooLate(KintsugiError):
@@ -70,41 +62,19 @@ def outlook(
     return None if pair is None else _outlook(connection, settings, pair, now)
 
 
-def step_of(connection: "Connection", cycle: CycleRow) -> str | None:
-    """What a cycle needs next; None where it is over."""
-    if cycle.outcome is not None:
-        return None
-    bases = {pair.alias: pair.base for pair in agents.present(connection)}
-    pair = Pair(cycle.alias, bases.get(cycle.alias, cycle.base))
-    found = following(view_of(standing(connection, cycle), pair))
-    return ENDING if isinstance(found, Ended) else found.value
-
-
-def entered(held: CycleStanding) -> str | None:
-    """When the last thing happened that brought a cycle to where it is."""
-    cycle, job, adapter = held.cycle, held.job, held.adapter
-    moments = (
-        cycle.started, cycle.diagnosed, cycle.directed,
-        None if job is None else job.requested, None if job is None else job.ended,
-        None if adapter is None else adapter.since,
-    )  # fmt: skip
-    return max((one for one in moments if one is not None), default=None)
-
-
 def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
-    environment = environment_of(settings, pair.alias)
-    if environment is None:
-        found: Due | Waiting = no_environment(pair.alias)
+    facts = read_facts(connection, settings, pair, now)
+    if facts is None:
+        decision: Due | Waiting = no_environment(pair.alias)
     else:
-        counted = scheduling(connection, pair.alias, pair.base, now)
-        found = decide(facts_of(counted, pair, environment), settings.scheduler, now)
+        decision = decide(facts, settings.scheduler, now)
     cycle = learning.open_cycle(connection, pair.alias)
     return Outlook(
         alias=pair.alias,
         base=pair.base,
-        environment=environment,
-        due=isinstance(found, Due),
-        missing=() if isinstance(found, Due) else found.missing,
+        environment=None if facts is None else facts.environment,
+        due=isinstance(decision, Due),
+        missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
         step=None if cycle is None else step_of(connection, cycle),
     )

@@ -19,7 +19,7 @@ from consumers.reads.serving import AdapterRow
 from daemon.controller.directive_builder import direct
 from daemon.cycle.job_spec import NotTrainable, capability_of, spec_of
 from daemon.cycle.leader import NotNow, Proposal
-from daemon.cycle.views import agent_of
+from daemon.cycle.views import find_agent
 from daemon.proposer import sources
 from daemon.proposer.buffer import Buffered, Mixing, pools
 from daemon.proposer.candidate import CannotSample
@@ -163,7 +163,7 @@ class FromTheLog:
         parent: Path | None,
     ) -> JobRequested:
         settings = self._app.settings
-        agent = agent_of(self._app, cycle.alias)
+        agent = find_agent(settings, cycle.alias)
         if agent is None:
             raise NotNow(
                 f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "

@@ -2,8 +2,18 @@
 
     following(view)    the next step of a cycle, or how it ended
 
-      schedule     DIAGNOSE -> DIRECT -> PROPOSE                                        END
-      work                               TRAIN -> STAGE -> EVALUATE -> ROUTE -> WATCH
+    step        role       who takes it
+    DIAGNOSE    schedule   leader.py appends the end of the round
+    DIRECT      schedule   planner.py: the Controller writes a directive
+    PROPOSE     schedule   planner.py: the Proposer writes tasks, job_spec.py the job
+    TRAIN       work       jobs/training_runs.py
+    STAGE       work       worker.py: serving/staging.py
+    EVALUATE    work       worker.py: evaluation/candidate_evaluation.py
+    ROUTE       work       worker.py: serving/publisher.py
+    WATCH       work       serving/canary_monitor.py
+    an end      schedule   leader.py
+
+Whoever takes a step or shows it asks `views.read_next_step`, which reads the tables and asks here.
 
 An adapter whose gate compared it with an incumbent that was replaced before it was routed goes back
 to EVALUATE, beside the present one, and is given up when that happened after `MOST_GATES` gates.

@@ -1,56 +1,121 @@
-"""What the leader, its planner and the status ask of an agent and of an open cycle."""
+"""What an open cycle needs next, and what the scheduler decides on, read from the tables.
+
+    read_next_step(connection, cycle, pair)       how far a cycle is, and its next step or its end
+    read_facts(connection, settings, pair, now)   what `scheduler.decide` decides on
+    step_of(connection, cycle)                    the next step as text, for who only looks
+    find_agent(settings, alias)                   what the settings say of an agent
+
+The leader, the worker, the status document, the metrics and doctor all ask here, within one
+`database.reading`, so they agree about a cycle. The rule itself is pure (state_machine.py).
+"""
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumers.diagnosis.round_counts import Pair
-from consumers.reads.cycle_state import CycleStanding
-from consumers.reads.scheduling import Scheduling
+from consumers.reads import agents
+from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.learning import CycleRow
+from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.cycle.scheduler import Facts
-from daemon.cycle.state_machine import AdapterView, JobView, View
+from daemon.cycle.state_machine import AdapterView, Ended, JobView, Step, View, following
 from events.envelope import parse_timestamp
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from daemon.config.settings import Agent, Settings
-    from daemon.core.app import App
     from events.gate import GateReport
 
+ENDING: Final = "end"
+"""The step of a cycle that is over but for the leader's event."""
 
-def agent_of(app: "App", alias: str) -> "Agent | None":
-    """What the settings say of an agent."""
-    return next((one for one in app.settings.agents if one.alias == alias), None)
+
+class NextStep(NamedTuple):
+    """How far an open cycle is, and what follows."""
+
+    state: CycleStanding
+    step: Step | Ended
+    """What it needs next, or how it ended."""
+
+
+def read_next_step(connection: "Connection", cycle: CycleRow, pair: Pair) -> NextStep:
+    """What an open cycle needs next; `pair` names the base on which the agent runs now."""
+    state = standing(connection, cycle)
+    return NextStep(state, following(view_of(state, pair)))
+
+
+def step_of(connection: "Connection", cycle: CycleRow) -> str | None:
+    """The next step of a cycle as text; None where the cycle is over."""
+    if cycle.outcome is not None:
+        return None
+    bases = {pair.alias: pair.base for pair in agents.present(connection)}
+    pair = Pair(cycle.alias, bases.get(cycle.alias, cycle.base))
+    return step_name(read_next_step(connection, cycle, pair).step)
+
+
+def step_name(step: Step | Ended) -> str:
+    """A step as text: `ENDING` for a cycle whose end only has to be recorded."""
+    return ENDING if isinstance(step, Ended) else step.value
+
+
+def entered(state: CycleStanding) -> str | None:
+    """When the last thing happened that brought a cycle to where it is."""
+    cycle, job, adapter = state.cycle, state.job, state.adapter
+    moments = (
+        cycle.started, cycle.diagnosed, cycle.directed,
+        None if job is None else job.requested, None if job is None else job.ended,
+        None if adapter is None else adapter.since,
+    )  # fmt: skip
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def find_agent(settings: "Settings", alias: str) -> "Agent | None":
+    """What the settings say of an agent; None where they do not name it."""
+    return next((agent for agent in settings.agents if agent.alias == alias), None)
 
 
 def environment_of(settings: "Settings", alias: str) -> str | None:
-    """In which the settings say that an agent's tasks are played."""
-    return next((one.environment for one in settings.agents if one.alias == alias), None)
+    """The environment in which the tasks of an agent are played; None without one."""
+    agent = find_agent(settings, alias)
+    return None if agent is None else agent.environment
 
 
-def facts_of(found: Scheduling, pair: Pair, environment: str) -> Facts:
+def read_facts(
+    connection: "Connection", settings: "Settings", pair: Pair, now: datetime
+) -> Facts | None:
+    """What the scheduler decides on; None for an agent whose tasks cannot be played."""
+    environment = environment_of(settings, pair.alias)
+    if environment is None:
+        return None
+    return facts_of(scheduling(connection, pair.alias, pair.base, now), pair, environment)
+
+
+def facts_of(unread: Scheduling, pair: Pair, environment: str) -> Facts:
     """What the scheduler decides on."""
     return Facts(
         alias=pair.alias,
         base=pair.base,
         environment=environment,
-        position=found.position,
-        number=found.number,
-        is_open=found.open_cycle is not None,
-        rollouts=found.rollouts,
-        failures=found.failed,
-        priority=found.priority,
-        first_seen=_moment(found.first_seen),
-        last_started=_moment(found.last_started),
-        last_ended=_moment(found.last_ended),
-        fruitless=found.fruitless,
-        minutes_today=found.job_seconds / 60,
-        asked=found.asked,
+        position=unread.position,
+        number=unread.number,
+        is_open=unread.open_cycle is not None,
+        rollouts=unread.rollouts,
+        failures=unread.failed,
+        priority=unread.priority,
+        first_seen=_moment(unread.first_seen),
+        last_started=_moment(unread.last_started),
+        last_ended=_moment(unread.last_ended),
+        fruitless=unread.fruitless,
+        minutes_today=unread.job_seconds / 60,
+        asked=unread.asked,
     )
 
 
-def view_of(found: CycleStanding, pair: Pair) -> View:
+def view_of(state: CycleStanding, pair: Pair) -> View:
     """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
-    cycle, job, adapter = found.cycle, found.job, found.adapter
-    cancelled = found.cancelled
+    cycle, job, adapter = state.cycle, state.job, state.adapter
+    cancelled = state.cancelled
     if cancelled is None and cycle.base != pair.base:
         cancelled = f"{cycle.alias} runs on {pair.base} now, and not on {cycle.base}"
     return View(
@@ -62,18 +127,18 @@ def view_of(found: CycleStanding, pair: Pair) -> View:
         if adapter is None
         else AdapterView(
             adapter.state,
-            found.been,
+            state.been,
             adapter.reason or _of_gate(adapter.gate),
-            _outdated(found),
-            found.gates,
+            _outdated(state),
+            state.gates,
         ),
         cancelled=cancelled,
     )
 
 
-def _outdated(found: CycleStanding) -> str:
+def _outdated(state: CycleStanding) -> str:
     """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
-    adapter, incumbent = found.adapter, found.incumbent
+    adapter, incumbent = state.adapter, state.incumbent
     if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
         return ""
     return (

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.database import DatabaseError
 from consumers.reads import agents, learning, serving
-from consumers.reads.cycle_state import standing
 from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import BadName
 from daemon.adapters.compatibility import BadBase
@@ -27,8 +26,8 @@ from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.serving_lock import acting
-from daemon.cycle.state_machine import Step, following
-from daemon.cycle.views import agent_of, view_of
+from daemon.cycle.state_machine import Step
+from daemon.cycle.views import find_agent, read_next_step
 from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
@@ -88,17 +87,16 @@ class Cycles:
 
     def _due(self) -> list[tuple[AdapterRow, Step]]:
         """The adapters of open cycles, and what each needs."""
-        found = []
+        steps = []
         with self._app.reading() as connection:
             for pair in agents.present(connection):
                 cycle = learning.open_cycle(connection, pair.alias)
                 if cycle is None:
                     continue
-                stands = standing(connection, cycle)
-                step = following(view_of(stands, pair))
-                if stands.adapter is not None and isinstance(step, Step):
-                    found.append((stands.adapter, step))
-        return found
+                state, step = read_next_step(connection, cycle, pair)
+                if state.adapter is not None and isinstance(step, Step):
+                    steps.append((state.adapter, step))
+        return steps
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:
@@ -115,7 +113,7 @@ class Cycles:
         yield f"{row.adapter} is staged"
 
     def _evaluate(self, row: AdapterRow) -> Iterator[str]:
-        agent = agent_of(self._app, row.alias)
+        agent = find_agent(self._app.settings, row.alias)
         if agent is None:
             raise StageRefused(
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"

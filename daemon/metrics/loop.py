@@ -17,12 +17,17 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
 from consumers.reads.canary_outcomes import judged_sessions
-from consumers.reads.cycle_state import standing
 from consumers.reads.scheduling import job_seconds, scheduling
-from daemon.cycle.outlook import ENDING, entered
 from daemon.cycle.scheduler import Due, decide
-from daemon.cycle.state_machine import STOPS, Ended, Step, following
-from daemon.cycle.views import environment_of, facts_of, view_of
+from daemon.cycle.state_machine import STOPS, Step
+from daemon.cycle.views import (
+    ENDING,
+    entered,
+    environment_of,
+    facts_of,
+    read_next_step,
+    step_name,
+)
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.observations import Observed
 from events.envelope import parse_timestamp, timestamp, utc_now
@@ -196,10 +201,8 @@ def _agent(
     sheet.say("kintsugi_cycle_number", number, pair.alias)
     stage, since = "none", None
     if cycle is not None:
-        held = standing(connection, cycle)
-        following_step = following(view_of(held, pair))
-        stage = ENDING if isinstance(following_step, Ended) else following_step.value
-        since = entered(held)
+        state, step = read_next_step(connection, cycle, pair)
+        stage, since = step_name(step), entered(state)
     sheet.one_of("kintsugi_cycle_stage", stage, STAGES, pair.alias)
     sheet.say("kintsugi_cycle_stage_entered_timestamp_seconds", _when(since), pair.alias)
 

@@ -24,7 +24,8 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import folded
-    from daemon.cycle.outlook import outlooks, step_of
+    from daemon.cycle.outlook import outlooks
+    from daemon.cycle.views import step_of
     from events.envelope import utc_now
 
     with app.reading() as connection:

@@ -21,13 +21,12 @@ from consumers.reads import rollouts as reads
 from consumers.reads.cycle_state import standing
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.rollouts import PatternLine
-from consumers.reads.scheduling import scheduling
 from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.core.app import App
 from daemon.core.health import events_in
 from daemon.cycle.scheduler import Waiting, decide
-from daemon.cycle.views import environment_of, facts_of
+from daemon.cycle.views import read_facts
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
 from daemon.proposer.buffer import REPLAY, TRAFFIC
@@ -207,9 +206,7 @@ def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]
     if base is None:
         return ("customers: none was served yet",)
     pair = Pair(ALIAS, base)
-    numbers = scheduling(connection, pair.alias, pair.base, now)
-    environment = environment_of(app.settings, ALIAS)
-    assert environment is not None, "the demo's settings name one"
-    facts = facts_of(numbers, pair, environment)
+    facts = read_facts(connection, app.settings, pair, now)
+    assert facts is not None, "the demo's settings name an environment"
     decided = decide(facts, app.settings.scheduler, now)
     return decided.missing if isinstance(decided, Waiting) else ("nothing: it begins",)

@@ -21,15 +21,15 @@ from sqlalchemy import text
 
 from consumers import database
 from consumers.reads import agents, learning, serving
-from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.cycle_state import CycleStanding
 from consumers.reads.serving import AdapterRow
 from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App, Progress
 from daemon.core.decision_log import Act, DecisionRefused, Decisions
 from daemon.core.leadership import Leadership, Timing
 from daemon.cycle.leader import Leader
-from daemon.cycle.state_machine import Step, following
-from daemon.cycle.views import view_of
+from daemon.cycle.state_machine import Step
+from daemon.cycle.views import read_next_step
 from events.learning import CycleOutcome, Decision
 from events.lifecycle import LOADED
 from events.serving import RouteChanged, Why
@@ -297,10 +297,13 @@ class Hands:
         self._app.settle()
         with self._app.reading() as connection:
             cycle = learning.open_cycle(connection, ALIAS)
-            stands = None if cycle is None else standing(connection, cycle)
-            pairs = agents.present(connection)
-        if stands is not None:
-            step = following(view_of(stands, pairs[0]))
+            pair = next(iter(agents.present(connection)), None)
+            if cycle is None or pair is None:
+                reached = None
+            else:
+                reached = read_next_step(connection, cycle, pair)
+        if reached is not None:
+            stands, step = reached
             # Refused: the other one was there first.
             with suppress(DecisionRefused):
                 self._take(stands, step if isinstance(step, Step) else None)

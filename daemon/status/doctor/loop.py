@@ -61,8 +61,8 @@ def cycle(app: "App") -> Finding:
 def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
     """For how long an open cycle needs the same."""
     from consumers.reads.cycle_state import standing
-    from daemon.cycle.outlook import entered, step_of
     from daemon.cycle.state_machine import Step
+    from daemon.cycle.views import entered, step_of
     from events.envelope import parse_timestamp
 
     step, since = step_of(connection, row), entered(standing(connection, row))

@@ -19,8 +19,8 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader, NotNow, Proposal
-from daemon.cycle.outlook import step_of
 from daemon.cycle.state_machine import MOST_GATES
+from daemon.cycle.views import step_of
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
