@@ -38,7 +38,7 @@ def packages(_: "App") -> Finding:
 
 def _shadows() -> Iterator[str]:
     """Flat package names are common ones: another distribution may bring the same."""
-    ours = Path(__file__).parents[2]
+    ours = Path(__file__).parents[3]
     owners = packages_distributions()
     for name in PACKAGES:
         spec = find_spec(name)

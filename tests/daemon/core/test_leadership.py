@@ -20,7 +20,7 @@ from events.codec import decode
 from events.learning import CycleStarted, LeaderClaimed
 from tests.daemon.contender import start
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Clock:

@@ -14,7 +14,7 @@ import pytest
 
 from daemon.core import systemd
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
 
 

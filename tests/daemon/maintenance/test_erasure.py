@@ -35,13 +35,13 @@ from tests.daemon.conftest import Kintsugi
 
 CUT_SHORT = """
 import os, signal
-from daemon import erasing
+from daemon.maintenance import erasure
 from daemon.core.app import App
 from daemon.config.settings import load
 
 with App(load()) as app:
-    held = erasing.look(app, "rosa")
-    erasing.announce(app, held)
+    held = erasure.look(app, "rosa")
+    erasure.announce(app, held)
     if {destroyed}:
         app.keys.destroy(held.keyid)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_an_erasure_that_was_killed_is_finished_by_the_same_command(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CUT_SHORT.format(destroyed=destroyed)],
-        cwd=Path(__file__).parents[2], env=environment(KINTSUGI_HOME=str(talked)), check=False,
+        cwd=Path(__file__).parents[3], env=environment(KINTSUGI_HOME=str(talked)), check=False,
         timeout=60,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL

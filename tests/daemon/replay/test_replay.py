@@ -27,7 +27,7 @@ from tests.consumers.folding import at, fold, folded_position, fresh, rollout
 from tests.daemon.commands import environment
 from tests.daemon.conftest import Kintsugi
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 EVERY_10 = Scheduler(
     min_rollouts=10, min_failures=1, min_priority=1e9, cooldown_seconds=30, max_age_seconds=1e9,

@@ -200,7 +200,7 @@ def test_an_array_and_a_printed_object_are_read_too(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_every_field_and_its_example_is_read(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
     section = text.split("## OpenAI chat")[1].split("\n## ")[0]
     for name in WireRollout.model_fields:
         assert f"`{name}`" in section, f"docs/formats.md does not name {name}"

@@ -11,7 +11,7 @@ import pytest
 from daemon.solver.telemetry.tracker import TrackerMissing, UnknownTracker, flat, tracked
 from ops.isolated import interpreter, ours
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import sys
 from pathlib import Path
