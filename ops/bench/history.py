@@ -5,8 +5,8 @@
 Method. Rollouts of the mix of ops/mix.py, and as many closed sessions of one call, are folded into
 two homes on SQLite, all of them and a tenth, and a person closes a round over each. Each question
 is asked ASKED times of both, in turn, and the cheapest answer counts, in processor time: `ms` of
-all rollouts, and `all_over_tenth`, 1 where a longer history costs nothing more and 10 where all of it
-is read.
+all rollouts, and `all_over_tenth`, 1 where a longer history costs nothing more and 10 where all of
+it is read.
 
     agents       which agents there are and on which base (role `schedule`, every tick)
     newest       the time of their newest rollouts (role `schedule`, every scrape)
