@@ -23,6 +23,7 @@ from math import log
 from typing import Final
 
 from events.rollouts import Routed
+from events.serving import RouteShare
 
 Policy = str | None
 """An adapter's name; None for the base."""
@@ -35,20 +36,11 @@ _BITS: Final = 52
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of an alias' sessions, and who answers them."""
-
-    adapter: Policy
-    share: float
-    """Above 0; those of a route sum to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
+class GatewayRoute:
     """Who answers an alias."""
 
     base: str
-    parts: tuple[Part, ...]
+    parts: tuple[RouteShare, ...]
     shadow: str | None = None
     """Who answers as well, unseen."""
     taken_back: bool = False
@@ -70,12 +62,12 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteTable:
+class GatewayRoutes:
     """All routes at one moment."""
 
     position: int = 0
     """Of `learning`: every event before it counts here."""
-    routes: Mapping[str, Route] = field(default_factory=dict)
+    routes: Mapping[str, GatewayRoute] = field(default_factory=dict)
     """By alias. An alias that is not among them is answered by its base."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
@@ -105,7 +97,7 @@ class Choice:
 
 
 def choose(
-    table: RouteTable, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
+    table: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
     """Who answers a call of `session` that asks for `model`.
 
@@ -114,7 +106,7 @@ def choose(
     alias = own if model is None else model
     route = table.routes.get(alias)
     if route is not None:
-        return _routed(table, alias, route, session, stays)
+        return _choose_by_route(table, alias, route, session, stays)
     if alias == own:
         return Choice(own, None, (None,))
     named = table.adapters.get(alias)
@@ -123,12 +115,12 @@ def choose(
     return Choice(own, None, ())
 
 
-def drawn(parts: Iterable[Part], alias: str, session: str) -> Policy:
+def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy:
     """Whom the shares give a session."""
     return max(parts, key=lambda part: (_weight(part, alias, session), part.adapter or "")).adapter
 
 
-def shadow_of(session: str) -> str:
+def shadow_session(session: str) -> str:
     """The session of a shadow's answers to the calls of a session."""
     return session[: _LONGEST_SESSION - len(_SHADOW)] + _SHADOW
 
@@ -138,28 +130,28 @@ def is_shadow(session: str) -> bool:
     return session.endswith(_SHADOW)
 
 
-def _routed(
-    table: RouteTable, alias: str, route: Route, session: str, stays: Mapping[str, Policy]
+def _choose_by_route(
+    table: GatewayRoutes, alias: str, route: GatewayRoute, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
-    by_share = drawn(route.parts, alias, session)
-    kept = alias in stays and _keeps(table, alias, route, stays[alias])
+    by_share = draw_policy(route.parts, alias, session)
+    kept = alias in stays and _may_stay(table, alias, route, stays[alias])
     first = stays[alias] if kept else by_share
     largest = sorted(route.parts, key=lambda part: -part.share)
     order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
     shadow = None if route.shadow == first else route.shadow
     routed: Routed = "kept" if kept else "drawn"
-    shares = None if kept else _several(route)
+    shares = None if kept else _shares_by_policy(route)
     return Choice(alias, routed, tuple(order), route.base, shadow, shares)
 
 
-def _several(route: Route) -> Mapping[str, float] | None:
+def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
     """The shares of a route that leaves chance a choice."""
     if len(route.parts) == 1:
         return None
     return {part.adapter or route.base: part.share for part in route.parts}
 
 
-def _keeps(table: RouteTable, alias: str, route: Route, policy: Policy) -> bool:
+def _may_stay(table: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
     """Whether a session may stay with who answered it before."""
     if route.has(policy):
         return True
@@ -171,7 +163,7 @@ def _keeps(table: RouteTable, alias: str, route: Route, policy: Policy) -> bool:
     return known is not None and known.keeps and (known.alias, known.base) == (alias, route.base)
 
 
-def _weight(part: Part, alias: str, session: str) -> float:
-    said = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
-    number = int.from_bytes(blake2b(said, digest_size=8).digest()) >> (64 - _BITS)
+def _weight(part: RouteShare, alias: str, session: str) -> float:
+    text = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> (64 - _BITS)
     return part.share / -log((number + 0.5) / 2**_BITS)

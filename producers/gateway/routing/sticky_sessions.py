@@ -23,14 +23,14 @@ _NONE: Final[Mapping[str, Policy]] = {}
 
 
 @dataclass(slots=True)
-class _Stay:
+class _StickySession:
     began: float
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
     """By alias."""
 
 
-class Stays:
+class StickySessions:
     """The open sessions."""
 
     def __init__(
@@ -39,58 +39,58 @@ class Stays:
         self._idle = idle_seconds
         self._age = max_age_seconds
         self._most = most
-        self._stays: OrderedDict[str, _Stay] = OrderedDict()
+        self._sessions: OrderedDict[str, _StickySession] = OrderedDict()
         """By session, the one that was silent longest first."""
         self._begun: deque[tuple[float, str]] = deque()
         """In the order in which they began; those that ended meanwhile are passed over."""
         self._open: Counter[str] = Counter()
 
-    def of(self, session: str, now: float) -> Mapping[str, Policy]:
+    def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
         """Alias -> who answers the session as long as it is open."""
-        stay = self._stays.get(session)
+        stay = self._sessions.get(session)
         if stay is None:
             return _NONE
         if stay.last + self._idle <= now or stay.began + self._age <= now:
-            self.ended(session)
+            self.end(session)
             return _NONE
         return stay.policies
 
-    def answered(self, session: str, alias: str, policy: Policy, now: float) -> None:
+    def assign(self, session: str, alias: str, policy: Policy, now: float) -> None:
         """A call of the session goes to `policy`."""
-        stay = self._stays.get(session)
+        stay = self._sessions.get(session)
         if stay is None:
-            stay = self._stays[session] = _Stay(now, now)
+            stay = self._sessions[session] = _StickySession(now, now)
             self._begin(now, session)
         stay.last = now
-        self._stays.move_to_end(session)
+        self._sessions.move_to_end(session)
         self._move(stay, alias, policy)
-        while len(self._stays) > self._most:
-            self.ended(next(iter(self._stays)))
+        while len(self._sessions) > self._most:
+            self.end(next(iter(self._sessions)))
 
-    def ended(self, session: str) -> None:
+    def end(self, session: str) -> None:
         """The session is over; nothing where it is not known."""
-        stay = self._stays.pop(session, None)
+        stay = self._sessions.pop(session, None)
         for policy in stay.policies.values() if stay else ():
             self._count(policy, -1)
 
-    def open(self, now: float) -> Mapping[str, int]:
+    def count_open(self, now: float) -> Mapping[str, int]:
         """Adapter -> its open sessions."""
         self._sweep(now)
         return dict(self._open)
 
-    def recall(self, earlier: "Stays") -> None:
+    def recall(self, earlier: "StickySessions") -> None:
         """Add what was known earlier; what is known already is newer and stays."""
-        newer = self._stays
-        self._stays, self._open = OrderedDict(), Counter()
-        for stays in (earlier._stays, newer):
+        newer = self._sessions
+        self._sessions, self._open = OrderedDict(), Counter()
+        for stays in (earlier._sessions, newer):
             for session, stay in stays.items():
-                self.ended(session)
-                self._stays[session] = stay
+                self.end(session)
+                self._sessions[session] = stay
                 for policy in stay.policies.values():
                     self._count(policy, 1)
         self._order()
-        while len(self._stays) > self._most:
-            self.ended(next(iter(self._stays)))
+        while len(self._sessions) > self._most:
+            self.end(next(iter(self._sessions)))
 
     def _begin(self, now: float, session: str) -> None:
         self._begun.append((now, session))
@@ -98,23 +98,23 @@ class Stays:
             self._order()
 
     def _order(self) -> None:
-        begun = ((stay.began, session) for session, stay in self._stays.items())
+        begun = ((stay.began, session) for session, stay in self._sessions.items())
         self._begun = deque(sorted(begun))
 
     def _sweep(self, now: float) -> None:
         """End what is over: as many steps as there are such sessions."""
-        while self._stays:
-            session, stay = next(iter(self._stays.items()))
+        while self._sessions:
+            session, stay = next(iter(self._sessions.items()))
             if stay.last + self._idle > now:
                 break
-            self.ended(session)
+            self.end(session)
         while self._begun and self._begun[0][0] + self._age <= now:
             began, session = self._begun.popleft()
-            known = self._stays.get(session)
+            known = self._sessions.get(session)
             if known is not None and known.began == began:
-                self.ended(session)
+                self.end(session)
 
-    def _move(self, stay: _Stay, alias: str, policy: Policy) -> None:
+    def _move(self, stay: _StickySession, alias: str, policy: Policy) -> None:
         before = stay.policies.get(alias)
         if alias in stay.policies and before == policy:
             return
