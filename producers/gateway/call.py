@@ -1,14 +1,14 @@
-"""One call from its request to its last byte (a request -> an engine's answer, and its record).
+"""Answers one call (RequestContext -> one EngineRequest per attempt -> the client's response).
 
-    asked      one engine after the other until one can be reached, each for whom the route says
-    answered   pieces go to the client as they come, without what it did not ask for
-    ended      CallEnded is safe before the last byte, or before the event that ends a stream
+    attempt    asks the engines that the route names, one after the other, until one can be reached
+    relay      sends the answer to the client as it comes, without the fields that the gateway added
+    end        appends CallEnded before the last byte, or before the event that ends a stream
 
-What the log holds of it is kept by producers/gateway/capture/record.py. Guarantee: whatever
-happens to a call that was begun (an answer, an error, a timeout, a client that hangs up, an engine
-that dies) becomes its CallEnded; only a gateway that is killed leaves a CallStarted alone. A
-client that hangs up cancels the engine. Where the disk refuses, the client is told: with
-`best_effort` the call is answered and says it was not recorded, with `required` it is not answered.
+capture/record.py writes the events. Guarantee: whatever happens to a call that was begun (an
+answer, an error, a timeout, a client that hangs up, an engine that dies) becomes its CallEnded;
+only a gateway that is killed leaves a CallStarted without one. A client that hangs up cancels the
+engine's work. Where the disk refuses, `best_effort` answers the call with a header that says it was
+not recorded, and `required` refuses it.
 """
 
 import asyncio
@@ -79,10 +79,6 @@ class EngineRequest:
     def upstream(self) -> Upstream:
         return self.attempt.upstream
 
-    def encode(self) -> bytes:
-        """The body that the engine is sent."""
-        return self.request.encode_for_engine(self.extras)
-
 
 class Call(Response):
     """A call; as a response, it answers itself."""
@@ -95,8 +91,8 @@ class Call(Response):
         attributed: Attributed,
         shadow: Callable[[str], None] | None = None,
     ) -> None:
-        """`upstreams` are in the order of the session; `shadow` has the adapter in
-        its argument answer as well."""
+        """`upstreams` are in the order of the session; `shadow` starts the answer of the adapter
+        that it gets."""
         # Not super().__init__: status, headers and body are the engine's.
         self.background = None
         self._gateway = gateway
@@ -115,7 +111,7 @@ class Call(Response):
         )
         self._engine_request = self._prepare_request(Attempt(upstreams[0], None))
         self._served: Served | None = None
-        """What was asked to answer, as its events and its headers name it; None before that."""
+        """The model as events and headers name it; None before the first attempt."""
         self._engine_start = 0.0
         """Seconds after the request's arrival, when an engine was asked last."""
         self._engine_seconds: float | None = None
@@ -155,7 +151,7 @@ class Call(Response):
                 await asyncio.shield(self._close(work, stopped))
 
     def _observe_first_byte(self) -> None:
-        """The client has something to read."""
+        """Observe how long the client waited, once it has something to read."""
         if self._silent:
             self._silent = False
             self._gateway.metrics.first_byte(self._request.endpoint, self._record.seconds)
@@ -188,35 +184,35 @@ class Call(Response):
                 await self._exchange(send)
         except TimeoutError:
             seconds = self._gateway.timeout_seconds
-            refused = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
-            await self._send_error(send, refused, "timeout")
+            refusal = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
+            await self._send_error(send, refusal, "timeout")
         except (UpstreamLost, sse.EventTooLong) as error:
-            refused = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
-            await self._send_error(send, refused, "failed")
-        except Refused as refused:
-            await self._send_error(send, refused, "failed")
+            refusal = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
+            await self._send_error(send, refusal, "failed")
+        except Refused as refusal:
+            await self._send_error(send, refusal, "failed")
 
     async def _exchange(self, send: Send) -> None:
         """Ask one engine after the other until one can be reached."""
         await self._look_for_adapter()
-        failed: UpstreamLost | None = None
+        loss: UpstreamLost | None = None
         for attempt in self._lease.attempts(self._upstreams):
-            await self._begin_attempt(attempt, str(failed))
+            await self._begin_attempt(attempt, str(loss))
             try:
                 if await self._try_engine(send):
                     return
-                failed = UpstreamLost(_describe_missing_model(attempt))
+                loss = UpstreamLost(_explain_absent_model(attempt))
             except UpstreamLost as error:
                 # Another may be asked as long as this one has said nothing.
                 if self._record.status is not None:
                     raise
-                failed = error
-        assert failed is not None, "without an engine to ask, the route refuses"
-        raise failed
+                loss = error
+        assert loss is not None, "without an engine to ask, the route refuses"
+        raise loss
 
     async def _look_for_adapter(self) -> None:
-        """See what engines serve that never said so, and who has the adapter that is to answer:
-        routes turn faster than one watches."""
+        """Ask the engines that were never asked what they serve, and all of them for the adapter of
+        the route: a route may be newer than the last look at the engines."""
         await asyncio.gather(
             *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
         )
@@ -229,20 +225,18 @@ class Call(Response):
             await asyncio.gather(*looks)
 
     async def _try_engine(self, send: Send) -> bool:
-        """Whether an engine answers; not where it has lost the adapter, or was asked for an alias
-        before it said what it serves. Raises UpstreamLost."""
-        upstream = self._engine_request.upstream
+        """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
+        got an alias before it said what it serves. Raises UpstreamLost."""
+        request = self._engine_request
         self._engine_start = self._record.seconds
-        async with upstream.request(
+        async with request.upstream.request(
             self._gateway.client,
             "POST",
             PATHS[self._request.endpoint],
-            self._engine_request.encode(),
+            request.request.encode_for_engine(request.extras),
             self._gateway.timeout_seconds,
         ) as response:
-            if response.status_code == 404 and await self._lacks_model(
-                self._engine_request.attempt
-            ):
+            if response.status_code == 404 and await self._lacks_model(request.attempt):
                 return False
             await self._relay(response, send)
         return True
@@ -259,12 +253,12 @@ class Call(Response):
         model = self._engine_request.request.model
         return bool(self._lease.choice.order) and model is not None and model not in upstream.served
 
-    async def _begin_attempt(self, attempt: Attempt, failed: str) -> None:
+    async def _begin_attempt(self, attempt: Attempt, error: str) -> None:
         engine_request = self._prepare_request(attempt)
         served = self._identify_model(engine_request)
         if self._record.has_start and served != self._served:
             # One call has one policy: what was begun is a call that failed, and this is another.
-            await self._record_end("failed", failed)
+            await self._record_end("failed", error)
             self._finalize()
             self._record = self._record.make_next()
         if attempt.policy != self._lease.choice.policy:
@@ -293,8 +287,8 @@ class Call(Response):
         )
 
     def _identify_model(self, engine_request: EngineRequest) -> Served:
-        """What is asked to answer, as it is written: a name that no engine has is a client's text,
-        and an alias is nobody's name."""
+        """The model of an attempt as events name it: a name that no engine has is a client's text
+        and is redacted, and an alias names no model."""
         upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:
             return upstream.model(name)
@@ -378,12 +372,12 @@ class Call(Response):
         self._observe_first_byte()
 
     def _keep_for_retry(self, event: bytes) -> None:
-        """Of a call that may be sent again, keep what was sent."""
+        """Keep what the client gets where the call has an idempotency key."""
         if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
             self._sent += event
 
     async def _finish_stream(self, send: Send, event: bytes, promised: bool) -> None:
-        """The end of a whole stream: recorded, then said."""
+        """Record the end of a whole stream, then send its last event."""
         self._stop_engine_clock()
         error = self._engine_request.answer.error
         self._keep_for_retry(event)
@@ -397,25 +391,25 @@ class Call(Response):
         notice = _NOT_RECORDED if promised and not recorded else b""
         await self._send_last(send, notice + event)
 
-    async def _send_error(self, send: Send, refused: Refused, outcome: Outcome) -> None:
-        """An error of ours, as an answer or, after the first byte, as the last event."""
+    async def _send_error(self, send: Send, refusal: Refused, outcome: Outcome) -> None:
+        """Send an error of the gateway: as the response, or as the last event of a stream."""
         if self._complete:
             return
         began = self._headers_sent
         if not began:
-            self._record.status = refused.status
-        recorded = await self._record_end(outcome, str(refused))
+            self._record.status = refusal.status
+        recorded = await self._record_end(outcome, str(refusal))
         if began:
-            await self._send_last(send, self._request.encode_error_event(refused))
+            await self._send_last(send, self._request.encode_error_event(refusal))
         else:
-            await self._send_refusal(send, refused, recorded)
+            await self._send_refusal(send, refusal, recorded)
 
-    async def _send_refusal(self, send: Send, refused: Refused, recorded: bool) -> None:
-        body = encode_json(refused.body(self._request.endpoint))
+    async def _send_refusal(self, send: Send, refusal: Refused, recorded: bool) -> None:
+        body = encode_json(refusal.body(self._request.endpoint))
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-        if refused.retry_after is not None:
-            headers.append(("retry-after", str(refused.retry_after)))
-        await self._send_headers(send, refused.status, headers, recorded)
+        if refusal.retry_after is not None:
+            headers.append(("retry-after", str(refusal.retry_after)))
+        await self._send_headers(send, refusal.status, headers, recorded)
         await self._send_last(send, body)
 
     async def _send_headers(
@@ -465,11 +459,11 @@ class Call(Response):
         )
 
     def _stop_engine_clock(self) -> None:
-        """The engine has said all."""
+        """Note how long the engine took, when it has sent all."""
         self._engine_seconds = self._record.seconds - self._engine_start
 
     def _finalize(self) -> None:
-        """What has to be known before the next request, and need not hold up this answer."""
+        """Report the outcome to sessions, metrics and the shadow, after the answer was sent."""
         shadow = self._lease.choice.shadow
         if self._record.settle() != "completed":
             return
@@ -492,8 +486,8 @@ _STOPPED: Final = Refused(
 )
 
 
-def _describe_missing_model(attempt: Attempt) -> str:
-    """What an engine is lost for that answers, and has not what it was asked for."""
+def _explain_absent_model(attempt: Attempt) -> str:
+    """Why an engine that answers counts as lost: it does not have the model of the attempt."""
     url = attempt.upstream.url
     if attempt.policy is not None:
         return f"{url} has no {attempt.policy} any more"
@@ -536,7 +530,7 @@ def _rewrite(
 
 
 def _read_engine_error(document: dict[str, Any] | None, response: Reply) -> str:
-    """What an engine that refused says went wrong."""
+    """The message of an engine's error."""
     error = (document or {}).get("error")
     message = error.get("message") if isinstance(error, dict) else None
     text = message if isinstance(message, str) else f"the engine answers {response.status_code}"

@@ -1,4 +1,4 @@
-"""What a gateway is told beside calls: outcomes, ends of sessions, calls that were made elsewhere.
+"""The routes of a gateway beside calls: outcomes, ends of sessions, spans of other calls.
 
     POST /v1/feedback    POST /v1/sessions/{session}/end    POST /v1/traces
 
@@ -133,8 +133,8 @@ class IngestRoutes:
             # Beside the loop: a batch of spans is larger than a call, and calls must not wait.
             spans = await asyncio.to_thread(_parse_spans, body, kind, _is_gzip(request), most)
             result = await self._traces.take(spans, caller)
-        for kind_of_result, count in result.counts.items():
-            self._gateway.metrics.spans(kind_of_result, count)
+        for outcome, count in result.counts.items():
+            self._gateway.metrics.spans(outcome, count)
         answer = otlp.answered(kind, result.counts["rejected"], result.message)
         return Response(answer, media_type=kind)
 
@@ -161,13 +161,13 @@ class IngestRoutes:
 
 def _read_otlp_kind(request: Request) -> otlp.Kind:
     """How spans are sent. Raises Refused."""
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    value = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     for kind in get_args(otlp.Kind):
-        if given == kind:
-            found: otlp.Kind = kind
-            return found
+        if value == kind:
+            known: otlp.Kind = kind
+            return known
     raise Refused(
-        415, f"content-type is {given[:80]!r}; use one of {', '.join(get_args(otlp.Kind))}"
+        415, f"content-type is {value[:80]!r}; use one of {', '.join(get_args(otlp.Kind))}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The gateway behind HTTP: OpenAI's endpoints, Anthropic's, feedback, ends of sessions, traces.
+"""The HTTP routes of a gateway: calls, models, feedback, ends of sessions, traces, probes.
 
     POST /v1/chat/completions   POST /v1/feedback                    GET /livez
     POST /v1/completions        POST /v1/sessions/{session}/end      GET /readyz
@@ -79,7 +79,7 @@ class Options:
 
 
 class Gateway:
-    """The application, and all that its calls share."""
+    """The ASGI application, and all that its calls share."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Gateway:
         self.app = RequestGuard(application, keyring.open, self.metrics.rejected)
 
     def stop(self) -> None:
-        """From now on nothing new is begun; GET /readyz says so."""
+        """Refuse new calls from now on; GET /readyz says so."""
         self._reader.stopping = True
 
     @property
@@ -245,7 +245,7 @@ class Gateway:
     async def _ask_engine(
         self, upstream: Upstream, method: str, path: str, payload: bytes | None
     ) -> tuple[bytes, int]:
-        """An engine's answer to what is no call of the model, and its status."""
+        """An engine's answer to a request that is no call of the model, and its status."""
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code

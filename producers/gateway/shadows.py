@@ -1,8 +1,8 @@
-"""A shadow's answers: a call that was answered is answered once more, by another adapter, unseen.
+"""Shadow answers: a second adapter answers a call as well, and no client sees it.
 
-The same request goes to the adapter that the route names as its shadow, once the client has his
-answer. What comes is recorded as a call of its own, in the session `SESSION#shadow` with the
-purpose `probe`, which enters no statistics of live traffic, and is sent to nobody.
+The same request goes to the adapter that the route names as its shadow, once the client has its
+answer. The shadow's answer is recorded as a call of its own, in the session `SESSION#shadow` with
+the purpose `probe`, which enters no statistics of live traffic, and is sent to no client.
 
 Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
 failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow

@@ -1,9 +1,9 @@
-"""Calls that were made elsewhere, from their spans (POST /v1/traces -> two events per call).
+"""Calls that were not made through the gateway, from spans (POST /v1/traces -> two events each).
 
-For agents whose base URL cannot be changed: what their instrumentation tells of a call becomes what
-a call through here would have been, without tokens: kept, and never trained on. The
-ids follow from the span's, so a span that is sent again changes nothing; within a day it is not
-even written again. Spans that are no call of a model are taken and not kept.
+For agents whose base URL cannot be changed: a span of a call becomes the events that the call would
+have had through the gateway, without tokens: they are kept, and never trained on. The ids follow
+from the span's, so a span that is sent again changes nothing; within a day it is not even written
+again. Spans that are no call of a model are accepted and not recorded.
 
 A span without its conversation is rejected, and the sender told so: there is nothing in it to learn
 from. Times in the log are those of arrival: a span may come long after its session is over, and

@@ -1,10 +1,9 @@
-"""What clients ask and what they are told: OpenAI's protocol, with two fields of ours added, and
-Anthropic's, as it is.
+"""The protocols of clients: OpenAI's, with two fields of ours added, and Anthropic's, as it is.
 
 A request is read just far enough to record it; whatever the gateway does not know goes to the
-engine as it came. `Asked.forwarded` adds the fields that make an engine tell its token ids and
-their log-probabilities, where the client did not ask for them itself and where adding them cannot
-turn a request that the engine would refuse into one that it answers.
+engine as it came. `ModelRequest.encode_for_engine` adds the fields that make an engine return its
+token ids and their log-probabilities, where the client did not set them and where adding them
+cannot turn a request that the engine would refuse into one that it answers.
 
 Pure: bytes and headers in, values out.
 """

@@ -1,8 +1,8 @@
-"""What is written of what was said, without what must not be (text -> text, before any event).
+"""Redacts what becomes an event (text -> text without what the rules match).
 
-    rules.py      say where in a text something stands that must not be written
-    Redaction     puts `[redacted:RULE]` in its place, in everything that becomes an event
-    kept          a request as it is written; the engine gets it as it came
+    rules.py          find the places in a text that must not be written
+    Redaction         puts `[redacted:RULE]` in these places, in all that becomes an event
+    RedactedRequest   a request as it is written; the engine gets it as it came
 
 A call in which a rule matched keeps no tokens, for they spell what the text no longer says: that
 is judged over its whole request and over everything that is known of its answer (the raw arguments

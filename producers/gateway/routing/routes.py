@@ -13,7 +13,7 @@ that grows takes sessions from the others, and none ever goes from the one whose
 A session that has a policy keeps it when shares change. It is drawn anew where the adapter was
 taken back (a rollback, a rejection), is unloaded, or belongs to a base that the route left.
 
-Pure: a table and names in, a choice out.
+Pure: routes and names in, a Choice out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -97,19 +97,19 @@ class Choice:
 
 
 def choose(
-    table: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
+    routes: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
     """Who answers a call of `session` that asks for `model`.
 
     `own` is the alias of the gateway; `stays` says by alias who answered the session before.
     """
     alias = own if model is None else model
-    route = table.routes.get(alias)
+    route = routes.routes.get(alias)
     if route is not None:
-        return _choose_by_route(table, alias, route, session, stays)
+        return _choose_by_route(routes, alias, route, session, stays)
     if alias == own:
         return Choice(own, None, (None,))
-    named = table.adapters.get(alias)
+    named = routes.adapters.get(alias)
     if named is not None:
         return Choice(named.alias, "named", ())
     return Choice(own, None, ())
@@ -131,10 +131,14 @@ def is_shadow(session: str) -> bool:
 
 
 def _choose_by_route(
-    table: GatewayRoutes, alias: str, route: GatewayRoute, session: str, stays: Mapping[str, Policy]
+    routes: GatewayRoutes,
+    alias: str,
+    route: GatewayRoute,
+    session: str,
+    stays: Mapping[str, Policy],
 ) -> Choice:
     by_share = draw_policy(route.parts, alias, session)
-    kept = alias in stays and _may_stay(table, alias, route, stays[alias])
+    kept = alias in stays and _may_stay(routes, alias, route, stays[alias])
     first = stays[alias] if kept else by_share
     largest = sorted(route.parts, key=lambda part: -part.share)
     order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
@@ -151,7 +155,7 @@ def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
     return {part.adapter or route.base: part.share for part in route.parts}
 
 
-def _may_stay(table: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
+def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
     """Whether a session may stay with who answered it before."""
     if route.has(policy):
         return True
@@ -159,7 +163,7 @@ def _may_stay(table: GatewayRoutes, alias: str, route: GatewayRoute, policy: Pol
         return False
     if policy is None:
         return True
-    known = table.adapters.get(policy)
+    known = routes.adapters.get(policy)
     return known is not None and known.keeps and (known.alias, known.base) == (alias, route.base)
 
 

@@ -1,17 +1,17 @@
-"""The routes that are in force here, and who uses which adapter (tables in, choices out).
+"""The routes in force, and the use of adapters (GatewayRoutes in, RouteLease out).
 
-    apply       the newest table takes effect, for the next call of every session
-    begin       who answers a call: chosen and counted in one step
-    attempts    which engine to ask, for whom, one after the other
-    usage       the position that is in force, with the calls and the open sessions per adapter
+    apply       puts the newest routes in force, for the next call of every session
+    begin       chooses the adapter of a call and counts the call, in one step
+    attempts    yields the engines to ask, with the model for each, best first
+    usage       the position in force, with the calls and the open sessions per adapter
 
-Calls choose on the gateway's loop, and tables come from another thread
+Calls choose on the gateway's loop, and routes come from another thread
 (daemon/roles/route_follower.py). A lock makes choosing and counting one step: whoever reads that a
 position is in force reads every call that was chosen by an earlier one. It is held for
 microseconds, and no call waits for I/O here.
 
 Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
-for an adapter only while it lists it. With no table at all, every alias is answered by the base.
+for an adapter only while it lists it. With no routes at all, every alias is answered by the base.
 """
 
 import threading
@@ -76,14 +76,14 @@ class Routing:
         self._idle = idle_seconds
         self._age = max_session_age
         self._lock = threading.Lock()
-        self._applied: GatewayRoutes | None = None
+        self._routes: GatewayRoutes | None = None
         self._sticky = self.make_sticky_sessions()
         self._in_flight: Counter[str] = Counter()
 
     @property
     def table(self) -> GatewayRoutes:
         """The routes in force."""
-        return self._applied or _EMPTY
+        return self._routes or _EMPTY
 
     @property
     def aliases(self) -> list[str]:
@@ -91,16 +91,16 @@ class Routing:
         return sorted({self.alias, *self.table.routes})
 
     def make_sticky_sessions(self) -> StickySessions:
-        """No session, with the limits of this gateway."""
+        """An empty StickySessions with the limits of this gateway."""
         return StickySessions(self._idle, self._age)
 
-    def apply(self, table: GatewayRoutes) -> None:
-        """From the next choice on, these are the routes."""
+    def apply(self, routes: GatewayRoutes) -> None:
+        """Put routes in force, from the next choice on."""
         with self._lock:
-            self._applied = table
+            self._routes = routes
 
     def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
-        """Who answers a call, counted until the `RouteLease` is left.
+        """The route of a call, counted until the block of the `RouteLease` ends.
 
         `goes_on`: whether there can be another call of the session.
         """
@@ -110,12 +110,12 @@ class Routing:
             choice = choose(self.table, self.alias, model, session, stays)
             if choice.order and goes_on:
                 self._sticky.assign(session, choice.alias, choice.policy, now)
-            counted = choice.policy if choice.order else model
-            self._count(counted, 1)
-        return RouteLease(self, choice, model, counted)
+            adapter = choice.policy if choice.order else model
+            self._count(adapter, 1)
+        return RouteLease(self, choice, model, adapter)
 
     def move(self, before: str | None, after: str | None) -> None:
-        """A call that is counted for one is another's."""
+        """Count a call for another adapter."""
         with self._lock:
             self._count(after, 1)
             self._count(before, -1)
@@ -135,7 +135,7 @@ class Routing:
         with self._lock:
             known = self.table.adapters
             return Usage(
-                None if self._applied is None else self._applied.position,
+                None if self._routes is None else self._routes.position,
                 {name: n for name, n in self._in_flight.items() if name in known},
                 {n: c for n, c in self._sticky.count_open(self.clock()).items() if n in known},
             )
@@ -149,15 +149,15 @@ class Routing:
 
 
 class RouteLease:
-    """One call and whom it uses; a context manager that ends with the call."""
+    """The use of a route by one call, counted until the block ends."""
 
     def __init__(
-        self, routing: Routing, choice: Choice, model: str | None, counted: str | None
+        self, routing: Routing, choice: Choice, model: str | None, adapter: str | None
     ) -> None:
         self.choice = choice
         self._routing = routing
         self._model = model
-        self._adapter = counted
+        self._adapter = adapter
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +179,8 @@ class RouteLease:
             yield from self._order_by_model(upstreams)
             return
         urls: set[str] = set()
-        for policy in self._policies():
+        refuses = self._routing.missing == "refuse"
+        for policy in self.choice.order[:1] if refuses else self.choice.order:
             for upstream in upstreams:
                 lost = upstream.url in urls and not upstream.well
                 if lost or not (policy is None or policy in upstream.served):
@@ -199,10 +200,6 @@ class RouteLease:
         """The model that the answer names, as if the client had asked for it: None where only the
         engine knows."""
         return self._model or upstream.base
-
-    def _policies(self) -> tuple[Policy, ...]:
-        refuses = self._routing.missing == "refuse"
-        return self.choice.order[:1] if refuses else self.choice.order
 
     def _order_by_model(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
         """Those that list the model come first, of those that are well."""

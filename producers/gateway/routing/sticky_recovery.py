@@ -1,4 +1,4 @@
-"""Who answered the sessions of the newest calls (events of the gateway's own log -> Stays).
+"""Who answered the sessions of the newest calls (events of the spool -> StickySessions).
 
 A gateway that was restarted goes on as the one before it: a session stays with whom its route gave
 it to. Calls that asked for an adapter by its name, or that another answered because the chosen one
