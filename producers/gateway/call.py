@@ -142,7 +142,7 @@ class Call(Response):
             try:
                 await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                # The server gives up on us: what was begun is recorded, and the client told.
+                # The server cancels the call: record it, and send the client an error.
                 stopped = send
             finally:
                 for task in (work, gone):
@@ -245,7 +245,7 @@ class Call(Response):
         """Whether an engine that refuses a name was asked for one that it cannot have."""
         upstream, policy = attempt.upstream, attempt.policy
         if policy is not None:
-            # What it serves may be known from before it was started again.
+            # What is known of the engine may be older than its last start.
             await upstream.look(self._gateway.client)
             return policy not in upstream.served
         # A client that asked for an alias asked for no model that could be misspelt; one that named
@@ -257,7 +257,7 @@ class Call(Response):
         engine_request = self._prepare_request(attempt)
         served = self._identify_model(engine_request)
         if self._record.has_start and served != self._served:
-            # One call has one policy: what was begun is a call that failed, and this is another.
+            # A call has one policy: the call so far failed, and another one begins.
             await self._record_end("failed", error)
             self._finalize()
             self._record = self._record.make_next()
@@ -358,7 +358,7 @@ class Call(Response):
         payload, answer = sse.data(event), self._engine_request.answer
         document = _parse_object(payload or b"")
         if payload and document is None:
-            # Passed on as it came, but what was said is not known: no answer to learn from.
+            # It is passed on as it came, and the answer is not trained on.
             answer.error = answer.error or "the engine sent an event that is no JSON"
         if document is not None:
             restored = answer.chunk(document)

@@ -111,7 +111,7 @@ class IngestRoutes:
             ) from error
 
     async def end_session(self, request: Request) -> Response:
-        """A session is over."""
+        """End a session that the client says is over."""
         self._reader.authenticate(request, "call")
         session = self._redaction.redact_name(
             identifier(request.path_params["ended"], "the session")

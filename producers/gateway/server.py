@@ -53,9 +53,9 @@ from producers.gateway.routing.upstreams import Upstream, UpstreamLost, Upstream
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 
 _CLOSING_SECONDS: Final = 10.0
-"""For recording what was cut off."""
+"""For recording the calls that a stop cuts off."""
 _RECALL_SECONDS: Final = 2.0
-"""So long a start may take to know again what was known before it."""
+"""The longest that a start waits for the recall of sessions."""
 _logger = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ class Options:
     ships: bool = False
     """Whether the spool is copied to Kafka: what waits for it is counted."""
     shows: Mapping[str, str] = field(default_factory=dict)
-    """Headers of GET /livez: by which whoever started it knows it."""
+    """Headers of GET /livez, by which a supervisor recognizes its gateway."""
 
 
 class Gateway:
@@ -144,7 +144,7 @@ class Gateway:
             exception_handlers=handlers(self.metrics.rejected),
             lifespan=self._lifespan,
         )
-        # A path is what it is: the other one of a redirect would be made of what the client sent.
+        # No redirects: their target would be built from headers that the client sends.
         application.router.redirect_slashes = False
         self.app = RequestGuard(application, keyring.open, self.metrics.rejected)
 
@@ -163,14 +163,14 @@ class Gateway:
         stop_recall = threading.Event()
         self.context.sessions.expect_recall()
         recall = asyncio.create_task(self._recall(stop_recall))
-        # Calls that come meanwhile wait for it at the door, but not for long.
+        # Calls wait for it, at most _RECALL_SECONDS.
         await asyncio.wait((recall, look), timeout=_RECALL_SECONDS)
         watch = asyncio.create_task(self._upstreams.watch(self.context.client))
         try:
             yield
         finally:
             stop_recall.set()
-            # Whom the server gave up on is being recorded.
+            # Calls that the server cancelled are still being recorded.
             await self.app.left(_CLOSING_SECONDS)
             await self._shadows.stop()
             for task in (look, watch):
@@ -180,7 +180,7 @@ class Gateway:
             await recall
 
     async def _recall(self, stop_recall: threading.Event) -> None:
-        """Know again what was known before a restart."""
+        """Restore sessions and sticky sessions from the spool."""
         spool, routing = self.context.recorder.spool, self.context.routing
         answered = Answered(routing.make_sticky_sessions(), routing.clock(), utc_now())
         recall = partial(
@@ -193,7 +193,7 @@ class Gateway:
         try:
             earlier = await asyncio.to_thread(recall)
         except LogError as error:
-            # Sessions begin anew and calls are stored whole, which is all that this would save.
+            # Without the recall, sessions begin anew and calls are stored whole: nothing is lost.
             _logger.warning("%s", error, extra={"action": "nothing_recalled"})
             nothing = Sessions()
             nothing.forget_before(now_ms())

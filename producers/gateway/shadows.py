@@ -37,7 +37,7 @@ class Shadows:
     """The shadows of a gateway's calls."""
 
     def __init__(self, gateway: GatewayContext, upstreams: Upstreams, most: int) -> None:
-        # What a shadow said must not be taken for what a client was told, nor be counted as that.
+        # A shadow's answer must not count as a client's, in sessions or in metrics.
         self._gateway = replace(
             gateway, sessions=Sessions(_KNOWN), metrics=Metrics(), capture="best_effort"
         )

@@ -82,7 +82,7 @@ class TraceResult:
 
 @dataclass(frozen=True, slots=True)
 class _SpanCall:
-    """A call that a span tells of."""
+    """A call that a span describes."""
 
     span: Received
     chat: Chat
@@ -97,15 +97,15 @@ class _SpanCall:
 
 
 class Traces:
-    """Takes spans into the log of a gateway."""
+    """Records spans in the log of a gateway."""
 
     def __init__(self, gateway: GatewayContext, retries: Retries) -> None:
         self._gateway = gateway
         self._retries = retries
 
     async def take(self, spans: Sequence[Received], caller: Caller) -> TraceResult:
-        """Record what they tell. Raises Refused where the log does not take it; what was recorded
-        until then is known when it is sent again."""
+        """Record the calls of spans. Raises Refused where the log refuses; the spans that were
+        recorded until then are skipped when they are sent again."""
         result = TraceResult()
         sessions: dict[str, list[_SpanCall]] = {}
         for span in sorted(spans, key=lambda span: span.began):
@@ -136,7 +136,7 @@ class Traces:
         if not span.well_named:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
         redaction = self._gateway.redaction
-        # Through the reader of requests: what it refuses in a body is not stored from here either.
+        # Parsed as a request: a body that the gateway would refuse is not stored from here either.
         body = encode_json(chat.request)
         request = parse_request("chat", body)
         redacted = await run_in_thread_if_large(len(body), redaction.redact_request, request)
@@ -185,7 +185,7 @@ class Traces:
         )
         parent = attributed.parent if len(messages) == len(conversation) else None
         if parent is not None and parent.keyid != keyid:
-            parent = None  # who was erased since and came back is somebody new
+            parent = None  # the person was erased since: no link to events under the former key
         start = self._build_start(call, caller, messages, tools, parent)
         end, answers = await self._build_end(call)
         first, last = (derived_id(call.id, step) for step in ("started", "ended"))

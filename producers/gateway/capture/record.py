@@ -206,7 +206,7 @@ class Record:
         if len(messages) != len(self._context.conversation):
             parent = None  # a rule made other messages of these
         if parent is not None and parent.keyid != self._keyid:
-            parent = None  # who was erased since and came back is somebody new
+            parent = None  # the person was erased since: no link to events under the former key
         return _LogContent(messages, tools, parent)
 
     def _build_start(self, served_by: ServedBy, log_content: _LogContent) -> CallStarted:
@@ -322,7 +322,7 @@ class Record:
             return messages, None
         spoken = list(answer.spoken())
         if self._context.retry is not None and client_answer is not None:
-            # It is kept as it was sent: fields that nothing else is read of as well.
+            # The receipt holds the whole body, also fields that the capture does not read.
             spoken.append(client_answer.body.decode(errors="replace"))
         return await run_in_thread_if_large(
             sum(map(len, spoken)), self._redaction.redact_answer, messages, spoken
@@ -331,7 +331,7 @@ class Record:
     async def _build_receipt(
         self, whole: ClientAnswer | None, redacted: str | None
     ) -> Receipt | None:
-        """What answers the call when it is sent again."""
+        """The receipt that answers the call when it is sent again."""
         retry = self._context.retry
         if retry is None or whole is None:
             return None

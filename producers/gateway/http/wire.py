@@ -70,7 +70,7 @@ class Refused(KintsugiError):
         """Seconds."""
 
     def body(self, endpoint: Endpoint | None = None) -> Json:
-        """What is sent: in Anthropic's shape over their endpoint, else in OpenAI's."""
+        """The body of the response: in Anthropic's shape for their endpoint, else in OpenAI's."""
         if endpoint == "messages":
             return anthropic.error(self.status, str(self))
         kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
@@ -100,11 +100,11 @@ def bad_request(message: str, param: str | None = None) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes what it was not asked for: what has to be restored."""
+    """How an engine writes fields that the client did not ask for, which are restored."""
 
     name: str
     null_fields: bool
-    """Whether ids that nobody asked for are null; else their fields are absent."""
+    """Whether ids that were not requested are null; else their fields are absent."""
     silent_text: bool
     """Whether a stream of /v1/completions sends chunks without text."""
 

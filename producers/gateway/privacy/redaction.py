@@ -152,7 +152,7 @@ class _Redactor:
         return value
 
     def text(self, text: str) -> str:
-        """A text; what is JSON in it, or was written with its escapes, is read as well."""
+        """A text; JSON inside it, and text with JSON's escapes, is redacted as well."""
         text = self._redact_json(text if text.isascii() else str(readable(text)))
         safe = deeper = self._replace_matches(text)
         for _ in range(_MOST_ESCAPED):
@@ -189,7 +189,7 @@ class _Redactor:
         return safe
 
     def _redact_parts(self, items: list[Any]) -> list[Any]:
-        """What is said over several parts of one content: it is read as one text."""
+        """The text parts of one content, read as one text."""
         texts = [
             item for item in items if isinstance(item, dict) and isinstance(item.get("text"), str)
         ]

@@ -1,4 +1,4 @@
-"""Who answers a call, by the routes that were decided (model and session -> adapters to ask).
+"""Chooses the adapter of a call by the routes (model and session -> adapters to ask).
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
@@ -37,14 +37,15 @@ _BITS: Final = 52
 
 @dataclass(frozen=True, slots=True)
 class GatewayRoute:
-    """Who answers an alias."""
+    """The route of an alias."""
 
     base: str
     parts: tuple[RouteShare, ...]
     shadow: str | None = None
-    """Who answers as well, unseen."""
+    """An adapter that answers as well, unseen by the client."""
     taken_back: bool = False
-    """Whether the last change was a rollback: then nobody stays with who has no share."""
+    """Whether the last change was a rollback: then no session stays with an adapter without a
+    share."""
 
     def has(self, policy: Policy) -> bool:
         """Whether it has a share."""
@@ -53,7 +54,7 @@ class GatewayRoute:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What is known of an adapter."""
+    """What routing needs to know of an adapter."""
 
     alias: str
     base: str
@@ -74,15 +75,15 @@ class GatewayRoutes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who is to answer a call."""
+    """The adapter that is to answer a call, with its stand-ins."""
 
     alias: str
     """Under which it counts."""
     routed: Routed | None
     """What decided; None where no route had a say."""
     order: tuple[Policy, ...]
-    """Whom to ask, best first: the others answer where no engine has the first. Empty where the
-    client named who is to answer."""
+    """Adapters to ask for, best first: the others answer where no engine has the first. Empty
+    where the client named the adapter or model."""
     base: str | None = None
     """The route's; None where no route says."""
     shadow: str | None = None
@@ -92,16 +93,17 @@ class Choice:
 
     @property
     def policy(self) -> Policy:
-        """Who is to answer by the route."""
+        """The adapter that the route gives the call."""
         return self.order[0] if self.order else None
 
 
 def choose(
     routes: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
-    """Who answers a call of `session` that asks for `model`.
+    """Choose the adapter for a call of `session` that asks for `model`.
 
-    `own` is the alias of the gateway; `stays` says by alias who answered the session before.
+    `own` is the alias of the gateway; `stays` maps an alias to the policy that answered
+    the session before.
     """
     alias = own if model is None else model
     route = routes.routes.get(alias)
@@ -116,7 +118,7 @@ def choose(
 
 
 def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy:
-    """Whom the shares give a session."""
+    """Draw the policy of a session by the shares."""
     return max(parts, key=lambda part: (_weight(part, alias, session), part.adapter or "")).adapter
 
 
@@ -156,7 +158,7 @@ def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
 
 
 def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
-    """Whether a session may stay with who answered it before."""
+    """Whether a session may stay with the policy that answered it before."""
     if route.has(policy):
         return True
     if route.taken_back:

@@ -28,8 +28,8 @@ from producers.gateway.routing.sticky_sessions import StickySessions
 from producers.gateway.routing.upstreams import Upstream
 
 Missing = Literal["base", "refuse"]
-"""What becomes of a call whose adapter no engine has: somebody else of its route answers, in the
-end the base; or nobody does."""
+"""What happens to a call whose adapter no engine has: another policy of its route answers, in the
+end the base; or the call is refused."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -121,17 +121,17 @@ class Routing:
             self._count(before, -1)
 
     def end_session(self, session: str) -> None:
-        """A session is over."""
+        """Forget the policies of a session that is over."""
         with self._lock:
             self._sticky.end(session)
 
     def recall(self, earlier: StickySessions) -> None:
-        """Sessions of a gateway that was here before go on with who answered them."""
+        """Add the sticky sessions of the gateway before a restart."""
         with self._lock:
             self._sticky.recall(earlier)
 
     def usage(self) -> Usage:
-        """What is in force and in use at this moment. Names only adapters that the table knows."""
+        """What is in force and in use at this moment, for adapters that the routes know."""
         with self._lock:
             known = self.table.adapters
             return Usage(

@@ -46,7 +46,7 @@ class StickySessions:
         self._open: Counter[str] = Counter()
 
     def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
-        """Alias -> who answers the session as long as it is open."""
+        """Alias -> the policy of the session; empty where it is not open."""
         sticky = self._sessions.get(session)
         if sticky is None:
             return _NONE
@@ -79,7 +79,7 @@ class StickySessions:
         return dict(self._open)
 
     def recall(self, earlier: "StickySessions") -> None:
-        """Add what was known earlier; what is known already is newer and stays."""
+        """Add earlier sessions; those that are known already are newer and win."""
         newer = self._sessions
         self._sessions, self._open = OrderedDict(), Counter()
         for sessions in (earlier._sessions, newer):
@@ -102,7 +102,7 @@ class StickySessions:
         self._beginnings = deque(sorted(begun))
 
     def _sweep(self, now: float) -> None:
-        """End what is over: as many steps as there are such sessions."""
+        """End the sessions that are over, in as many steps as there are such sessions."""
         while self._sessions:
             session, sticky = next(iter(self._sessions.items()))
             if sticky.last + self._idle > now:
