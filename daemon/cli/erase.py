@@ -44,7 +44,7 @@ def erase(
         _check_name(person)
     with cli.app() as app:
         # As the gateway wrote it: a rule may have made a pseudonym of it.
-        named = None if person is None else redaction(app).name(person)
+        named = None if person is None else redaction(app).redact_name(person)
         held = erasure.look(app, named, key)
         done = False
         if held.keyid is not None and not dry_run:

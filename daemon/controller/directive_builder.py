@@ -136,7 +136,7 @@ def _analysis(
     if not shown:
         return None
     redaction = Redaction(app.settings.redaction.made())
-    return analyze(settings, shown, failed, redaction.text)
+    return analyze(settings, shown, failed, redaction.redact_text)
 
 
 def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:

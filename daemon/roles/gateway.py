@@ -133,7 +133,7 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with the traceback where there is one."""
-        return self._redaction.text(super().format(record))
+        return self._redaction.redact_text(super().format(record))
 
 
 def _log_to_stderr(redaction: Redaction) -> None:
@@ -152,7 +152,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     _log_to_stderr(redaction(app))
     with (
         _bound(address, settings.port if port is None else port) as bound,
-        following(app, made.desk.routing, made.metrics),
+        following(app, made.context.routing, made.metrics),
         telling(app),
     ):
         config = uvicorn.Config(

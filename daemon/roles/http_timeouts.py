@@ -18,7 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from producers.gateway.http.request_guard import TOO_LONG
-from producers.gateway.http.wire import Refused, encoded
+from producers.gateway.http.wire import Refused, encode_json
 
 _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1"
 
@@ -95,7 +95,7 @@ class PatientConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = encoded(refused.body())
+            body = encode_json(refused.body())
             headers = [
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),

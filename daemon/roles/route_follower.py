@@ -34,12 +34,11 @@ from events.envelope import minted_id
 from events.errors import KintsugiError
 from events.lifecycle import SERVING, State
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable
+from producers.gateway.routing.routes import Adapter, GatewayRoute, GatewayRoutes
 from producers.gateway.routing.routing import Routing, Usage
 
 if TYPE_CHECKING:
-    from consumers.reads.serving import RouteRow
-    from consumers.reads.serving import RouteTable as Rows
+    from consumers.reads.serving import RouteRow, RouteTable
     from daemon.core.app import App
 
 _POLL_SECONDS: Final = 0.2
@@ -56,7 +55,7 @@ _LAST_SECONDS: Final = 2.0
 
 _KEEPS: Final = SERVING | {State.DRAINING}
 
-_FILE: Final = TypeAdapter(RouteTable)
+_FILE: Final = TypeAdapter(GatewayRoutes)
 
 _logger = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class Follower:
         self._file = app.home / "routes.json"
         self._stop = threading.Event()
         self._first = threading.Event()
-        self._seen: RouteTable | None = None
+        self._seen: GatewayRoutes | None = None
         self._read_at = 0.0
         self._reported: Usage | None = None
         self._reported_at = 0.0
@@ -168,7 +167,7 @@ class Follower:
                 "the gateway again if the log is another one"
             )
 
-    def _apply(self, found: RouteTable) -> None:
+    def _apply(self, found: GatewayRoutes) -> None:
         changed = self._seen is None or self._seen != found
         self._seen = found
         self._routing.apply(found)
@@ -205,16 +204,16 @@ class Follower:
             gateways.leave(connection, self.gateway)
 
 
-def in_force(rows: "Rows") -> RouteTable:
+def in_force(table: "RouteTable") -> GatewayRoutes:
     """The tables' rows as the gateway reads them."""
-    return RouteTable(
-        rows.position,
-        {row.alias: _route(row) for row in rows.routes},
-        {row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS) for row in rows.adapters},
+    return GatewayRoutes(
+        table.position,
+        {row.alias: _route(row) for row in table.routes},
+        {row.adapter: Adapter(row.alias, row.base, row.state in _KEEPS) for row in table.adapters},
     )
 
 
-def read(path: Path) -> RouteTable | None:
+def read(path: Path) -> GatewayRoutes | None:
     """The routes that a gateway of this home knew last; None without any."""
     try:
         return _FILE.validate_json(path.read_bytes())
@@ -226,7 +225,7 @@ def read(path: Path) -> RouteTable | None:
         return None
 
 
-def write(path: Path, table: RouteTable) -> None:
+def write(path: Path, table: GatewayRoutes) -> None:
     """Keep them for the next start."""
     temporary = path.with_name(f".routes.{minted_id()}")
     try:
@@ -240,10 +239,11 @@ def write(path: Path, table: RouteTable) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _route(row: "RouteRow") -> Route:
+def _route(row: "RouteRow") -> GatewayRoute:
     standing = row.standing
-    parts = tuple(Part(part.adapter, part.share) for part in standing.shares)
-    return Route(standing.base, parts, standing.shadow, taken_back=row.why == "rollback")
+    return GatewayRoute(
+        standing.base, standing.shares, standing.shadow, taken_back=row.why == "rollback"
+    )
 
 
 def _used(usage: Usage) -> tuple[int | None, frozenset[str]]:

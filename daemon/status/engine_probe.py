@@ -28,7 +28,7 @@ from daemon.status.doctor.report import Check
 from events.errors import KintsugiError
 from producers.gateway.http import sse
 from producers.gateway.http.connections import HttpClient
-from producers.gateway.http.wire import VLLM, Json, encoded
+from producers.gateway.http.wire import VLLM, Json, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, Probes, parsed, probed
 from producers.gateway.routing.upstreams import Upstream, UpstreamLost
 
@@ -92,7 +92,7 @@ class Patient:
     async def ask(self, path: str, body: Json) -> Answer:
         """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
         named = body if "lora_name" in body else {**self.upstream.naming(), **body}
-        return await self._asked(self.upstream, "POST", path, encoded(named))
+        return await self._asked(self.upstream, "POST", path, encode_json(named))
 
     async def look(self, path: str) -> Answer:
         """GET above `/v1`. Raises UpstreamLost, TimeoutError."""

@@ -1,14 +1,14 @@
-"""One call from its request to its last byte (a request -> an engine's answer, and its record).
+"""Answers one call (RequestContext -> one EngineRequest per attempt -> the client's response).
 
-    asked      one engine after the other until one can be reached, each for whom the route says
-    answered   pieces go to the client as they come, without what it did not ask for
-    ended      CallEnded is safe before the last byte, or before the event that ends a stream
+    attempt    asks the engines that the route names, one after the other, until one can be reached
+    relay      sends the answer to the client as it comes, without the fields that the gateway added
+    end        appends CallEnded before the last byte, or before the event that ends a stream
 
-What the log holds of it is kept by producers/gateway/capture/record.py. Guarantee: whatever
-happens to a call that was begun (an answer, an error, a timeout, a client that hangs up, an engine
-that dies) becomes its CallEnded; only a gateway that is killed leaves a CallStarted alone. A
-client that hangs up cancels the engine. Where the disk refuses, the client is told: with
-`best_effort` the call is answered and says it was not recorded, with `required` it is not answered.
+capture/record.py writes the events. Guarantee: whatever happens to a call that was begun (an
+answer, an error, a timeout, a client that hangs up, an engine that dies) becomes its CallEnded;
+only a gateway that is killed leaves a CallStarted without one. A client that hangs up cancels the
+engine's work. Where the disk refuses, `best_effort` answers the call with a header that says it was
+not recorded, and `required` refuses it.
 """
 
 import asyncio
@@ -23,27 +23,35 @@ from starlette.types import Receive, Scope, Send
 from events.rollouts import Outcome
 from producers.gateway.capture.answer import Capture, capturing
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
-from producers.gateway.capture.record import Answerer, Arrived, Record, Sent
+from producers.gateway.capture.record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.capture.sessions import Sessions
+from producers.gateway.capture.sessions import Attributed, Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
-from producers.gateway.http.wire import PATHS, Added, Asked, Refused, encoded, renamed
+from producers.gateway.http.wire import (
+    PATHS,
+    ExtraFields,
+    ModelRequest,
+    Refused,
+    encode_json,
+    set_model,
+)
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
-from producers.gateway.routing.routing import Attempt, Routing, Use
+from producers.gateway.request_context import RequestContext
+from producers.gateway.routing.routing import Attempt, Routing
 from producers.gateway.routing.upstreams import Served, Upstream, UpstreamLost
 
 CaptureMode = Literal["best_effort", "required"]
 
 _NOT_RECORDED: Final = b": x-kintsugi-recorded: no\n\n"
-_PASSED_ON: Final = ("content-type", "retry-after", "x-request-id")
+_ENGINE_HEADERS: Final = ("content-type", "retry-after", "x-request-id")
 """Headers of an engine that the client gets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """What every call of a gateway uses."""
+class GatewayContext:
+    """What all calls of a gateway share."""
 
     recorder: Recorder
     sessions: Sessions
@@ -54,30 +62,22 @@ class Desk:
     timeout_seconds: float
     redaction: Redaction
 
-    def record(self, arrived: Arrived) -> Record:
-        """The record of a call that begins now."""
-        return Record(self.recorder, self.sessions, self.metrics, self.redaction, arrived)
-
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """An engine, what it is asked, and what takes its answer."""
+class EngineRequest:
+    """One attempt: an engine, the request that it is sent, and the capture of its answer."""
 
     attempt: Attempt
-    asked: Asked
-    """For whom the attempt says."""
-    added: Added
+    request: ModelRequest
+    """With the model of the attempt."""
+    extras: ExtraFields
     answer: Capture
-    name: str | None
+    model_name: str | None
     """That the answer is to name as its model; None: as the engine says."""
 
     @property
     def upstream(self) -> Upstream:
         return self.attempt.upstream
-
-    def body(self) -> bytes:
-        """As the engine gets it."""
-        return self.asked.forwarded(self.added)
 
 
 class Call(Response):
@@ -85,25 +85,34 @@ class Call(Response):
 
     def __init__(
         self,
-        desk: Desk,
+        gateway: GatewayContext,
         upstreams: Sequence[Upstream],
-        arrived: Arrived,
+        context: RequestContext,
+        attributed: Attributed,
         shadow: Callable[[str], None] | None = None,
     ) -> None:
-        """`upstreams` are in the order of the session; `shadow` has the adapter that it is given
-        answer as well."""
+        """`upstreams` are in the order of the session; `shadow` starts the answer of the adapter
+        that it gets."""
         # Not super().__init__: status, headers and body are the engine's.
         self.background = None
-        self._desk = desk
+        self._gateway = gateway
         self._upstreams = upstreams
-        self._arrived = arrived
-        self._asked = arrived.asked
+        self._context = context
+        self._attributed = attributed
+        self._request = context.request
         self._shadow = shadow
-        self._record = desk.record(arrived)
-        self._asking = self._asking_of(Attempt(upstreams[0], None))
+        self._record = Record(
+            gateway.recorder,
+            gateway.sessions,
+            gateway.metrics,
+            gateway.redaction,
+            context,
+            attributed,
+        )
+        self._engine_request = self._prepare_request(Attempt(upstreams[0], None))
         self._served: Served | None = None
-        """What was asked to answer, as its events and its headers name it; None before that."""
-        self._asked_at = 0.0
+        """The model as events and headers name it; None before the first attempt."""
+        self._engine_start = 0.0
         """Seconds after the request's arrival, when an engine was asked last."""
         self._engine_seconds: float | None = None
         """From then until it had said all; None until it has."""
@@ -115,116 +124,119 @@ class Call(Response):
         """Whether a whole answer was recorded and delivered: the conversation went on."""
         self._silent = True
         """Whether the client has nothing to read yet."""
-        self._passed: list[tuple[str, str]] = []
+        self._engine_headers: list[tuple[str, str]] = []
         self._sent = bytearray()
         """Of a stream that may be sent again."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client goes away first."""
-        self._use = self._began_use()
-        work = asyncio.create_task(self._answered(send))
-        gone = asyncio.create_task(_gone(receive))
+        # Without messages and without a name, nothing can go on from it.
+        goes_on = self._attributed.by != "none" or len(self._context.conversation) > 0
+        self._lease = self._gateway.routing.begin(
+            self._request.model, self._attributed.session, goes_on
+        )
+        work = asyncio.create_task(self._answer_in_time(send))
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         stopped: Send | None = None
-        with self._desk.metrics.in_flight(), self._use:
+        with self._gateway.metrics.in_flight(), self._lease:
             try:
                 await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                # The server gives up on us: what was begun is recorded, and the client told.
+                # The server cancels the call: record it, and send the client an error.
                 stopped = send
             finally:
                 for task in (work, gone):
                     task.cancel()
                 await asyncio.gather(gone, return_exceptions=True)
-                await asyncio.shield(self._closed(work, stopped))
+                await asyncio.shield(self._close(work, stopped))
 
-    def _began_use(self) -> Use:
-        # Without messages and without a name, nothing can go on from it.
-        attributed = self._arrived.attributed
-        goes_on = attributed.by != "none" or len(self._arrived.conversation) > 0
-        return self._desk.routing.begin(self._asked.model, attributed.session, goes_on)
-
-    def _spoke(self) -> None:
-        """The client has something to read."""
+    def _observe_first_byte(self) -> None:
+        """Observe how long the client waited, once it has something to read."""
         if self._silent:
             self._silent = False
-            self._desk.metrics.first_byte(self._asked.endpoint, self._record.seconds)
+            self._gateway.metrics.first_byte(self._request.endpoint, self._record.seconds)
 
-    async def _closed(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
+    async def _close(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
         bug = failure if isinstance(failure, Exception) else None
         try:
-            if not await self._record.ended():
-                await self._broken_off(bug, stopped)
+            if not await self._record.wait_for_end():
+                await self._record_interruption(bug, stopped)
         except Exception as error:  # the call has its end, and what follows must be done
             bug = bug or error
-        self._settled()
+        self._finalize()
         if not self._continued:
-            self._desk.sessions.settle(self._arrived.attributed.claim, completed=False)
+            self._gateway.sessions.settle(self._attributed.claim, completed=False)
         if bug is not None:
             raise bug
 
-    async def _broken_off(self, bug: Exception | None, stopped: Send | None) -> None:
+    async def _record_interruption(self, bug: Exception | None, stopped: Send | None) -> None:
         if bug is not None:
-            await self._end("failed", f"the gateway failed: {type(bug).__name__}")
+            await self._record_end("failed", f"the gateway failed: {type(bug).__name__}")
         elif stopped is not None:
-            await self._failed(stopped, _STOPPED, "aborted")
+            await self._send_error(stopped, _STOPPED, "aborted")
         else:
-            await self._end("aborted", "the client went away before the answer was whole")
+            await self._record_end("aborted", "the client went away before the answer was whole")
 
-    async def _answered(self, send: Send) -> None:
+    async def _answer_in_time(self, send: Send) -> None:
         try:
-            async with asyncio.timeout(self._desk.timeout_seconds):
+            async with asyncio.timeout(self._gateway.timeout_seconds):
                 await self._exchange(send)
         except TimeoutError:
-            seconds = self._desk.timeout_seconds
-            refused = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
-            await self._failed(send, refused, "timeout")
+            seconds = self._gateway.timeout_seconds
+            refusal = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
+            await self._send_error(send, refusal, "timeout")
         except (UpstreamLost, sse.EventTooLong) as error:
-            refused = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
-            await self._failed(send, refused, "failed")
-        except Refused as refused:
-            await self._failed(send, refused, "failed")
+            refusal = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
+            await self._send_error(send, refusal, "failed")
+        except Refused as refusal:
+            await self._send_error(send, refusal, "failed")
 
     async def _exchange(self, send: Send) -> None:
         """Ask one engine after the other until one can be reached."""
-        await self._look()
-        failed: UpstreamLost | None = None
-        for attempt in self._use.attempts(self._upstreams):
-            await self._choose(attempt, str(failed))
+        await self._look_for_adapter()
+        loss: UpstreamLost | None = None
+        for attempt in self._lease.attempts(self._upstreams):
+            await self._begin_attempt(attempt, str(loss))
             try:
-                if await self._answers(send):
+                if await self._try_engine(send):
                     return
-                failed = UpstreamLost(_lacking(attempt))
+                loss = UpstreamLost(_explain_absent_model(attempt))
             except UpstreamLost as error:
                 # Another may be asked as long as this one has said nothing.
                 if self._record.status is not None:
                     raise
-                failed = error
-        assert failed is not None, "without an engine to ask, the route refuses"
-        raise failed
+                loss = error
+        assert loss is not None, "without an engine to ask, the route refuses"
+        raise loss
 
-    async def _look(self) -> None:
-        """See what engines serve that never said so, and who has the adapter that is to answer:
-        routes turn faster than one watches."""
-        await asyncio.gather(*(one.learn(self._desk.client) for one in self._upstreams))
-        adapter, position = self._use.choice.policy, self._desk.routing.table.position
+    async def _look_for_adapter(self) -> None:
+        """Ask the engines that were never asked what they serve, and all of them for the adapter of
+        the route: a route may be newer than the last look at the engines."""
+        await asyncio.gather(
+            *(upstream.learn(self._gateway.client) for upstream in self._upstreams)
+        )
+        adapter, position = self._lease.choice.policy, self._gateway.routing.table.position
         if adapter is not None:
-            looks = (one.look_for(adapter, position, self._desk.client) for one in self._upstreams)
+            looks = (
+                upstream.look_for(adapter, position, self._gateway.client)
+                for upstream in self._upstreams
+            )
             await asyncio.gather(*looks)
 
-    async def _answers(self, send: Send) -> bool:
-        """Whether an engine answers; not where it has lost the adapter, or was asked for an alias
-        before it said what it serves. Raises UpstreamLost."""
-        upstream = self._asking.upstream
-        self._asked_at = self._record.seconds
-        async with upstream.request(
-            self._desk.client,
+    async def _try_engine(self, send: Send) -> bool:
+        """Relay the answer of the attempt's engine; False where the engine has lost the adapter, or
+        got an alias before it said what it serves. Raises UpstreamLost."""
+        request = self._engine_request
+        self._engine_start = self._record.seconds
+        async with request.upstream.request(
+            self._gateway.client,
             "POST",
-            PATHS[self._asked.endpoint],
-            self._asking.body(),
-            self._desk.timeout_seconds,
+            PATHS[self._request.endpoint],
+            request.request.encode_for_engine(request.extras),
+            self._gateway.timeout_seconds,
         ) as response:
-            if response.status_code == 404 and await self._lacks_model(self._asking.attempt):
+            if response.status_code == 404 and await self._lacks_model(request.attempt):
                 return False
             await self._relay(response, send)
         return True
@@ -233,71 +245,69 @@ class Call(Response):
         """Whether an engine that refuses a name was asked for one that it cannot have."""
         upstream, policy = attempt.upstream, attempt.policy
         if policy is not None:
-            # What it serves may be known from before it was started again.
-            await upstream.look(self._desk.client)
+            # What is known of the engine may be older than its last start.
+            await upstream.look(self._gateway.client)
             return policy not in upstream.served
         # A client that asked for an alias asked for no model that could be misspelt; one that named
         # none, or an empty name, was passed on as it came, and reads what the engine says.
-        model = self._asking.asked.model
-        return bool(self._use.choice.order) and model is not None and model not in upstream.served
+        model = self._engine_request.request.model
+        return bool(self._lease.choice.order) and model is not None and model not in upstream.served
 
-    async def _choose(self, attempt: Attempt, failed: str) -> None:
-        asking = self._asking_of(attempt)
-        served = self._served_by(asking)
-        if self._record.begun and served != self._served:
-            # One call has one policy: what was begun is a call that failed, and this is another.
-            await self._end("failed", failed)
-            self._settled()
-            self._record = self._record.another()
-        if attempt.policy != self._use.choice.policy:
-            self._desk.metrics.fell_back()
-        self._asking, self._served = asking, served
-        self._record.begin(self._answerer(served))
+    async def _begin_attempt(self, attempt: Attempt, error: str) -> None:
+        engine_request = self._prepare_request(attempt)
+        served = self._identify_model(engine_request)
+        if self._record.has_start and served != self._served:
+            # A call has one policy: the call so far failed, and another one begins.
+            await self._record_end("failed", error)
+            self._finalize()
+            self._record = self._record.make_next()
+        if attempt.policy != self._lease.choice.policy:
+            self._gateway.metrics.fell_back()
+        self._engine_request, self._served = engine_request, served
+        choice, chosen = self._lease.choice, attempt.policy == self._lease.choice.policy
+        self._record.begin(
+            ServedBy(
+                choice.alias,
+                choice.routed if chosen else "fallback",
+                served,
+                attempt.upstream.url,
+                choice.shares if chosen else None,
+            )
+        )
 
-    def _asking_of(self, attempt: Attempt) -> _Asking:
-        asked, dialect = self._asked, attempt.upstream.dialect
-        added = asked.added(dialect)
-        return _Asking(
+    def _prepare_request(self, attempt: Attempt) -> EngineRequest:
+        request, dialect = self._request, attempt.upstream.dialect
+        extras = request.choose_extras(dialect)
+        return EngineRequest(
             attempt,
-            asked if attempt.name is None else asked.asking(attempt.name),
-            added,
-            capturing(asked, added, dialect),
-            None if attempt.name is None else self._use.said(attempt.upstream),
+            request if attempt.name is None else request.with_model(attempt.name),
+            extras,
+            capturing(request, extras, dialect),
+            None if attempt.name is None else self._lease.response_model(attempt.upstream),
         )
 
-    def _answerer(self, served: Served) -> Answerer:
-        choice, attempt = self._use.choice, self._asking.attempt
-        chosen = attempt.policy == choice.policy
-        return Answerer(
-            choice.alias,
-            choice.routed if chosen else "fallback",
-            served,
-            attempt.upstream.url,
-            choice.shares if chosen else None,
-        )
-
-    def _served_by(self, asking: _Asking) -> Served:
-        """What is asked to answer, as it is written: a name that no engine has is a client's text,
-        and an alias is nobody's name."""
-        upstream, name = asking.upstream, asking.asked.model
+    def _identify_model(self, engine_request: EngineRequest) -> Served:
+        """The model of an attempt as events name it: a name that no engine has is a client's text
+        and is redacted, and an alias names no model."""
+        upstream, name = engine_request.upstream, engine_request.request.model
         if name is None or name in upstream.served:
             return upstream.model(name)
-        if not self._use.choice.order:
-            return upstream.model(self._arrived.kept.asked.model)
-        base = asking.attempt.name
+        if not self._lease.choice.order:
+            return upstream.model(self._context.redacted.request.model)
+        base = engine_request.attempt.name
         return upstream.model(None) if base is None else Served(base[:128], base[:128])
 
     async def _relay(self, response: Reply, send: Send) -> None:
         self._record.status = response.status_code
-        self._record.answered_by = self._asking.upstream.url
-        self._passed = _passed_on(response)
+        self._record.upstream = self._engine_request.upstream.url
+        self._engine_headers = _select_headers(response)
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and kind.startswith("text/event-stream"):
-            await self._stream(response, send)
+            await self._relay_stream(response, send)
         else:
-            await self._whole(response, send)
+            await self._relay_whole(response, send)
 
-    async def _whole(self, response: Reply, send: Send) -> None:
+    async def _relay_whole(self, response: Reply, send: Send) -> None:
         try:
             body = await response.aread()
         except AnswerTooLong as error:
@@ -305,150 +315,164 @@ class Call(Response):
             raise Refused(
                 502, f"the engine's answer is too long: {error}; ask for fewer tokens or stream it"
             ) from error
-        self._heard()
-        document = _object(body)
+        self._stop_engine_clock()
+        document = _parse_object(body)
         if response.status_code == 200 and document is not None:
-            restored = renamed(self._asking.answer.whole(document), self._asking.name)
+            restored = set_model(
+                self._engine_request.answer.whole(document), self._engine_request.model_name
+            )
             if restored is not document:
-                body = _rewritten(body, encoded, restored)
-            recorded = await self._end("completed", body=body)
+                body = _rewrite(body, encode_json, restored)
+            recorded = await self._record_end("completed", body=body)
         else:
-            recorded = await self._end("failed", _said(document, response))
-        if not recorded and self._desk.capture == "required":
-            await self._refuse(send, _UNRECORDED, recorded=False)
+            recorded = await self._record_end("failed", _read_engine_error(document, response))
+        if not recorded and self._gateway.capture == "required":
+            await self._send_refusal(send, _UNRECORDED, recorded=False)
             return
-        headers = [*self._passed, ("content-length", str(len(body)))]
-        await self._begin(send, response.status_code, headers, recorded)
-        await self._last(send, body)
+        headers = [*self._engine_headers, ("content-length", str(len(body)))]
+        await self._send_headers(send, response.status_code, headers, recorded)
+        await self._send_last(send, body)
 
-    async def _stream(self, response: Reply, send: Send) -> None:
-        recorded = await self._record.started()
-        if not recorded and self._desk.capture == "required":
-            await self._end("failed", str(_UNRECORDED))
-            await self._refuse(send, _UNRECORDED, recorded=False)
+    async def _relay_stream(self, response: Reply, send: Send) -> None:
+        recorded = await self._record.wait_for_start()
+        if not recorded and self._gateway.capture == "required":
+            await self._record_end("failed", str(_UNRECORDED))
+            await self._send_refusal(send, _UNRECORDED, recorded=False)
             return
-        await self._begin(send, 200, self._passed, recorded)
-        splitter, answer = sse.Splitter(), self._asking.answer
+        await self._send_headers(send, 200, self._engine_headers, recorded)
+        splitter, answer = sse.Splitter(), self._engine_request.answer
         async for data in response.aiter_bytes():
             for event in splitter.feed(data):
                 if answer.is_last(sse.data(event)):
-                    await self._finish(send, event, recorded)
+                    await self._finish_stream(send, event, recorded)
                     return
-                await self._pass_on(send, event)
+                await self._send_event(send, event)
         if answer.error is None:
             # Cut off, however politely: without a word of ours it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
-            raise UpstreamLost(f"{self._asking.upstream.url}: {cut}")
-        await self._end("failed", answer.error)
-        await self._last(send, splitter.rest())
+            raise UpstreamLost(f"{self._engine_request.upstream.url}: {cut}")
+        await self._record_end("failed", answer.error)
+        await self._send_last(send, splitter.rest())
 
-    async def _pass_on(self, send: Send, event: bytes) -> None:
-        payload, answer = sse.data(event), self._asking.answer
-        document = _object(payload or b"")
+    async def _send_event(self, send: Send, event: bytes) -> None:
+        payload, answer = sse.data(event), self._engine_request.answer
+        document = _parse_object(payload or b"")
         if payload and document is None:
-            # Passed on as it came, but what was said is not known: no answer to learn from.
+            # It is passed on as it came, and the answer is not trained on.
             answer.error = answer.error or "the engine sent an event that is no JSON"
         if document is not None:
             restored = answer.chunk(document)
             if restored is None:
                 return
-            restored = renamed(restored, self._asking.name)
+            restored = set_model(restored, self._engine_request.model_name)
             if restored is not document:
-                event = _rewritten(event, self._asked.event, restored)
-        self._keep(event)
+                event = _rewrite(event, self._request.encode_event, restored)
+        self._keep_for_retry(event)
         await send({"type": "http.response.body", "body": event, "more_body": True})
-        self._spoke()
+        self._observe_first_byte()
 
-    def _keep(self, event: bytes) -> None:
-        """Of a call that may be sent again, keep what was sent."""
-        if self._arrived.keyed is not None and len(self._sent) <= MAX_BODY_BYTES:
+    def _keep_for_retry(self, event: bytes) -> None:
+        """Keep what the client gets where the call has an idempotency key."""
+        if self._context.retry is not None and len(self._sent) <= MAX_BODY_BYTES:
             self._sent += event
 
-    async def _finish(self, send: Send, event: bytes, promised: bool) -> None:
-        """The end of a whole stream: recorded, then said."""
-        self._heard()
-        error = self._asking.answer.error
-        self._keep(event)
-        recorded = await self._end("failed" if error else "completed", error, bytes(self._sent))
-        if not recorded and self._desk.capture == "required":
+    async def _finish_stream(self, send: Send, event: bytes, promised: bool) -> None:
+        """Record the end of a whole stream, then send its last event."""
+        self._stop_engine_clock()
+        error = self._engine_request.answer.error
+        self._keep_for_retry(event)
+        recorded = await self._record_end(
+            "failed" if error else "completed", error, bytes(self._sent)
+        )
+        if not recorded and self._gateway.capture == "required":
             # Without its last event the client knows that the call is not acknowledged.
-            await self._last(send, b"")
+            await self._send_last(send, b"")
             return
         notice = _NOT_RECORDED if promised and not recorded else b""
-        await self._last(send, notice + event)
+        await self._send_last(send, notice + event)
 
-    async def _failed(self, send: Send, refused: Refused, outcome: Outcome) -> None:
-        """An error of ours, as an answer or, after the first byte, as the last event."""
+    async def _send_error(self, send: Send, refusal: Refused, outcome: Outcome) -> None:
+        """Send an error of the gateway: as the response, or as the last event of a stream."""
         if self._complete:
             return
         began = self._headers_sent
         if not began:
-            self._record.status = refused.status
-        recorded = await self._end(outcome, str(refused))
+            self._record.status = refusal.status
+        recorded = await self._record_end(outcome, str(refusal))
         if began:
-            await self._last(send, self._asked.last_words(refused))
+            await self._send_last(send, self._request.encode_error_event(refusal))
         else:
-            await self._refuse(send, refused, recorded)
+            await self._send_refusal(send, refusal, recorded)
 
-    async def _refuse(self, send: Send, refused: Refused, recorded: bool) -> None:
-        body = encoded(refused.body(self._asked.endpoint))
+    async def _send_refusal(self, send: Send, refusal: Refused, recorded: bool) -> None:
+        body = encode_json(refusal.body(self._request.endpoint))
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-        if refused.retry_after is not None:
-            headers.append(("retry-after", str(refused.retry_after)))
-        await self._begin(send, refused.status, headers, recorded)
-        await self._last(send, body)
+        if refusal.retry_after is not None:
+            headers.append(("retry-after", str(refusal.retry_after)))
+        await self._send_headers(send, refusal.status, headers, recorded)
+        await self._send_last(send, body)
 
-    async def _begin(
+    async def _send_headers(
         self, send: Send, status: int, headers: list[tuple[str, str]], recorded: bool
     ) -> None:
-        ours = self._ours(recorded)
+        ours = self._call_headers(recorded)
         raw = [(n.encode(), v.encode("latin-1", "replace")) for n, v in [*headers, *ours]]
         self._headers_sent = True
         await send({"type": "http.response.start", "status": status, "headers": raw})
 
-    def _ours(self, recorded: bool) -> list[tuple[str, str]]:
-        served = self._served or self._asking.upstream.model(self._asking.asked.model)
+    def _call_headers(self, recorded: bool) -> list[tuple[str, str]]:
+        served = self._served or self._engine_request.upstream.model(
+            self._engine_request.request.model
+        )
         return [
             ("x-kintsugi-call", self._record.call),
-            ("x-kintsugi-session", self._arrived.attributed.session),
+            ("x-kintsugi-session", self._attributed.session),
             ("x-kintsugi-adapter", _header_value(served.policy)),
             ("x-kintsugi-recorded", "yes" if recorded else "no"),
         ]
 
-    async def _last(self, send: Send, body: bytes) -> None:
+    async def _send_last(self, send: Send, body: bytes) -> None:
         self._complete = True
         try:
             await send({"type": "http.response.body", "body": body})
             self._delivered = True
             if body:
-                self._spoke()
+                self._observe_first_byte()
         finally:
-            self._settled()
+            self._finalize()
 
-    async def _end(
+    async def _record_end(
         self, outcome: Outcome, error: str | None = None, body: bytes | None = None
     ) -> bool:
         """Record how it ended; whether the whole call is in the log. `body` is a whole answer."""
-        asking, sent = self._asking, None
+        engine_request, client_answer = self._engine_request, None
         if body is not None:
-            sent = Sent(dict([*self._passed, *self._ours(recorded=True)]), body)
-        return await self._record.end(outcome, asking.answer, asking.upstream.unproven, error, sent)
+            client_answer = ClientAnswer(
+                dict([*self._engine_headers, *self._call_headers(recorded=True)]), body
+            )
+        return await self._record.end(
+            outcome,
+            engine_request.answer,
+            engine_request.upstream.unproven,
+            error,
+            client_answer,
+        )
 
-    def _heard(self) -> None:
-        """The engine has said all."""
-        self._engine_seconds = self._record.seconds - self._asked_at
+    def _stop_engine_clock(self) -> None:
+        """Note how long the engine took, when it has sent all."""
+        self._engine_seconds = self._record.seconds - self._engine_start
 
-    def _settled(self) -> None:
-        """What has to be known before the next request, and need not hold up this answer."""
-        shadow = self._use.choice.shadow
+    def _finalize(self) -> None:
+        """Report the outcome to sessions, metrics and the shadow, after the answer was sent."""
+        shadow = self._lease.choice.shadow
         if self._record.settle() != "completed":
             return
         if self._delivered:
             self._continued = True
-            self._desk.sessions.settle(self._arrived.attributed.claim, completed=True)
+            self._gateway.sessions.settle(self._attributed.claim, completed=True)
         if self._engine_seconds is not None:
             seconds = self._record.seconds - self._engine_seconds
-            self._desk.metrics.overhead(self._asked.endpoint, seconds)
+            self._gateway.metrics.overhead(self._request.endpoint, seconds)
         if self._shadow and shadow:
             self._shadow(shadow)
 
@@ -462,8 +486,8 @@ _STOPPED: Final = Refused(
 )
 
 
-def _lacking(attempt: Attempt) -> str:
-    """What an engine is lost for that answers, and has not what it was asked for."""
+def _explain_absent_model(attempt: Attempt) -> str:
+    """Why an engine that answers counts as lost: it does not have the model of the attempt."""
     url = attempt.upstream.url
     if attempt.policy is not None:
         return f"{url} has no {attempt.policy} any more"
@@ -479,12 +503,12 @@ def _header_value(text: str) -> str:
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
+def _parse_object(body: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -492,7 +516,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _rewritten(
+def _rewrite(
     sent: bytes, write: Callable[[dict[str, Any]], bytes], restored: dict[str, Any]
 ) -> bytes:
     """What an engine sent, without what we asked for; as it came where JSON cannot be written as it
@@ -505,13 +529,13 @@ def _rewritten(
     return sent if b"Infinity" in written and b"Infinity" not in sent else written
 
 
-def _said(document: dict[str, Any] | None, response: Reply) -> str:
-    """What an engine that refused says went wrong."""
+def _read_engine_error(document: dict[str, Any] | None, response: Reply) -> str:
+    """The message of an engine's error."""
     error = (document or {}).get("error")
     message = error.get("message") if isinstance(error, dict) else None
     text = message if isinstance(message, str) else f"the engine answers {response.status_code}"
     return text.encode("utf-8", "replace").decode()
 
 
-def _passed_on(response: Reply) -> list[tuple[str, str]]:
-    return [(name, response.headers[name]) for name in _PASSED_ON if name in response.headers]
+def _select_headers(response: Reply) -> list[tuple[str, str]]:
+    return [(name, response.headers[name]) for name in _ENGINE_HEADERS if name in response.headers]

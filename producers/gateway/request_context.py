@@ -1,130 +1,223 @@
-"""What a request says of who asks, and with what (headers, path, body -> Client, Caller, Named).
+"""Parses a request for an answer of a model, once (HTTP request -> RequestContext).
 
-Nothing here looks at what is asked: that is producers/gateway/http/wire.py's. Names are redacted
-before anybody else sees them. What is wrong with a request is raised as Refused.
+    authenticate      the client whose key the request has
+    read_context      caller, session name, body, redacted body and idempotency key, in one value
+
+Everything after it (attribution, routing, recording, shadows, retries) takes the RequestContext and
+never the HTTP request. Names that a client sends are redacted before any other code sees them. What
+is wrong with a request is raised as Refused, in the order: key, path, caller, session name, body,
+idempotency key.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from starlette.requests import Request
 
 from events.envelope import derived_id
 from events.rollouts import Purpose
-from producers.gateway.capture.record import Caller
+from producers.gateway.capture.digests import Conversation
+from producers.gateway.capture.idempotency import Keyed
 from producers.gateway.capture.sessions import Named
-from producers.gateway.http.wire import Refused, bad_request, identifier
+from producers.gateway.capture.sessions import Scope as SessionScope
+from producers.gateway.http.wire import (
+    Endpoint,
+    ModelRequest,
+    Refused,
+    bad_request,
+    identifier,
+    parse_request,
+)
 from producers.gateway.privacy.keys import Client, Keyring
 from producers.gateway.privacy.keys import Scope as KeyScope
-from producers.gateway.privacy.redaction import Redaction
+from producers.gateway.privacy.redaction import (
+    RedactedRequest,
+    Redaction,
+    run_in_thread_if_large,
+)
 
-_PATH_FIELDS: Final = ("session", "task", "user")
+_PATH_NAMES: Final = ("session", "task", "user")
 
 
-def client_of(request: Request, keyring: Keyring, scope: KeyScope) -> Client:
-    """Whose key it has, if that may do this. Raises Refused."""
-    client = keyring.client(_authorization(request))
-    if client is None:
-        raise Refused(
-            401,
-            "no key, or one that this gateway does not know; send Authorization: Bearer KEY",
-            code="invalid_api_key",
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request, and what for."""
+
+    client: str | None
+    person: str | None = None
+    task: str | None = None
+    purpose: Purpose = "live"
+    traceparent: str | None = None
+
+    @property
+    def scope(self) -> SessionScope:
+        """Within which a call without a session name is attributed."""
+        return self.client, self.person
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """A request for an answer of a model, parsed and redacted."""
+
+    request: ModelRequest
+    """As the client sent it: what the engine gets."""
+    redacted: RedactedRequest
+    """As it may be written."""
+    conversation: Conversation
+    """The digests of its messages."""
+    caller: Caller
+    session: Named | None = None
+    """The session that the client names; None where it names none."""
+    retry: Keyed | None = None
+    """Its idempotency key; None for a request without one."""
+
+
+class RequestReader:
+    """Reads the requests of one gateway."""
+
+    def __init__(self, keyring: Keyring, redaction: Redaction, max_body_bytes: int) -> None:
+        self.stopping = False
+        """Whether calls are refused because the gateway stops."""
+        self._keyring = keyring
+        self._redaction = redaction
+        self._max_body_bytes = max_body_bytes
+
+    def authenticate(self, request: Request, scope: KeyScope) -> Client:
+        """The client whose key the request has. Raises Refused where the key lacks the scope, and
+        for calls while the gateway stops."""
+        if self.stopping and scope == "call":
+            raise Refused(
+                503, "the gateway is stopping; ask it again when it is back", retry_after=5
+            )
+        client = self._keyring.client(_read_authorization(request))
+        if client is None:
+            raise Refused(
+                401,
+                "no key, or one that this gateway does not know; send Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )
+        if scope not in client.scopes:
+            raise Refused(
+                403, f"key {client.name!r} lacks the scope {scope!r}; use one that has it"
+            )
+        return client
+
+    async def read_context(self, request: Request, endpoint: Endpoint) -> RequestContext:
+        """All that a call needs of its request. Raises Refused."""
+        redaction = self._redaction
+        client = self.authenticate(request, "call")
+        path_names = parse_path_names(request)
+        caller = read_caller(request, client, path_names, redaction)
+        session = _read_session_name(request, client, path_names, redaction)
+        body = await read_body(request, self._max_body_bytes)
+        model_request = parse_request(endpoint, body)
+        redacted = await run_in_thread_if_large(len(body), redaction.redact_request, model_request)
+        return RequestContext(
+            model_request,
+            redacted,
+            retry=_read_retry_key(request, caller, redacted, redaction),
+            conversation=Conversation.of(model_request.raw_messages, model_request.tools),
+            caller=caller,
+            session=session,
         )
-    if scope not in client.scopes:
-        raise Refused(403, f"key {client.name!r} lacks the scope {scope!r}; use one that has it")
-    return client
 
 
-def path_fields(request: Request) -> Mapping[str, str]:
-    """What the path names: `/r/session/s1/user/u1/v1/...`. Raises Refused."""
-    given = request.path_params.get("given")
-    if given is None:
+def parse_path_names(request: Request) -> Mapping[str, str]:
+    """The names in a path: `/r/session/s1/user/u1/v1/...`. Raises Refused."""
+    path = request.path_params.get("given")
+    if path is None:
         return {}
-    parts = given.split("/")
-    found = dict(zip(parts[::2], parts[1::2], strict=False))
-    if len(parts) % 2 or len(found) * 2 != len(parts) or not found.keys() <= set(_PATH_FIELDS):
+    parts = path.split("/")
+    names = dict(zip(parts[::2], parts[1::2], strict=False))
+    if len(parts) % 2 or len(names) * 2 != len(parts) or not names.keys() <= set(_PATH_NAMES):
         raise Refused(
             404,
-            f"the path /r/{given[:80]} is not /r/NAME/VALUE/v1/... with the names session, task "
+            f"the path /r/{path[:80]} is not /r/NAME/VALUE/v1/... with the names session, task "
             "and user",
         )
-    return found
+    return names
 
 
-def named_session(
-    request: Request, client: Client, given: Mapping[str, str], redaction: Redaction
-) -> Named | None:
-    """The session that it names, in a header, by its key or in the path. Raises Refused."""
-    if session := redaction.name(header(request, "x-kintsugi-session")):
-        return Named(session, "header")
-    if session := redaction.name(identifier(client.session, "the session in the key")):
-        return Named(session, "key")
-    if session := redaction.name(identifier(given.get("session"), "the session in the path")):
-        return Named(session, "path")
-    return None
-
-
-def caller_of(
-    request: Request, client: Client, given: Mapping[str, str], redaction: Redaction
+def read_caller(
+    request: Request, client: Client, path_names: Mapping[str, str], redaction: Redaction
 ) -> Caller:
-    """Who asks, and what for. Raises Refused."""
-    person = header(request, "x-kintsugi-user") or identifier(given.get("user"), "the user")
-    task = header(request, "x-kintsugi-task") or identifier(given.get("task"), "the task")
+    """Who sends a request, and what for. Raises Refused."""
+    person = read_header(request, "x-kintsugi-user") or identifier(
+        path_names.get("user"), "the user"
+    )
+    task = read_header(request, "x-kintsugi-task") or identifier(path_names.get("task"), "the task")
     if task is not None and "trusted" not in client.scopes:
         raise Refused(
             403, "a task was named, and only a key with the scope 'trusted' may; leave it out"
         )
     return Caller(
         client=client.name,
-        person=redaction.name(person),
-        task=redaction.name(task),
-        purpose=_purpose(request),
-        traceparent=traceparent_of(request, redaction),
+        person=redaction.redact_name(person),
+        task=redaction.redact_name(task),
+        purpose=_read_purpose(request),
+        traceparent=read_traceparent(request, redaction),
     )
 
 
-def _purpose(request: Request) -> Purpose:
-    name = "x-kintsugi-purpose"
-    given = request.headers.get(name, "live")
-    for purpose in get_args(Purpose):
-        if given == purpose:
-            found: Purpose = purpose
-            return found
-    raise bad_request(f"{name} is {given[:40]!r}; use one of {', '.join(get_args(Purpose))}")
-
-
-def retry_key(request: Request, caller: Caller, redaction: Redaction) -> str | None:
-    """Of a call that may be sent again: the idempotency key, of this client and person."""
-    key = redaction.name(header(request, "idempotency-key"))
-    if key is None:
-        return None
-    return derived_id("call", caller.client or "", caller.person or "", key)
-
-
-def _authorization(request: Request) -> str | None:
-    """The client's key; Anthropic's clients send it in a header of their own."""
-    key = request.headers.get("x-api-key")
-    given = request.headers.get("authorization")
-    return given if given is not None or key is None else f"Bearer {key}"
-
-
-def header(request: Request, name: str) -> str | None:
-    """What a header names; None without it. Raises Refused."""
+def read_header(request: Request, name: str) -> str | None:
+    """The name in a header; None without that header. Raises Refused."""
     return identifier(request.headers.get(name), name)
 
 
-def traceparent_of(request: Request, redaction: Redaction) -> str | None:
-    """The trace that a call is part of; what a proxy malformed is left out."""
+def read_traceparent(request: Request, redaction: Redaction) -> str | None:
+    """The trace that a call is part of; None for a header that a proxy malformed."""
     value = request.headers.get("traceparent", "")
     proper = len(value) == 55 and value.isascii() and value.isprintable()
-    return value if proper and redaction.text(value) == value else None
+    return value if proper and redaction.redact_text(value) == value else None
 
 
-async def body_of(request: Request, most: int) -> bytes:
-    """All of the body, of at most so many bytes. Raises Refused."""
-    read = bytearray()
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body. Raises Refused where it is larger than `max_bytes`."""
+    body = bytearray()
     async for chunk in request.stream():
-        read += chunk
-        if len(read) > most:
-            raise Refused(413, f"the body is larger than {most:,} bytes; send less")
-    return bytes(read)
+        body += chunk
+        if len(body) > max_bytes:
+            raise Refused(413, f"the body is larger than {max_bytes:,} bytes; send less")
+    return bytes(body)
+
+
+def _read_session_name(
+    request: Request, client: Client, path_names: Mapping[str, str], redaction: Redaction
+) -> Named | None:
+    """The session that the request names in a header, by its key or in the path."""
+    if session := redaction.redact_name(read_header(request, "x-kintsugi-session")):
+        return Named(session, "header")
+    if session := redaction.redact_name(identifier(client.session, "the session in the key")):
+        return Named(session, "key")
+    in_path = identifier(path_names.get("session"), "the session in the path")
+    if session := redaction.redact_name(in_path):
+        return Named(session, "path")
+    return None
+
+
+def _read_retry_key(
+    request: Request, caller: Caller, redacted: RedactedRequest, redaction: Redaction
+) -> Keyed | None:
+    """The idempotency key, for this client and person; None without one."""
+    key = redaction.redact_name(read_header(request, "idempotency-key"))
+    if key is None:
+        return None
+    return Keyed.of(derived_id("call", caller.client or "", caller.person or "", key), redacted)
+
+
+def _read_purpose(request: Request) -> Purpose:
+    name = "x-kintsugi-purpose"
+    value = request.headers.get(name, "live")
+    for purpose in get_args(Purpose):
+        if value == purpose:
+            known: Purpose = purpose
+            return known
+    raise bad_request(f"{name} is {value[:40]!r}; use one of {', '.join(get_args(Purpose))}")
+
+
+def _read_authorization(request: Request) -> str | None:
+    """The client's key; Anthropic's clients send it in a header of their own."""
+    key = request.headers.get("x-api-key")
+    authorization = request.headers.get("authorization")
+    return authorization if authorization is not None or key is None else f"Bearer {key}"

@@ -1,8 +1,8 @@
-"""A shadow's answers: a call that was answered is answered once more, by another adapter, unseen.
+"""Shadow answers: a second adapter answers a call as well, and no client sees it.
 
-The same request goes to the adapter that the route names as its shadow, once the client has his
-answer. What comes is recorded as a call of its own, in the session `SESSION#shadow` with the
-purpose `probe`, which enters no statistics of live traffic, and is sent to nobody.
+The same request goes to the adapter that the route names as its shadow, once the client has its
+answer. The shadow's answer is recorded as a call of its own, in the session `SESSION#shadow` with
+the purpose `probe`, which enters no statistics of live traffic, and is sent to no client.
 
 Guarantee: the call that it follows is over before it begins, so it can be neither delayed nor
 failed. At most `most` run at once; where there are more, or no engine has the adapter, the shadow
@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from starlette.types import Message as AsgiMessage
 
-from producers.gateway.call import Call, Desk
-from producers.gateway.capture.record import Arrived
-from producers.gateway.capture.sessions import Named, Sessions
+from producers.gateway.call import Call, GatewayContext
+from producers.gateway.capture.sessions import Attributed, Named, Sessions
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.privacy.redaction import Kept
-from producers.gateway.routing.routes import shadow_of
+from producers.gateway.privacy.redaction import RedactedRequest
+from producers.gateway.request_context import RequestContext
+from producers.gateway.routing.routes import shadow_session
 from producers.gateway.routing.upstreams import Upstreams
 
 MAX_SHADOWS: Final = 8
@@ -36,27 +36,27 @@ _logger = logging.getLogger(__name__)
 class Shadows:
     """The shadows of a gateway's calls."""
 
-    def __init__(self, desk: Desk, upstreams: Upstreams, most: int) -> None:
-        # What a shadow said must not be taken for what a client was told, nor be counted as that.
-        self._desk = replace(
-            desk, sessions=Sessions(_KNOWN), metrics=Metrics(), capture="best_effort"
+    def __init__(self, gateway: GatewayContext, upstreams: Upstreams, most: int) -> None:
+        # A shadow's answer must not count as a client's, in sessions or in metrics.
+        self._gateway = replace(
+            gateway, sessions=Sessions(_KNOWN), metrics=Metrics(), capture="best_effort"
         )
-        self._metrics = desk.metrics
+        self._metrics = gateway.metrics
         self._upstreams = upstreams
         self._most = most
         self._running: set[asyncio.Task[None]] = set()
 
-    def answer(self, arrived: Arrived, adapter: str) -> None:
-        """Have `adapter` answer what was asked, some time from now."""
+    def answer(self, context: RequestContext, attributed: Attributed, adapter: str) -> None:
+        """Start the answer of `adapter` to the same request."""
         listed = any(adapter in upstream.served for upstream in self._upstreams.all)
         begins = listed and len(self._running) < self._most
         self._metrics.shadowed(begins)
         if not begins:
             return
-        call = self._call(arrived, adapter)
-        task = asyncio.create_task(call({}, _nobody_leaves, _nowhere))
+        call = self._build_call(context, attributed, adapter)
+        task = asyncio.create_task(call({}, _never_disconnect, _discard))
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._finish)
 
     async def stop(self) -> None:
         """Cut off what runs; each is recorded so."""
@@ -64,30 +64,35 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _call(self, arrived: Arrived, adapter: str) -> Call:
-        caller = replace(arrived.caller, purpose="probe", task=None)
-        session, by = arrived.attributed.session, arrived.attributed.by
-        named = Named(shadow_of(session), by)
-        shadowed = Arrived(
-            arrived.asked.asking(adapter),
-            Kept(arrived.kept.asked.asking(adapter), arrived.kept.because),
-            arrived.conversation,
-            caller,
-            self._desk.sessions.attribute(named, caller.scope, arrived.conversation, named.session),
+    def _build_call(self, context: RequestContext, attributed: Attributed, adapter: str) -> Call:
+        caller = replace(context.caller, purpose="probe", task=None)
+        session = Named(shadow_session(attributed.session), attributed.by)
+        redacted = context.redacted
+        shadow = replace(
+            context,
+            request=context.request.with_model(adapter),
+            redacted=RedactedRequest(redacted.request.with_model(adapter), redacted.because),
+            caller=caller,
+            session=session,
+            retry=None,
         )
-        return Call(self._desk, self._upstreams.for_session(session), shadowed)
+        shadow_attributed = self._gateway.sessions.attribute(
+            session, caller.scope, context.conversation, session.session
+        )
+        upstreams = self._upstreams.for_session(attributed.session)
+        return Call(self._gateway, upstreams, shadow, shadow_attributed)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _finish(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
-            said = {"action": "gateway_bug"}
-            _logger.error("a shadow's answer failed", exc_info=bug, extra=said)
+            extra = {"action": "gateway_bug"}
+            _logger.error("a shadow's answer failed", exc_info=bug, extra=extra)
 
 
-async def _nobody_leaves() -> AsgiMessage:
+async def _never_disconnect() -> AsgiMessage:
     await asyncio.Event().wait()
     raise AssertionError("nothing sets it")
 
 
-async def _nowhere(_: Mapping[str, Any]) -> None:
+async def _discard(_: Mapping[str, Any]) -> None:
     pass

@@ -1,9 +1,9 @@
-"""Calls that were made elsewhere, from their spans (POST /v1/traces -> two events per call).
+"""Calls that were not made through the gateway, from spans (POST /v1/traces -> two events each).
 
-For agents whose base URL cannot be changed: what their instrumentation tells of a call becomes what
-a call through here would have been, without tokens: kept, and never trained on. The
-ids follow from the span's, so a span that is sent again changes nothing; within a day it is not
-even written again. Spans that are no call of a model are taken and not kept.
+For agents whose base URL cannot be changed: a span of a call becomes the events that the call would
+have had through the gateway, without tokens: they are kept, and never trained on. The ids follow
+from the span's, so a span that is sent again changes nothing; within a day it is not even written
+again. Spans that are no call of a model are accepted and not recorded.
 
 A span without its conversation is rejected, and the sender told so: there is nothing in it to learn
 from. Times in the log are those of arrival: a span may come long after its session is over, and
@@ -25,24 +25,24 @@ from events.errors import KintsugiError, TooLarge
 from events.messages import Message
 from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
 from events.sqlite.receipts import Receipt
-from producers.gateway.call import Desk
+from producers.gateway.call import GatewayContext
 from producers.gateway.capture.answer import capturing
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import Keyed, Retries
-from producers.gateway.capture.record import Caller
 from producers.gateway.capture.recorder import About
 from producers.gateway.capture.session_recovery import as_sent
 from producers.gateway.capture.sessions import Named, Parent
 from producers.gateway.http.wire import (
-    Added,
-    Asked,
+    ExtraFields,
+    ModelRequest,
     Refused,
-    asked,
-    encoded,
+    encode_json,
     identifier,
+    parse_request,
     storable_tools,
 )
-from producers.gateway.privacy.redaction import Kept, unhurried
+from producers.gateway.privacy.redaction import RedactedRequest, run_in_thread_if_large
+from producers.gateway.request_context import Caller
 from producers.gateway.routing.routes import choose
 from producers.spans.genai import Chat, chat_of
 from producers.spans.otlp import Received
@@ -60,7 +60,7 @@ _LONGEST_ERROR: Final = 1000
 
 
 @dataclass(slots=True)
-class Taken:
+class TraceResult:
     """What became of the spans of a request."""
 
     counts: Counter[Result] = field(default_factory=Counter)
@@ -75,19 +75,19 @@ class Taken:
     @property
     def message(self) -> str:
         """The reasons in words, the most frequent first; empty where nothing was rejected."""
-        said = [f"{count}: {why}" for why, count in self.reasons.most_common(_MOST_REASONS)]
-        more = len(self.reasons) - len(said)
-        return "; ".join([*said, *([f"and {more} more reasons"] if more > 0 else [])])
+        reasons = [f"{count}: {why}" for why, count in self.reasons.most_common(_MOST_REASONS)]
+        more = len(self.reasons) - len(reasons)
+        return "; ".join([*reasons, *([f"and {more} more reasons"] if more > 0 else [])])
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call that a span tells of."""
+class _SpanCall:
+    """A call that a span describes."""
 
     span: Received
     chat: Chat
-    asked: Asked
-    kept: Kept
+    request: ModelRequest
+    redacted: RedactedRequest
     session: str
     about: About
 
@@ -97,125 +97,129 @@ class _Call:
 
 
 class Traces:
-    """Takes spans into the log of a gateway."""
+    """Records spans in the log of a gateway."""
 
-    def __init__(self, desk: Desk, retries: Retries) -> None:
-        self._desk = desk
+    def __init__(self, gateway: GatewayContext, retries: Retries) -> None:
+        self._gateway = gateway
         self._retries = retries
 
-    async def take(self, spans: Sequence[Received], caller: Caller) -> Taken:
-        """Record what they tell. Raises Refused where the log does not take it; what was recorded
-        until then is known when it is sent again."""
-        taken = Taken()
-        sessions: dict[str, list[_Call]] = {}
-        for span in sorted(spans, key=lambda one: one.began):
+    async def take(self, spans: Sequence[Received], caller: Caller) -> TraceResult:
+        """Record the calls of spans. Raises Refused where the log refuses; the spans that were
+        recorded until then are skipped when they are sent again."""
+        result = TraceResult()
+        sessions: dict[str, list[_SpanCall]] = {}
+        for span in sorted(spans, key=lambda span: span.began):
             try:
-                call = await self._call(span, caller)
+                call = await self._parse_call(span, caller)
             except (Unusable, Refused) as error:
-                taken.reject(str(error))
+                result.reject(str(error))
                 continue
             except RecursionError:
-                taken.reject("it is nested too deeply to be stored")
+                result.reject("it is nested too deeply to be stored")
                 continue
             if call is None:
-                taken.counts["ignored"] += 1
+                result.counts["ignored"] += 1
             else:
                 sessions.setdefault(call.session, []).append(call)
         # Those of one session one after the other: each may go on from the one before.
-        works = [self._recorded(calls, caller, taken) for calls in sessions.values()]
-        for failed in await asyncio.gather(*works, return_exceptions=True):
-            if isinstance(failed, BaseException):
-                raise failed
-        return taken
+        tasks = [self._record_session(calls, caller, result) for calls in sessions.values()]
+        for failure in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+        return result
 
-    async def _call(self, span: Received, caller: Caller) -> _Call | None:
+    async def _parse_call(self, span: Received, caller: Caller) -> _SpanCall | None:
         """Raises Unusable, Refused."""
         chat = chat_of(span)
         if chat is None:
             return None
         if not span.well_named:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
-        redaction = self._desk.redaction
-        # Through the reader of requests: what it refuses in a body is not stored from here either.
-        body = encoded(chat.request)
-        wanted = asked("chat", body)
-        kept = await unhurried(len(body), redaction.kept, wanted)
-        named = identifier(chat.conversation, "gen_ai.conversation.id") or f"trace-{span.trace}"
-        person = caller.person or redaction.name(identifier(chat.person, "user.id"))
-        return _Call(
+        redaction = self._gateway.redaction
+        # Parsed as a request: a body that the gateway would refuse is not stored from here either.
+        body = encode_json(chat.request)
+        request = parse_request("chat", body)
+        redacted = await run_in_thread_if_large(len(body), redaction.redact_request, request)
+        session = identifier(chat.conversation, "gen_ai.conversation.id") or f"trace-{span.trace}"
+        person = caller.person or redaction.redact_name(identifier(chat.person, "user.id"))
+        return _SpanCall(
             span,
             chat,
-            wanted,
-            kept,
-            redaction.name(named) or named,
+            request,
+            redacted,
+            redaction.redact_name(session) or session,
             About(person, TraceContext(span.trace, span.span).header),
         )
 
-    async def _recorded(self, calls: Sequence[_Call], caller: Caller, taken: Taken) -> None:
+    async def _record_session(
+        self, calls: Sequence[_SpanCall], caller: Caller, result: TraceResult
+    ) -> None:
         for call in calls:
             keyed = Keyed(call.id, CallEnded.TYPE)
             async with self._retries.turn(keyed):
                 if await self._retries.known(keyed):
-                    taken.counts["repeated"] += 1
+                    result.counts["repeated"] += 1
                     continue
                 try:
                     await self._append(call, caller)
                 except (Unusable, TooLarge) as error:
-                    taken.reject(str(error))
+                    result.reject(str(error))
                 else:
-                    taken.counts["recorded"] += 1
+                    result.counts["recorded"] += 1
 
-    async def _append(self, call: _Call, caller: Caller) -> None:
+    async def _append(self, call: _SpanCall, caller: Caller) -> None:
         """Raises Unusable, TooLarge; Refused where the log does not take it."""
-        messages = call.kept.asked.messages()
-        tools = storable_tools(call.kept.asked.tools)
+        messages = call.redacted.request.messages()
+        tools = storable_tools(call.redacted.request.tools)
         if messages is None or tools is None:
             raise Unusable("its messages or its tools are in a form that the log does not hold")
         try:
-            keyid = await self._desk.recorder.keyid(call.about)
+            keyid = await self._gateway.recorder.keyid(call.about)
         except KintsugiError as error:
-            raise _not_recorded(error) from error
-        sessions = self._desk.sessions
+            raise _append_error(error) from error
+        sessions = self._gateway.sessions
         scope = caller.client, call.about.person
-        conversation = Conversation.of(call.asked.raw_messages, call.asked.tools)
-        found = sessions.attribute(Named(call.session, "header"), scope, conversation, call.session)
-        parent = found.parent if len(messages) == len(conversation) else None
+        conversation = Conversation.of(call.request.raw_messages, call.request.tools)
+        attributed = sessions.attribute(
+            Named(call.session, "header"), scope, conversation, call.session
+        )
+        parent = attributed.parent if len(messages) == len(conversation) else None
         if parent is not None and parent.keyid != keyid:
-            parent = None  # who was erased since and came back is somebody new
-        started = self._started(call, caller, messages, tools, parent)
-        ended, said = await self._ended(call)
+            parent = None  # the person was erased since: no link to events under the former key
+        start = self._build_start(call, caller, messages, tools, parent)
+        end, answers = await self._build_end(call)
         first, last = (derived_id(call.id, step) for step in ("started", "ended"))
         try:
-            await self._desk.recorder.append_all(
-                [(first, None, started), (last, first, ended)],
+            await self._gateway.recorder.append_all(
+                [(first, None, start), (last, first, end)],
                 call.about,
                 Receipt(call.id, b""),
             )
         except TooLarge:
-            sessions.settle(found.claim, completed=False)
+            sessions.settle(attributed.claim, completed=False)
             raise
         except KintsugiError as error:
-            sessions.settle(found.claim, completed=False)
-            raise _not_recorded(error) from error
-        sessions.settle(found.claim, completed=ended.outcome == "completed")
+            sessions.settle(attributed.claim, completed=False)
+            raise _append_error(error) from error
+        sessions.settle(attributed.claim, completed=end.outcome == "completed")
         sessions.placed(call.id, call.session)
         sessions.started(call.session, call.id, conversation, scope[1], keyid)
-        for one in said[:1]:
-            sessions.answered(call.session, call.id, scope, conversation, as_sent(one), keyid)
+        for message in answers[:1]:
+            sessions.answered(call.session, call.id, scope, conversation, as_sent(message), keyid)
 
-    def _started(
+    def _build_start(
         self,
-        call: _Call,
+        call: _SpanCall,
         caller: Caller,
         messages: tuple[Message, ...],
         tools: tuple[dict[str, object], ...],
         parent: Parent | None,
     ) -> CallStarted:
-        routing, redaction = self._desk.routing, self._desk.redaction
+        routing, redaction = self._gateway.routing, self._gateway.redaction
         known = 0 if parent is None else parent.messages
         same_tools = parent is not None and parent.same_tools and bool(tools)
-        model = redaction.text(call.chat.model or _UNKNOWN)[:_LONGEST_NAME]
-        choice = choose(routing.table, routing.alias, call.asked.model, call.session, {})
+        model = redaction.redact_text(call.chat.model or _UNKNOWN)[:_LONGEST_NAME]
+        choice = choose(routing.table, routing.alias, call.request.model, call.session, {})
         return CallStarted(
             call=call.id,
             session=call.session,
@@ -225,7 +229,7 @@ class Traces:
             task=caller.task,
             parent=None if parent is None else parent.call,
             parent_messages=known,
-            sampling=call.kept.asked.sampling,
+            sampling=call.redacted.request.sampling,
             parent_tools=same_tools,
             client=caller.client,
             purpose=caller.purpose,
@@ -234,32 +238,32 @@ class Traces:
             ),
         )
 
-    async def _ended(self, call: _Call) -> tuple[CallEnded, tuple[Message, ...]]:
+    async def _build_end(self, call: _SpanCall) -> tuple[CallEnded, tuple[Message, ...]]:
         """The end of the call, and the answer as it was given."""
-        redaction, answer = self._desk.redaction, capturing(call.asked, Added(), None)
+        redaction, answer = self._gateway.redaction, capturing(call.request, ExtraFields(), None)
         answer.whole(call.chat.answer)
-        found, spoken = answer.captured(), answer.spoken()
-        messages, because = await unhurried(
-            sum(map(len, spoken)), redaction.answer, found.messages, spoken
+        answer_record, spoken = answer.captured(), answer.spoken()
+        messages, because = await run_in_thread_if_large(
+            sum(map(len, spoken)), redaction.redact_answer, answer_record.messages, spoken
         )
         error = call.span.error
-        because = call.kept.because or because or BECAUSE
-        finish = found.finish_reason and redaction.text(found.finish_reason)
-        ended = CallEnded(
+        because = call.redacted.because or because or BECAUSE
+        finish = answer_record.finish_reason and redaction.redact_text(answer_record.finish_reason)
+        end = CallEnded(
             call=call.id,
             session=call.session,
             outcome="completed" if error is None else "failed",
             finish_reason=finish,
-            prompt_tokens=found.prompt_tokens,
-            completion_tokens=found.completion_tokens,
+            prompt_tokens=answer_record.prompt_tokens,
+            completion_tokens=answer_record.completion_tokens,
             duration_ms=int(call.span.seconds * 1000),
             untrainable_because=because,
-            invalid_tool_calls=found.invalid_tool_calls,
-            error=None if error is None else redaction.text(error)[:_LONGEST_ERROR],
+            invalid_tool_calls=answer_record.invalid_tool_calls,
+            error=None if error is None else redaction.redact_text(error)[:_LONGEST_ERROR],
             content=CallEndedContent(messages=messages) if messages else None,
         )
-        return ended, found.messages if error is None else ()
+        return end, answer_record.messages if error is None else ()
 
 
-def _not_recorded(error: KintsugiError) -> Refused:
+def _append_error(error: KintsugiError) -> Refused:
     return Refused(503, f"the spans cannot be recorded: {error}; send them again", retry_after=5)

@@ -23,7 +23,7 @@ from events.messages import Message, ToolCall
 from events.rollouts import is_logprob
 from producers.conversation import parse_arguments
 from producers.gateway.http import sse
-from producers.gateway.http.wire import Added, Asked, Dialect, Json
+from producers.gateway.http.wire import Dialect, ExtraFields, Json, ModelRequest
 from producers.storable import readable
 
 _CALL_MARK: Final = "<tool_call>"
@@ -151,14 +151,18 @@ class Capture:
     """What ends a whole stream."""
 
     def __init__(
-        self, asked: Asked, added: Added, dialect: Dialect | None, most: int = MAX_HELD_BYTES
+        self,
+        asked: ModelRequest,
+        added: ExtraFields,
+        dialect: Dialect | None,
+        most: int = MAX_HELD_BYTES,
     ) -> None:
         """`most` bytes are held of the answer, about."""
         self._asked = asked
         self._added = added
         self._dialect = dialect
         self._chat = asked.endpoint == "chat"
-        n = asked.given.get("n")
+        n = asked.document.get("n")
         self._n = n if type(n) is int and n > 0 else 1
         self._expected = self._n * max(1, len(asked.prompts))
         """Choices that were asked for."""
@@ -556,7 +560,7 @@ class MessagesCapture(Capture):
         return "over /v1/messages the engine tells no token ids"
 
 
-def capturing(asked: Asked, added: Added, dialect: Dialect | None) -> Capture:
+def capturing(asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> Capture:
     """What takes the answer to a request."""
     return (MessagesCapture if asked.endpoint == "messages" else Capture)(asked, added, dialect)
 

@@ -53,20 +53,20 @@ class Posted(BaseModel):
 
     def event(self, session: str, verified: bool, redaction: Redaction) -> FeedbackReceived:
         """The event's data."""
-        comment = None if self.comment is None else redaction.text(readable(self.comment))
+        comment = None if self.comment is None else redaction.redact_text(readable(self.comment))
         return FeedbackReceived(
             session=session,
-            call=redaction.name(self.call),
+            call=redaction.redact_name(self.call),
             score=self.score,
             success=self.success,
-            tags=tuple(redaction.text(readable(tag)) for tag in self.tags),
+            tags=tuple(redaction.redact_text(readable(tag)) for tag in self.tags),
             verified=verified,
             content=FeedbackContent(comment=comment) if comment else None,
         )
 
     def event_id(self, client: str | None, redaction: Redaction) -> str:
         """The same for the same idempotency key of the same client."""
-        key = redaction.name(self.idempotency_key)
+        key = redaction.redact_name(self.idempotency_key)
         return minted_id() if key is None else derived_id("feedback", client or "", key)
 
 

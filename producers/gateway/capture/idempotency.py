@@ -30,8 +30,8 @@ from events.canonical import exact_json, sha256
 from events.errors import LogError
 from events.sqlite.receipts import MAX_RECEIPT_BYTES, Receipt
 from producers.gateway.capture.sealed_receipts import MAX_OVERHEAD_BYTES
-from producers.gateway.http.wire import Refused, bad_request, encoded
-from producers.gateway.privacy.redaction import Kept
+from producers.gateway.http.wire import Refused, bad_request, encode_json
+from producers.gateway.privacy.redaction import RedactedRequest
 
 MAX_BODY_BYTES: Final = 16 << 20
 """Of an answer that is kept to be given again."""
@@ -57,16 +57,16 @@ class Keyed:
     """A digest of it, as it may be written: one key stands for one request."""
 
     @staticmethod
-    def of(key: str, kept: Kept) -> "Keyed":
+    def of(key: str, redacted: RedactedRequest) -> "Keyed":
         """A request under a key. Raises Refused for one that cannot be compared."""
         try:
-            written = exact_json(kept.asked.given)
+            written = exact_json(redacted.request.document)
         except RecursionError as error:
             raise bad_request(
                 "the body is nested too deeply to be compared with a later one; flatten it, or "
                 "leave out the idempotency key"
             ) from error
-        return Keyed(key, sha256(f"{kept.asked.endpoint} {written}"))
+        return Keyed(key, sha256(f"{redacted.request.endpoint} {written}"))
 
 
 def receipt(
@@ -83,7 +83,7 @@ def receipt(
 
 def _packed(keyed: Keyed, headers: Mapping[str, str], body: bytes, because: str | None) -> bytes:
     head = {"request": keyed.request, "headers": dict(headers), "because": because}
-    return zstandard.compress(encoded(head) + b"\n" + body)
+    return zstandard.compress(encode_json(head) + b"\n" + body)
 
 
 @dataclass(slots=True)

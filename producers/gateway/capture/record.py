@@ -1,13 +1,13 @@
-"""What the log holds of one call (what was asked, who was chosen, what was heard -> two events).
+"""The two events of one call (request, route, answer -> CallStarted, CallEnded).
 
-    begin     CallStarted is appended while the engine works
-    end       CallEnded is safe before the client has the whole answer
-    settle    what has to be known before the next request, and need not hold up this answer
+    begin     appends CallStarted while the engine works
+    end       appends CallEnded before the client has the whole answer
+    settle    tells sessions and metrics about the end, after the answer was sent
 
-Guarantee: a call that was begun is ended once, whoever stops waiting for that, and its end is safe
-after its start. Nothing is written that a rule of redaction matched. Where the disk refuses, `end`
-says so and nothing is raised: what the client is told then is up to the exchange (call.py). A
-mistake of ours in what makes an end is raised, and the call has ended as failed.
+Guarantee: a call with a CallStarted gets one CallEnded, also where the waiting task is cancelled,
+and CallEnded is appended after CallStarted. Nothing is written that a redaction rule matched. Where
+the disk refuses, `end` returns False and raises nothing: call.py decides what the client gets. A
+bug while an end is built is raised, and the call is recorded as failed.
 """
 
 import asyncio
@@ -29,20 +29,18 @@ from events.rollouts import (
     CallStartedContent,
     EventData,
     Outcome,
-    Purpose,
     Routed,
 )
 from events.sqlite.receipts import Receipt
 from producers.gateway.capture.answer import NOTHING, Capture, Captured
-from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.idempotency import Keyed, receipt
+from producers.gateway.capture.idempotency import receipt as pack_receipt
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.capture.session_recovery import as_sent
 from producers.gateway.capture.sessions import Attributed, Parent, Sessions
-from producers.gateway.capture.sessions import Scope as SessionScope
-from producers.gateway.http.wire import Asked, storable_tools
+from producers.gateway.http.wire import storable_tools
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.privacy.redaction import Kept, Redaction, unhurried
+from producers.gateway.privacy.redaction import Redaction, run_in_thread_if_large
+from producers.gateway.request_context import RequestContext
 from producers.gateway.routing.upstreams import Served
 
 _LONGEST_ERROR: Final = 1000
@@ -51,37 +49,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, and what for."""
-
-    client: str | None
-    person: str | None = None
-    task: str | None = None
-    purpose: Purpose = "live"
-    traceparent: str | None = None
-
-    @property
-    def scope(self) -> SessionScope:
-        return self.client, self.person
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A request, and all that is known of it before anybody is asked."""
-
-    asked: Asked
-    kept: Kept
-    """The same as it may be written."""
-    conversation: Conversation
-    caller: Caller
-    attributed: Attributed
-    keyed: Keyed | None = None
-    """Of a request that may be sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answerer:
-    """Who is to answer, and why."""
+class ServedBy:
+    """The model and engine that a call is routed to, and why."""
 
     alias: str
     routed: Routed | None
@@ -93,7 +62,7 @@ class Answerer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ClientAnswer:
     """A whole answer as the client gets it."""
 
     headers: Mapping[str, str]
@@ -102,8 +71,8 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """What was asked, as far as the log can hold it."""
+class _LogContent:
+    """The part of a request that the log can hold."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
@@ -120,59 +89,62 @@ class Record:
         sessions: Sessions,
         metrics: Metrics,
         redaction: Redaction,
-        arrived: Arrived,
+        context: RequestContext,
+        attributed: Attributed,
         began: float | None = None,
     ) -> None:
-        """`began` is when the request arrived, by `time.monotonic`; by default now."""
+        """`began` is when the request came in, by `time.monotonic`; by default now."""
         self.call = minted_id()
         """Its id."""
         self.status: int | None = None
-        """HTTP status that the client gets; None until somebody has said one."""
-        self.answered_by: str | None = None
+        """HTTP status that the client gets; None before the answer."""
+        self.upstream: str | None = None
         """URL of the engine that answers; None until one does."""
         self._recorder = recorder
         self._sessions = sessions
         self._metrics = metrics
         self._redaction = redaction
-        self._arrived = arrived
+        self._context = context
+        self._attributed = attributed
         self._began = time.monotonic() if began is None else began
         self._start: asyncio.Task[bool] | None = None
         self._end: asyncio.Task[bool] | None = None
-        self._started_event: str | None = None
+        self._start_event: str | None = None
         self._storable = False
         self._keyid: str | None = None
         """The id of the key that seals the events of the call; None where nothing is sealed."""
-        self._after: Callable[[], Outcome] | None = None
+        self._report: Callable[[], Outcome] | None = None
 
-    def another(self) -> "Record":
-        """Of one more call of the same request."""
+    def make_next(self) -> "Record":
+        """The record of one more call of the same request."""
         return Record(
             self._recorder,
             self._sessions,
             self._metrics,
             self._redaction,
-            self._arrived,
+            self._context,
+            self._attributed,
             self._began,
         )
 
     @property
     def seconds(self) -> float:
-        """Since the request arrived."""
+        """Since the request came in."""
         return time.monotonic() - self._began
 
     @property
-    def begun(self) -> bool:
-        """Whether it is a call already: what was refused before is none."""
+    def has_start(self) -> bool:
+        """Whether CallStarted was appended or is being appended; a refused request has none."""
         return self._start is not None
 
-    def begin(self, answerer: Answerer) -> None:
+    def begin(self, served_by: ServedBy) -> None:
         """Append the start; nothing where that was done."""
         if self._start is None:
-            self._start = asyncio.create_task(self._append_start(answerer))
+            self._start = asyncio.create_task(self._append_start(served_by))
 
-    async def started(self) -> bool:
-        """Whether the start is in the log."""
-        assert self._start is not None, "a call is begun before anything is said"
+    async def wait_for_start(self) -> bool:
+        """Wait for CallStarted; whether it is in the log."""
+        assert self._start is not None, "a call is begun before it is answered"
         return await asyncio.shield(self._start)
 
     async def end(
@@ -181,7 +153,7 @@ class Record:
         answer: Capture,
         unproven: str | None,
         error: str | None = None,
-        sent: Sent | None = None,
+        client_answer: ClientAnswer | None = None,
     ) -> bool:
         """Record how it ended; whether the whole call is in the log.
 
@@ -192,79 +164,79 @@ class Record:
         if self._start is None:
             return False
         if self._end is None:
-            ending = self._append_end(outcome, answer, unproven, error, sent)
+            ending = self._append_end(outcome, answer, unproven, error, client_answer)
             self._end = asyncio.create_task(ending)
         return await asyncio.shield(self._end)
 
-    async def ended(self) -> bool:
-        """Whether an end was begun; it is over then. Raises as `end` does."""
+    async def wait_for_end(self) -> bool:
+        """Wait for CallEnded; whether there is one. Raises as `end` does."""
         if self._end is None:
             return False
         await self._end
         return True
 
     def settle(self) -> Outcome | None:
-        """Let the end be known to whoever asks next; how it ended, the first time."""
-        after, self._after = self._after, None
+        """Report the end to sessions and metrics; the outcome, the first time, then None."""
+        after, self._report = self._report, None
         return None if after is None else after()
 
-    async def _append_start(self, answerer: Answerer) -> bool:
+    async def _append_start(self, served_by: ServedBy) -> bool:
         try:
             self._keyid = await self._recorder.keyid(self._about)
         except KintsugiError as error:
             self._warn(CallStarted.TYPE, error)
             return False
-        stored = self._stored()
-        data = self._start_of(answerer, stored)
-        self._started_event = await self._append(data)
-        if self._started_event is None:
+        log_content = self._build_log_content()
+        data = self._build_start(served_by, log_content)
+        self._start_event = await self._append(data)
+        if self._start_event is None:
             return False
         self._sessions.placed(self.call, data.session)
-        if stored.messages:
-            person, conversation = self._arrived.caller.person, self._arrived.conversation
+        if log_content.messages:
+            person, conversation = self._context.caller.person, self._context.conversation
             self._sessions.started(data.session, self.call, conversation, person, self._keyid)
         return True
 
-    def _stored(self) -> _Stored:
-        kept, parent = self._arrived.kept.asked, self._arrived.attributed.parent
-        messages, tools = kept.messages(), storable_tools(kept.tools)
+    def _build_log_content(self) -> _LogContent:
+        redacted, parent = self._context.redacted.request, self._attributed.parent
+        messages, tools = redacted.messages(), storable_tools(redacted.tools)
         self._storable = messages is not None
         if messages is None or tools is None:
-            return _Stored()
-        if len(messages) != len(self._arrived.conversation):
+            return _LogContent()
+        if len(messages) != len(self._context.conversation):
             parent = None  # a rule made other messages of these
         if parent is not None and parent.keyid != self._keyid:
-            parent = None  # who was erased since and came back is somebody new
-        return _Stored(messages, tools, parent)
+            parent = None  # the person was erased since: no link to events under the former key
+        return _LogContent(messages, tools, parent)
 
-    def _start_of(self, answerer: Answerer, stored: _Stored) -> CallStarted:
-        kept, caller = self._arrived.kept.asked, self._arrived.caller
-        parent, tools = stored.parent, stored.tools
+    def _build_start(self, served_by: ServedBy, log_content: _LogContent) -> CallStarted:
+        redacted, caller = self._context.redacted.request, self._context.caller
+        parent, tools = log_content.parent, log_content.tools
         known = 0 if parent is None else parent.messages
         same_tools = parent is not None and parent.same_tools and bool(tools)
         return CallStarted(
             call=self.call,
-            session=self._arrived.attributed.session,
-            alias=answerer.alias,
-            base=answerer.served.base,
-            policy=answerer.served.policy,
+            session=self._attributed.session,
+            alias=served_by.alias,
+            base=served_by.served.base,
+            policy=served_by.served.policy,
             task=caller.task,
             parent=None if parent is None else parent.call,
             parent_messages=known,
-            stream=self._arrived.asked.stream,
-            sampling=kept.sampling,
-            endpoint=self._arrived.asked.endpoint,
+            stream=self._context.request.stream,
+            sampling=redacted.sampling,
+            endpoint=self._context.request.endpoint,
             parent_tools=same_tools,
-            attribution=self._arrived.attributed.by,
+            attribution=self._attributed.by,
             client=caller.client,
             purpose=caller.purpose,
-            upstream=answerer.upstream,
-            routed=answerer.routed,
-            shares=None if answerer.shares is None else dict(answerer.shares),
+            upstream=served_by.upstream,
+            routed=served_by.routed,
+            shares=None if served_by.shares is None else dict(served_by.shares),
             content=CallStartedContent(
-                messages=stored.messages[known:],
+                messages=log_content.messages[known:],
                 tools=() if same_tools else tools,
-                prompts=kept.prompts,
+                prompts=redacted.prompts,
             ),
         )
 
@@ -274,20 +246,19 @@ class Record:
         answer: Capture,
         unproven: str | None,
         error: str | None,
-        sent: Sent | None,
+        client_answer: ClientAnswer | None,
     ) -> bool:
-        started = await self.started()
+        started = await self.wait_for_start()
         try:
-            return await self._append_answer(started, outcome, answer, unproven, error, sent)
-        except Exception as mistake:
-            await self._append_mistake(started, mistake)
+            return await self._append_answer(
+                started, outcome, answer, unproven, error, client_answer
+            )
+        except Exception as bug:
+            # A bug of the gateway is no reason for a call without an end.
+            why = f"the gateway failed: {type(bug).__name__}"
+            event = await self._append(self._build_end("failed", NOTHING, (), why, why))
+            self._report = partial(self._report_end, "failed", started and event is not None, ())
             raise
-
-    async def _append_mistake(self, started: bool, mistake: Exception) -> None:
-        """A mistake of ours is no reason for a call without an end."""
-        why = f"the gateway failed: {type(mistake).__name__}"
-        ended = await self._append(self._end_of("failed", NOTHING, (), why, why))
-        self._after = partial(self._known, "failed", started and ended is not None, ())
 
     async def _append_answer(
         self,
@@ -296,95 +267,102 @@ class Record:
         answer: Capture,
         unproven: str | None,
         error: str | None,
-        sent: Sent | None,
+        client_answer: ClientAnswer | None,
     ) -> bool:
-        found = answer.captured()
-        error = None if error is None else self._redaction.text(error)[:_LONGEST_ERROR]
-        messages, redacted = await self._redacted(answer, found.messages, sent)
-        redacted = self._arrived.kept.because or redacted
-        why = redacted or found.untrainable_because or unproven
+        answer_record = answer.captured()
+        error = None if error is None else self._redaction.redact_text(error)[:_LONGEST_ERROR]
+        messages, redacted = await self._redact_answer(
+            answer, answer_record.messages, client_answer
+        )
+        redacted = self._context.redacted.because or redacted
+        why = redacted or answer_record.untrainable_because or unproven
         if outcome != "completed":
             why = error or outcome
         elif not self._storable and redacted is None:
             why = "the messages are in a form that the log does not hold"
-        data = self._end_of(outcome, found, messages, why, error)
-        whole = sent if started and outcome == "completed" else None
-        kept = await self._receipt(whole, redacted)
-        ended = await self._append(data, found.arrays if why is None else None, kept)
-        recorded = started and ended is not None
-        self._after = partial(self._known, outcome, recorded, found.messages)
+        data = self._build_end(outcome, answer_record, messages, why, error)
+        whole = client_answer if started and outcome == "completed" else None
+        receipt = await self._build_receipt(whole, redacted)
+        event = await self._append(data, answer_record.arrays if why is None else None, receipt)
+        recorded = started and event is not None
+        self._report = partial(self._report_end, outcome, recorded, answer_record.messages)
         return recorded
 
-    def _end_of(
+    def _build_end(
         self,
         outcome: Outcome,
-        found: Captured,
+        answer_record: Captured,
         messages: tuple[Message, ...],
         why: str | None,
         error: str | None,
     ) -> CallEnded:
         return CallEnded(
             call=self.call,
-            session=self._arrived.attributed.session,
+            session=self._attributed.session,
             outcome=outcome,
-            finish_reason=found.finish_reason and self._redaction.text(found.finish_reason),
-            prompt_tokens=found.prompt_tokens,
-            completion_tokens=found.completion_tokens,
+            finish_reason=answer_record.finish_reason
+            and self._redaction.redact_text(answer_record.finish_reason),
+            prompt_tokens=answer_record.prompt_tokens,
+            completion_tokens=answer_record.completion_tokens,
             duration_ms=int(self.seconds * 1000),
             trainable=why is None,
             untrainable_because=why,
-            invalid_tool_calls=found.invalid_tool_calls,
+            invalid_tool_calls=answer_record.invalid_tool_calls,
             error=error,
             status=self.status,
-            upstream=self.answered_by,
+            upstream=self.upstream,
             content=CallEndedContent(messages=messages) if messages else None,
         )
 
-    async def _redacted(
-        self, answer: Capture, messages: tuple[Message, ...], sent: Sent | None
+    async def _redact_answer(
+        self, answer: Capture, messages: tuple[Message, ...], client_answer: ClientAnswer | None
     ) -> tuple[tuple[Message, ...], str | None]:
         """An answer as it may be written, and why it may keep no tokens."""
         if not self._redaction.active:
             return messages, None
         spoken = list(answer.spoken())
-        if self._arrived.keyed is not None and sent is not None:
-            # It is kept as it was sent: fields that nothing else is read of as well.
-            spoken.append(sent.body.decode(errors="replace"))
-        return await unhurried(sum(map(len, spoken)), self._redaction.answer, messages, spoken)
+        if self._context.retry is not None and client_answer is not None:
+            # The receipt holds the whole body, also fields that the capture does not read.
+            spoken.append(client_answer.body.decode(errors="replace"))
+        return await run_in_thread_if_large(
+            sum(map(len, spoken)), self._redaction.redact_answer, messages, spoken
+        )
 
-    async def _receipt(self, whole: Sent | None, redacted: str | None) -> Receipt | None:
-        """What answers the call when it is sent again."""
-        keyed = self._arrived.keyed
-        if keyed is None or whole is None:
+    async def _build_receipt(
+        self, whole: ClientAnswer | None, redacted: str | None
+    ) -> Receipt | None:
+        """The receipt that answers the call when it is sent again."""
+        retry = self._context.retry
+        if retry is None or whole is None:
             return None
         headers, body = whole.headers, whole.body
-        return await unhurried(len(body), receipt, keyed, headers, body, redacted)
+        return await run_in_thread_if_large(len(body), pack_receipt, retry, headers, body, redacted)
 
-    def _known(self, outcome: Outcome, recorded: bool, said: Sequence[Message]) -> Outcome:
-        self._metrics.ended(self._arrived.asked.endpoint, outcome, recorded, self.seconds)
-        session, scope = self._arrived.attributed.session, self._arrived.caller.scope
-        conversation = self._arrived.conversation
+    def _report_end(self, outcome: Outcome, recorded: bool, messages: Sequence[Message]) -> Outcome:
+        self._metrics.ended(self._context.request.endpoint, outcome, recorded, self.seconds)
+        session, scope = self._attributed.session, self._context.caller.scope
+        conversation = self._context.conversation
         heard = 1 if recorded and outcome == "completed" else 0
-        for message in said[:heard]:
+        for message in messages[:heard]:
             self._sessions.answered(
                 session, self.call, scope, conversation, as_sent(message), self._keyid
             )
-        for message in said[heard:]:
+        for message in messages[heard:]:
             self._sessions.may_be_answered(session, scope, conversation, as_sent(message))
         return outcome
 
     @property
     def _about(self) -> About:
-        return About(self._arrived.caller.person, self._arrived.caller.traceparent)
+        return About(self._context.caller.person, self._context.caller.traceparent)
 
     async def _append(
-        self, data: EventData, arrays: Arrays | None = None, kept: Receipt | None = None
+        self, data: EventData, arrays: Arrays | None = None, receipt: Receipt | None = None
     ) -> str | None:
         """The id of the event, which is in the log now; None when it is not."""
         try:
             with self._metrics.appending(data.STREAM, data.TYPE):
                 return await self._recorder.append(
-                    data, self._about, cause=self._started_event, arrays=arrays, receipt=kept
+                    data, self._about, cause=self._start_event, arrays=arrays, receipt=receipt
                 )
         except KintsugiError as error:
             self._warn(data.TYPE, error)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from producers.gateway.http.request_guard import TRACES
-from producers.gateway.http.wire import Refused, encoded
+from producers.gateway.http.wire import Refused, encode_json
 from producers.spans import otlp
 
 _GONE: Final = 499
@@ -46,7 +46,7 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
 
 def as_json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A document as an answer."""
-    return Response(encoded(document), status, headers, media_type="application/json")
+    return Response(encode_json(document), status, headers, media_type="application/json")
 
 
 def _refusal(error: Exception) -> Refused:

@@ -7,7 +7,7 @@ An alias stands behind what the engine lists, on the card of its base: `id` is t
 import json
 from collections.abc import Mapping
 
-from producers.gateway.http.wire import Json, encoded
+from producers.gateway.http.wire import Json, encode_json
 
 
 def with_aliases(listed: bytes, aliases: Mapping[str, str | None]) -> bytes:
@@ -27,7 +27,7 @@ def with_aliases(listed: bytes, aliases: Mapping[str, str | None]) -> bytes:
         for alias, base in aliases.items()
         if alias not in taken and bases
     ]
-    return encoded({**document, "data": [*cards, *added]}) if added else listed
+    return encode_json({**document, "data": [*cards, *added]}) if added else listed
 
 
 def _card(alias: str, base: Json) -> Json:

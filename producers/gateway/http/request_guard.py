@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from producers.gateway.http.wire import Refused, encoded
+from producers.gateway.http.wire import Refused, encode_json
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Of request line and headers."""
@@ -46,7 +46,7 @@ _REMEDY: Final = "mint a key with kintsugi key NAME and set gateway.keys"
 Header = tuple[bytes, bytes]
 
 
-class Entrance:
+class RequestGuard:
     """An application behind a door."""
 
     def __init__(self, app: ASGIApp, keyless: bool, rejected: Callable[[int], None]) -> None:
@@ -65,7 +65,7 @@ class Entrance:
         self._rejected(refused.status)
         # Whatever follows on this connection is of the one who was turned away, or of his body.
         headers = {"connection": "close"}
-        body = encoded(refused.body())
+        body = encode_json(refused.body())
         answer = Response(body, refused.status, headers, media_type="application/json")
         await answer(scope, receive, send)
 

@@ -1,10 +1,9 @@
-"""What clients ask and what they are told: OpenAI's protocol, with two fields of ours added, and
-Anthropic's, as it is.
+"""The protocols of clients: OpenAI's, with two fields of ours added, and Anthropic's, as it is.
 
 A request is read just far enough to record it; whatever the gateway does not know goes to the
-engine as it came. `Asked.forwarded` adds the fields that make an engine tell its token ids and
-their log-probabilities, where the client did not ask for them itself and where adding them cannot
-turn a request that the engine would refuse into one that it answers.
+engine as it came. `ModelRequest.encode_for_engine` adds the fields that make an engine return its
+token ids and their log-probabilities, where the client did not set them and where adding them
+cannot turn a request that the engine would refuse into one that it answers.
 
 Pure: bytes and headers in, values out.
 """
@@ -71,7 +70,7 @@ class Refused(KintsugiError):
         """Seconds."""
 
     def body(self, endpoint: Endpoint | None = None) -> Json:
-        """What is sent: in Anthropic's shape over their endpoint, else in OpenAI's."""
+        """The body of the response: in Anthropic's shape for their endpoint, else in OpenAI's."""
         if endpoint == "messages":
             return anthropic.error(self.status, str(self))
         kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "bad_request")
@@ -101,11 +100,11 @@ def bad_request(message: str, param: str | None = None) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an engine writes what it was not asked for: what has to be restored."""
+    """How an engine writes fields that the client did not ask for, which are restored."""
 
     name: str
     null_fields: bool
-    """Whether ids that nobody asked for are null; else their fields are absent."""
+    """Whether ids that were not requested are null; else their fields are absent."""
     silent_text: bool
     """Whether a stream of /v1/completions sends chunks without text."""
 
@@ -118,7 +117,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {"kintsugi": EMBEDDED, "vllm": VLLM}
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class ExtraFields:
     """What we asked for and the client did not."""
 
     token_ids: bool = False
@@ -126,109 +125,115 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """A request for an answer of the model."""
 
     endpoint: Endpoint
-    given: Json
+    document: Json
     """As the client sent it."""
 
     @property
     def model(self) -> str | None:
         """Which one; None: the engine's own."""
-        model = self.given.get("model")
+        model = self.document.get("model")
         return str(readable(model)) if isinstance(model, str) and model else None
 
     @property
     def stream(self) -> bool:
         """Whether the answer is wanted piece by piece."""
-        return self.given.get("stream") is True
+        return self.document.get("stream") is True
 
     @property
     def raw_messages(self) -> list[Any]:
         """The messages as they were sent, Anthropic's in OpenAI's form; none where they are no
         list."""
         if self.endpoint == "messages":
-            return anthropic.conversation(self.given)
-        messages = self.given.get("messages")
+            return anthropic.conversation(self.document)
+        messages = self.document.get("messages")
         return messages if self.endpoint == "chat" and isinstance(messages, list) else []
 
     @property
     def tools(self) -> tuple[Json, ...]:
         """The tools that were offered, in OpenAI's form."""
-        tools = self.given.get("tools")
+        tools = self.document.get("tools")
         if self.endpoint == "messages":
-            tools = anthropic.tools(self.given)
+            tools = anthropic.tools(self.document)
         return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()
 
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
         """The prompts of an endpoint without messages."""
-        return _prompts(self.given.get("prompt")) if self.endpoint == "completions" else ()
+        return _read_prompts(self.document.get("prompt")) if self.endpoint == "completions" else ()
 
     @property
     def sampling(self) -> Json:
         """How the answer is drawn, with the defaults of the protocol."""
-        given = {name: self.given[name] for name in _SAMPLING if self.given.get(name) is not None}
-        return {name: _short(value) for name, value in (_DEFAULTS | given).items()}
+        values = {
+            name: self.document[name] for name in _SAMPLING if self.document.get(name) is not None
+        }
+        return {name: _shorten(value) for name, value in (_DEFAULTS | values).items()}
 
-    def added(self, dialect: Dialect | None) -> Added:
+    def choose_extras(self, dialect: Dialect | None) -> ExtraFields:
         """What to ask an engine of this dialect for; nothing where the dialect is unknown, and
         nothing over /v1/messages, which has no fields for it."""
         # Without what it needs, a request is refused, and engines quote it then: as it was sent.
         needed = "messages" if self.endpoint == "chat" else "prompt"
-        if dialect is None or self.endpoint == "messages" or needed not in self.given:
-            return Added()
-        ids = self.given.get("return_token_ids") in (None, False)
-        return Added(token_ids=ids, logprobs=self._may_score())
+        if dialect is None or self.endpoint == "messages" or needed not in self.document:
+            return ExtraFields()
+        ids = self.document.get("return_token_ids") in (None, False)
+        return ExtraFields(token_ids=ids, logprobs=self._may_score())
 
     def _may_score(self) -> bool:
         """Whether log-probabilities can be asked for without changing what the request means."""
         if self.endpoint == "completions":
-            return self.given.get("logprobs") is None
+            return self.document.get("logprobs") is None
         # Without logprobs, an engine refuses top_logprobs; with ours it would not.
-        return self.given.get("logprobs") in (None, False) and not self.given.get("top_logprobs")
+        return self.document.get("logprobs") in (None, False) and not self.document.get(
+            "top_logprobs"
+        )
 
-    def forwarded(self, added: Added) -> bytes:
+    def encode_for_engine(self, extras: ExtraFields) -> bytes:
         """The request as the engine gets it."""
-        body = dict(self.given)
-        if added.token_ids:
+        body = dict(self.document)
+        if extras.token_ids:
             body["return_token_ids"] = True
-        if added.logprobs:
+        if extras.logprobs:
             body["logprobs"] = True if self.endpoint == "chat" else 0
-        return encoded(body)
+        return encode_json(body)
 
-    def asking(self, model: str) -> "Asked":
+    def with_model(self, model: str) -> "ModelRequest":
         """The same for another model."""
-        return Asked(self.endpoint, {**self.given, "model": model})
+        return ModelRequest(self.endpoint, {**self.document, "model": model})
 
-    def event(self, document: Json) -> bytes:
+    def encode_event(self, document: Json) -> bytes:
         """An event of an answer that is streamed."""
         name = document.get("type") if self.endpoint == "messages" else None
-        return sse.event(encoded(document), name)
+        return sse.event(encode_json(document), name)
 
-    def last_words(self, refused: Refused) -> bytes:
+    def encode_error_event(self, error: Refused) -> bytes:
         """The event that ends a stream with an error of ours."""
         name = "error" if self.endpoint == "messages" else None
-        return sse.event(encoded(refused.body(self.endpoint)), name)
+        return sse.event(encode_json(error.body(self.endpoint)), name)
 
     def messages(self) -> tuple[Message, ...] | None:
         """The messages in the log's form; None for what it cannot hold, which is served as well."""
         return storable_messages(self.raw_messages)
 
 
-def asked(endpoint: Endpoint, body: bytes) -> Asked:
+def parse_request(endpoint: Endpoint, body: bytes) -> ModelRequest:
     """A request's body. Raises Refused where it is no JSON object."""
     try:
-        given = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+        document = json.loads(body, parse_constant=_reject_constant, parse_float=_parse_finite)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}; send a JSON object") from error
-    if not isinstance(given, dict):
-        raise bad_request(f"the body is {type(given).__name__}, not a JSON object; send an object")
-    return Asked(endpoint, given)
+    if not isinstance(document, dict):
+        raise bad_request(
+            f"the body is {type(document).__name__}, not a JSON object; send an object"
+        )
+    return ModelRequest(endpoint, document)
 
 
-def renamed(document: Json, model: str | None) -> Json:
+def set_model(document: Json, model: str | None) -> Json:
     """An answer, or a piece of one, that names `model` where it names one; None changes nothing."""
     if model is None:
         return document
@@ -253,14 +258,14 @@ def storable_messages(raw: Sequence[Any]) -> tuple[Message, ...] | None:
 def storable_tools(tools: Sequence[Json]) -> tuple[Json, ...] | None:
     """Tools as the log holds them; None for what it cannot hold."""
     try:
-        found = readable(list(tools))
-        check_storable(found, "tools")
+        values = readable(list(tools))
+        check_storable(values, "tools")
     except (Unusable, RecursionError):
         return None
-    return tuple(found)
+    return tuple(values)
 
 
-def encoded(document: Any) -> bytes:
+def encode_json(document: Any) -> bytes:
     """Compact JSON; half a surrogate pair, legal in JSON text, is written as it was read."""
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -279,17 +284,17 @@ def identifier(value: str | None, what: str) -> str | None:
     return value
 
 
-def _prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
+def _read_prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(prompt, str):
         return (str(readable(prompt)),)
     if not isinstance(prompt, list):
         return ()
     if prompt and all(type(token) is int for token in prompt):
         return (tuple(prompt),) if all(0 <= token < 2**31 for token in prompt) else ()
-    return tuple(one for item in prompt for one in _prompts(item))
+    return tuple(text for item in prompt for text in _read_prompts(item))
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     try:
         check_storable([value], "a parameter")
         text = exact_json(readable(value))
@@ -300,7 +305,7 @@ def _short(value: Any) -> Any:
     return {"sha256": sha256(text), "characters": len(text)}
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     """1e999 is JSON, and what it is read as would be written as Infinity, which is none."""
     number = float(text)
     if not math.isfinite(number):
@@ -308,5 +313,5 @@ def _finite(text: str) -> float:
     return number
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")

@@ -1,8 +1,8 @@
-"""What is written of what was said, without what must not be (text -> text, before any event).
+"""Redacts what becomes an event (text -> text without what the rules match).
 
-    rules.py      say where in a text something stands that must not be written
-    Redaction     puts `[redacted:RULE]` in its place, in everything that becomes an event
-    kept          a request as it is written; the engine gets it as it came
+    rules.py          find the places in a text that must not be written
+    Redaction         puts `[redacted:RULE]` in these places, in all that becomes an event
+    RedactedRequest   a request as it is written; the engine gets it as it came
 
 A call in which a rule matched keeps no tokens, for they spell what the text no longer says: that
 is judged over its whole request and over everything that is known of its answer (the raw arguments
@@ -27,7 +27,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from events.canonical import exact_json
 from events.messages import Message, ToolCall
-from producers.gateway.http.wire import Asked, Json
+from producers.gateway.http.wire import Json, ModelRequest
 from producers.gateway.privacy.rules import Rule, Span
 from producers.storable import readable
 
@@ -44,25 +44,27 @@ _TOO_DEEP: Final = "it is nested too deeply for the redaction rules to be read"
 _TOKEN_PROMPT: Final = "the redaction rules cannot read a prompt of token ids"
 
 
-_UNHURRIED: Final = 64 << 10
+_LARGE_CHARACTERS: Final = 64 << 10
 """Characters from which on a text is read beside the loop: RE2 lets other threads run meanwhile."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-async def unhurried(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread_if_large(
+    size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """What `work` returns of a text of this size, without holding up the loop for a large one."""
-    if size < _UNHURRIED:
+    if size < _LARGE_CHARACTERS:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RedactedRequest:
     """A request as it is written."""
 
-    asked: Asked
+    request: ModelRequest
     because: str | None
     """Why the call may keep no tokens; None when it may."""
 
@@ -79,48 +81,52 @@ class Redaction:
         """Whether there is any rule."""
         return bool(self._rules)
 
-    def kept(self, asked: Asked) -> Kept:
+    def redact_request(self, request: ModelRequest) -> RedactedRequest:
         """A request as it may be written. Its model's name is replaced too, and says nothing of
         the tokens."""
         if not self._rules:
-            return Kept(asked, None)
-        sifted = _Sifted(self._rules)
+            return RedactedRequest(request, None)
+        redactor = _Redactor(self._rules)
         try:
-            given = dict(readable(asked.given))
-            model = self.text(model) if isinstance(model := given.pop("model", None), str) else None
-            unread = _take_token_prompt(given)
-            safe = {**sifted.value(given), **({} if model is None else {"model": model})}
+            document = dict(readable(request.document))
+            model = (
+                self.redact_text(model)
+                if isinstance(model := document.pop("model", None), str)
+                else None
+            )
+            unread = _take_token_prompt(document)
+            safe = {**redactor.value(document), **({} if model is None else {"model": model})}
         except RecursionError:
-            return Kept(Asked(asked.endpoint, {}), _TOO_DEEP)
-        return Kept(Asked(asked.endpoint, safe), sifted.because or unread)
+            return RedactedRequest(ModelRequest(request.endpoint, {}), _TOO_DEEP)
+        return RedactedRequest(ModelRequest(request.endpoint, safe), redactor.because or unread)
 
-    def answer(
+    def redact_answer(
         self, messages: Iterable[Message], spoken: Iterable[str]
     ) -> tuple[tuple[Message, ...], str | None]:
         """Messages of an answer as they may be written, and why it may keep no tokens; `spoken` is
         whatever else is known of what was said."""
-        sifted = _Sifted(self._rules)
-        safe = tuple(sifted.message(message) for message in messages) if self._rules else messages
+        redactor = _Redactor(self._rules)
+        safe = tuple(redactor.message(message) for message in messages) if self._rules else messages
         for text in spoken if self._rules else ():
-            sifted.text(text)
-        return tuple(safe), sifted.because
+            redactor.text(text)
+        return tuple(safe), redactor.because
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """A text as it may be written."""
-        return _Sifted(self._rules).text(text) if self._rules else text
+        return _Redactor(self._rules).text(text) if self._rules else text
 
-    def name(self, name: str | None) -> str | None:
+    def redact_name(self, name: str | None) -> str | None:
         """A client's name for something, or its pseudonym."""
         if name is None or not self._rules:
             return name
-        sifted = _Sifted(self._rules)
-        if sifted.text(name) == name:
+        redactor = _Redactor(self._rules)
+        if redactor.text(name) == name:
             return name
         digest = blake2b(name.encode(), key=self._salt, digest_size=10).hexdigest()
-        return f"redacted-{sorted(sifted.matched)[0]}-{digest.translate(_LETTERS)}"
+        return f"redacted-{sorted(redactor.matched)[0]}-{digest.translate(_LETTERS)}"
 
 
-class _Sifted:
+class _Redactor:
     """Values without what the rules match, and the names of those that did."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -137,23 +143,23 @@ class _Sifted:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return self._object(value)
+            return self._redact_object(value)
         if isinstance(value, list):
-            return self._joined([self.value(one) for one in value])
+            return self._redact_parts([self.value(item) for item in value])
         if isinstance(value, int | float) and not isinstance(value, bool):
             written = exact_json(value)
             return value if (safe := self.text(written)) == written else safe
         return value
 
     def text(self, text: str) -> str:
-        """A text; what is JSON in it, or was written with its escapes, is read as well."""
-        text = self._within_json(text if text.isascii() else str(readable(text)))
-        safe = deeper = self._replaced(text)
+        """A text; JSON inside it, and text with JSON's escapes, is redacted as well."""
+        text = self._redact_json(text if text.isascii() else str(readable(text)))
+        safe = deeper = self._replace_matches(text)
         for _ in range(_MOST_ESCAPED):
             if "\\" not in deeper:
                 break
-            deeper = _unescaped(deeper)
-            if (replaced := self._replaced(deeper)) != deeper:
+            deeper = _resolve_escapes(deeper)
+            if (replaced := self._replace_matches(deeper)) != deeper:
                 safe = deeper = replaced
         return safe
 
@@ -163,16 +169,16 @@ class _Sifted:
             update={
                 "content": self.value(message.content),
                 "reasoning": self.value(message.reasoning),
-                "tool_calls": tuple(self._tool_call(call) for call in message.tool_calls),
+                "tool_calls": tuple(self._redact_tool_call(call) for call in message.tool_calls),
             }
         )
 
-    def _tool_call(self, call: ToolCall) -> ToolCall:
+    def _redact_tool_call(self, call: ToolCall) -> ToolCall:
         return ToolCall(
             name=self.text(call.name), arguments=self.value(call.arguments), id=self.value(call.id)
         )
 
-    def _object(self, value: Mapping[str, Any]) -> Json:
+    def _redact_object(self, value: Mapping[str, Any]) -> Json:
         safe: Json = {}
         for name, item in value.items():
             # Two names that become the same are two all the same.
@@ -182,18 +188,20 @@ class _Sifted:
             safe[unique] = self.value(item)
         return safe
 
-    def _joined(self, items: list[Any]) -> list[Any]:
-        """What is said over several parts of one content: it is read as one text."""
-        texts = [one for one in items if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    def _redact_parts(self, items: list[Any]) -> list[Any]:
+        """The text parts of one content, read as one text."""
+        texts = [
+            item for item in items if isinstance(item, dict) and isinstance(item.get("text"), str)
+        ]
         if len(texts) < 2:
             return items
-        whole = "".join(one["text"] for one in texts)
+        whole = "".join(item["text"] for item in texts)
         if (safe := self.text(whole)) == whole:
             return items
-        others = [one for one in items if all(one is not text for text in texts)]
+        others = [item for item in items if all(item is not text for text in texts)]
         return [{**texts[0], "text": safe}, *others]
 
-    def _within_json(self, text: str) -> str:
+    def _redact_json(self, text: str) -> str:
         if text.lstrip()[:1] not in ("{", "[", '"'):
             return text
         try:
@@ -204,15 +212,15 @@ class _Sifted:
         safe = exact_json(self.value(parsed))
         return text if safe == before else safe
 
-    def _replaced(self, text: str) -> str:
+    def _replace_matches(self, text: str) -> str:
         pieces: list[str] = []
         at = 0
-        for name, begin, end in self._found(text):
+        for name, begin, end in self._find_matches(text):
             pieces += (text[at:begin], f"[redacted:{name}]")
             at = end
         return "".join((*pieces, text[at:])) if pieces else text
 
-    def _found(self, text: str) -> list[tuple[str, int, int]]:
+    def _find_matches(self, text: str) -> list[tuple[str, int, int]]:
         """What the rules match, in order; what overlaps is one, by the name of the first."""
         merged: list[tuple[str, int, int]] = []
         for (begin, end), name in sorted(self._spans(text)):
@@ -228,25 +236,25 @@ class _Sifted:
         return ((span, rule.name) for rule in self._rules for span in rule.find(text))
 
 
-def _take_token_prompt(given: Json) -> str | None:
+def _take_token_prompt(document: Json) -> str | None:
     """Take prompts of token ids out of a request; why it may keep no tokens then."""
-    prompt = given.get("prompt")
+    prompt = document.get("prompt")
     if not isinstance(prompt, list):
         return None
-    texts = [one for one in prompt if isinstance(one, str)]
+    texts = [item for item in prompt if isinstance(item, str)]
     if len(texts) == len(prompt):
         return None
-    given["prompt"] = texts
+    document["prompt"] = texts
     return _TOKEN_PROMPT
 
 
-def _unescaped(text: str) -> str:
+def _resolve_escapes(text: str) -> str:
     """With JSON's escapes resolved wherever they stand."""
-    plain = _ESCAPE.sub(_character, text)
+    plain = _ESCAPE.sub(_decode_escape, text)
     # Two escapes may have been the halves of one character.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _character(escape: re.Match[str]) -> str:
+def _decode_escape(escape: re.Match[str]) -> str:
     number, short = escape.groups()
     return chr(int(number, 16)) if number else _SHORT_ESCAPES.get(short, short)

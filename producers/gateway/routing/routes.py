@@ -1,4 +1,4 @@
-"""Who answers a call, by the routes that were decided (model and session -> adapters to ask).
+"""Chooses the adapter of a call by the routes (model and session -> adapters to ask).
 
     a public alias     by its route: the adapter that the session stays with, else one drawn by the
                        shares
@@ -13,7 +13,7 @@ that grows takes sessions from the others, and none ever goes from the one whose
 A session that has a policy keeps it when shares change. It is drawn anew where the adapter was
 taken back (a rollback, a rejection), is unloaded, or belongs to a base that the route left.
 
-Pure: a table and names in, a choice out.
+Pure: routes and names in, a Choice out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +23,7 @@ from math import log
 from typing import Final
 
 from events.rollouts import Routed
+from events.serving import RouteShare
 
 Policy = str | None
 """An adapter's name; None for the base."""
@@ -35,24 +36,16 @@ _BITS: Final = 52
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of an alias' sessions, and who answers them."""
-
-    adapter: Policy
-    share: float
-    """Above 0; those of a route sum to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Who answers an alias."""
+class GatewayRoute:
+    """The route of an alias."""
 
     base: str
-    parts: tuple[Part, ...]
+    parts: tuple[RouteShare, ...]
     shadow: str | None = None
-    """Who answers as well, unseen."""
+    """An adapter that answers as well, unseen by the client."""
     taken_back: bool = False
-    """Whether the last change was a rollback: then nobody stays with who has no share."""
+    """Whether the last change was a rollback: then no session stays with an adapter without a
+    share."""
 
     def has(self, policy: Policy) -> bool:
         """Whether it has a share."""
@@ -61,7 +54,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What is known of an adapter."""
+    """What routing needs to know of an adapter."""
 
     alias: str
     base: str
@@ -70,27 +63,27 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteTable:
+class GatewayRoutes:
     """All routes at one moment."""
 
     position: int = 0
     """Of `learning`: every event before it counts here."""
-    routes: Mapping[str, Route] = field(default_factory=dict)
+    routes: Mapping[str, GatewayRoute] = field(default_factory=dict)
     """By alias. An alias that is not among them is answered by its base."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who is to answer a call."""
+    """The adapter that is to answer a call, with its stand-ins."""
 
     alias: str
     """Under which it counts."""
     routed: Routed | None
     """What decided; None where no route had a say."""
     order: tuple[Policy, ...]
-    """Whom to ask, best first: the others answer where no engine has the first. Empty where the
-    client named who is to answer."""
+    """Adapters to ask for, best first: the others answer where no engine has the first. Empty
+    where the client named the adapter or model."""
     base: str | None = None
     """The route's; None where no route says."""
     shadow: str | None = None
@@ -100,35 +93,36 @@ class Choice:
 
     @property
     def policy(self) -> Policy:
-        """Who is to answer by the route."""
+        """The adapter that the route gives the call."""
         return self.order[0] if self.order else None
 
 
 def choose(
-    table: RouteTable, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
+    routes: GatewayRoutes, own: str, model: str | None, session: str, stays: Mapping[str, Policy]
 ) -> Choice:
-    """Who answers a call of `session` that asks for `model`.
+    """Choose the adapter for a call of `session` that asks for `model`.
 
-    `own` is the alias of the gateway; `stays` says by alias who answered the session before.
+    `own` is the alias of the gateway; `stays` maps an alias to the policy that answered
+    the session before.
     """
     alias = own if model is None else model
-    route = table.routes.get(alias)
+    route = routes.routes.get(alias)
     if route is not None:
-        return _routed(table, alias, route, session, stays)
+        return _choose_by_route(routes, alias, route, session, stays)
     if alias == own:
         return Choice(own, None, (None,))
-    named = table.adapters.get(alias)
+    named = routes.adapters.get(alias)
     if named is not None:
         return Choice(named.alias, "named", ())
     return Choice(own, None, ())
 
 
-def drawn(parts: Iterable[Part], alias: str, session: str) -> Policy:
-    """Whom the shares give a session."""
+def draw_policy(parts: Iterable[RouteShare], alias: str, session: str) -> Policy:
+    """Draw the policy of a session by the shares."""
     return max(parts, key=lambda part: (_weight(part, alias, session), part.adapter or "")).adapter
 
 
-def shadow_of(session: str) -> str:
+def shadow_session(session: str) -> str:
     """The session of a shadow's answers to the calls of a session."""
     return session[: _LONGEST_SESSION - len(_SHADOW)] + _SHADOW
 
@@ -138,40 +132,44 @@ def is_shadow(session: str) -> bool:
     return session.endswith(_SHADOW)
 
 
-def _routed(
-    table: RouteTable, alias: str, route: Route, session: str, stays: Mapping[str, Policy]
+def _choose_by_route(
+    routes: GatewayRoutes,
+    alias: str,
+    route: GatewayRoute,
+    session: str,
+    stays: Mapping[str, Policy],
 ) -> Choice:
-    by_share = drawn(route.parts, alias, session)
-    kept = alias in stays and _keeps(table, alias, route, stays[alias])
+    by_share = draw_policy(route.parts, alias, session)
+    kept = alias in stays and _may_stay(routes, alias, route, stays[alias])
     first = stays[alias] if kept else by_share
     largest = sorted(route.parts, key=lambda part: -part.share)
     order = dict.fromkeys((first, by_share, *(part.adapter for part in largest), None))
     shadow = None if route.shadow == first else route.shadow
     routed: Routed = "kept" if kept else "drawn"
-    shares = None if kept else _several(route)
+    shares = None if kept else _shares_by_policy(route)
     return Choice(alias, routed, tuple(order), route.base, shadow, shares)
 
 
-def _several(route: Route) -> Mapping[str, float] | None:
+def _shares_by_policy(route: GatewayRoute) -> Mapping[str, float] | None:
     """The shares of a route that leaves chance a choice."""
     if len(route.parts) == 1:
         return None
     return {part.adapter or route.base: part.share for part in route.parts}
 
 
-def _keeps(table: RouteTable, alias: str, route: Route, policy: Policy) -> bool:
-    """Whether a session may stay with who answered it before."""
+def _may_stay(routes: GatewayRoutes, alias: str, route: GatewayRoute, policy: Policy) -> bool:
+    """Whether a session may stay with the policy that answered it before."""
     if route.has(policy):
         return True
     if route.taken_back:
         return False
     if policy is None:
         return True
-    known = table.adapters.get(policy)
+    known = routes.adapters.get(policy)
     return known is not None and known.keeps and (known.alias, known.base) == (alias, route.base)
 
 
-def _weight(part: Part, alias: str, session: str) -> float:
-    said = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
-    number = int.from_bytes(blake2b(said, digest_size=8).digest()) >> (64 - _BITS)
+def _weight(part: RouteShare, alias: str, session: str) -> float:
+    text = f"{alias}\x1f{session}\x1f{part.adapter or ''}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> (64 - _BITS)
     return part.share / -log((number + 0.5) / 2**_BITS)

@@ -1,17 +1,17 @@
-"""The routes that are in force here, and who uses which adapter (tables in, choices out).
+"""The routes in force, and the use of adapters (GatewayRoutes in, RouteLease out).
 
-    apply       the newest table takes effect, for the next call of every session
-    begin       who answers a call: chosen and counted in one step
-    attempts    which engine to ask, for whom, one after the other
-    usage       the position that is in force, with the calls and the open sessions per adapter
+    apply       puts the newest routes in force, for the next call of every session
+    begin       chooses the adapter of a call and counts the call, in one step
+    attempts    yields the engines to ask, with the model for each, best first
+    usage       the position in force, with the calls and the open sessions per adapter
 
-Calls choose on the gateway's loop, and tables come from another thread
+Calls choose on the gateway's loop, and routes come from another thread
 (daemon/roles/route_follower.py). A lock makes choosing and counting one step: whoever reads that a
 position is in force reads every call that was chosen by an earlier one. It is held for
 microseconds, and no call waits for I/O here.
 
 Guarantee: a call is counted from its choice until it is over, however it ends. An engine is asked
-for an adapter only while it lists it. With no table at all, every alias is answered by the base.
+for an adapter only while it lists it. With no routes at all, every alias is answered by the base.
 """
 
 import threading
@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from producers.gateway.http.wire import Refused
-from producers.gateway.routing.routes import Choice, Policy, RouteTable, choose
-from producers.gateway.routing.sticky_sessions import Stays
+from producers.gateway.routing.routes import Choice, GatewayRoutes, Policy, choose
+from producers.gateway.routing.sticky_sessions import StickySessions
 from producers.gateway.routing.upstreams import Upstream
 
 Missing = Literal["base", "refuse"]
-"""What becomes of a call whose adapter no engine has: somebody else of its route answers, in the
-end the base; or nobody does."""
+"""What happens to a call whose adapter no engine has: another policy of its route answers, in the
+end the base; or the call is refused."""
 
 IDLE_SECONDS: Final = 1800.0
 MAX_SESSION_AGE: Final = 3600.0
@@ -76,68 +76,68 @@ class Routing:
         self._idle = idle_seconds
         self._age = max_session_age
         self._lock = threading.Lock()
-        self._applied: RouteTable | None = None
-        self._stays = self.no_stays()
+        self._routes: GatewayRoutes | None = None
+        self._sticky = self.make_sticky_sessions()
         self._in_flight: Counter[str] = Counter()
 
     @property
-    def table(self) -> RouteTable:
+    def table(self) -> GatewayRoutes:
         """The routes in force."""
-        return self._applied or _EMPTY
+        return self._routes or _EMPTY
 
     @property
     def aliases(self) -> list[str]:
         """The names that are not those of models: the gateway's own, and those with a route."""
         return sorted({self.alias, *self.table.routes})
 
-    def no_stays(self) -> Stays:
-        """No session, with the limits of this gateway."""
-        return Stays(self._idle, self._age)
+    def make_sticky_sessions(self) -> StickySessions:
+        """An empty StickySessions with the limits of this gateway."""
+        return StickySessions(self._idle, self._age)
 
-    def apply(self, table: RouteTable) -> None:
-        """From the next choice on, these are the routes."""
+    def apply(self, routes: GatewayRoutes) -> None:
+        """Put routes in force, from the next choice on."""
         with self._lock:
-            self._applied = table
+            self._routes = routes
 
-    def begin(self, model: str | None, session: str, goes_on: bool = True) -> "Use":
-        """Who answers a call, counted until the `Use` is left.
+    def begin(self, model: str | None, session: str, goes_on: bool = True) -> "RouteLease":
+        """The route of a call, counted until the block of the `RouteLease` ends.
 
         `goes_on`: whether there can be another call of the session.
         """
         with self._lock:
             now = self.clock()
-            stays = self._stays.of(session, now)
+            stays = self._sticky.read_policies(session, now)
             choice = choose(self.table, self.alias, model, session, stays)
             if choice.order and goes_on:
-                self._stays.answered(session, choice.alias, choice.policy, now)
-            counted = choice.policy if choice.order else model
-            self._count(counted, 1)
-        return Use(self, choice, model, counted)
+                self._sticky.assign(session, choice.alias, choice.policy, now)
+            adapter = choice.policy if choice.order else model
+            self._count(adapter, 1)
+        return RouteLease(self, choice, model, adapter)
 
     def move(self, before: str | None, after: str | None) -> None:
-        """A call that is counted for one is another's."""
+        """Count a call for another adapter."""
         with self._lock:
             self._count(after, 1)
             self._count(before, -1)
 
-    def ended(self, session: str) -> None:
-        """A session is over."""
+    def end_session(self, session: str) -> None:
+        """Forget the policies of a session that is over."""
         with self._lock:
-            self._stays.ended(session)
+            self._sticky.end(session)
 
-    def recall(self, earlier: Stays) -> None:
-        """Sessions of a gateway that was here before go on with who answered them."""
+    def recall(self, earlier: StickySessions) -> None:
+        """Add the sticky sessions of the gateway before a restart."""
         with self._lock:
-            self._stays.recall(earlier)
+            self._sticky.recall(earlier)
 
     def usage(self) -> Usage:
-        """What is in force and in use at this moment. Names only adapters that the table knows."""
+        """What is in force and in use at this moment, for adapters that the routes know."""
         with self._lock:
             known = self.table.adapters
             return Usage(
-                None if self._applied is None else self._applied.position,
+                None if self._routes is None else self._routes.position,
                 {name: n for name, n in self._in_flight.items() if name in known},
-                {n: c for n, c in self._stays.open(self.clock()).items() if n in known},
+                {n: c for n, c in self._sticky.count_open(self.clock()).items() if n in known},
             )
 
     def _count(self, name: str | None, by: int) -> None:
@@ -148,16 +148,16 @@ class Routing:
             del self._in_flight[name]
 
 
-class Use:
-    """One call and whom it uses; a context manager that ends with the call."""
+class RouteLease:
+    """The use of a route by one call, counted until the block ends."""
 
     def __init__(
-        self, routing: Routing, choice: Choice, model: str | None, counted: str | None
+        self, routing: Routing, choice: Choice, model: str | None, adapter: str | None
     ) -> None:
         self.choice = choice
         self._routing = routing
         self._model = model
-        self._counted = counted
+        self._adapter = adapter
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +168,7 @@ class Use:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._move(None)
+        self._count_for(None)
 
     def attempts(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
         """Engines to ask, best first; the next one is looked for when the one before failed.
@@ -176,18 +176,19 @@ class Use:
         `upstreams` are in the order of the session. Raises Refused where none may be asked.
         """
         if not self.choice.order:
-            yield from self._named(upstreams)
+            yield from self._order_by_model(upstreams)
             return
-        asked: set[str] = set()
-        for policy in self._policies():
+        urls: set[str] = set()
+        refuses = self._routing.missing == "refuse"
+        for policy in self.choice.order[:1] if refuses else self.choice.order:
             for upstream in upstreams:
-                lost = upstream.url in asked and not upstream.well
+                lost = upstream.url in urls and not upstream.well
                 if lost or not (policy is None or policy in upstream.served):
                     continue
-                asked.add(upstream.url)
-                self._move(policy)
-                yield Attempt(upstream, self._name(policy, upstream), policy)
-        if not asked:
+                urls.add(upstream.url)
+                self._count_for(policy)
+                yield Attempt(upstream, self._model_name(policy, upstream), policy)
+        if not urls:
             raise Refused(
                 503,
                 f"no engine has {self.choice.policy}, which answers {self.choice.alias}, and "
@@ -195,21 +196,19 @@ class Use:
                 retry_after=2,
             )
 
-    def said(self, upstream: Upstream) -> str | None:
+    def response_model(self, upstream: Upstream) -> str | None:
         """The model that the answer names, as if the client had asked for it: None where only the
         engine knows."""
         return self._model or upstream.base
 
-    def _policies(self) -> tuple[Policy, ...]:
-        refuses = self._routing.missing == "refuse"
-        return self.choice.order[:1] if refuses else self.choice.order
-
-    def _named(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
+    def _order_by_model(self, upstreams: Sequence[Upstream]) -> Iterator[Attempt]:
         """Those that list the model come first, of those that are well."""
-        order = sorted(upstreams, key=lambda one: (not one.well, self._model not in one.served))
+        order = sorted(
+            upstreams, key=lambda upstream: (not upstream.well, self._model not in upstream.served)
+        )
         return (Attempt(upstream, None) for upstream in order)
 
-    def _name(self, policy: Policy, upstream: Upstream) -> str | None:
+    def _model_name(self, policy: Policy, upstream: Upstream) -> str | None:
         base = self.choice.base
         if policy is not None:
             return policy
@@ -219,10 +218,10 @@ class Use:
         as_it_came = self._model is None or self._model in upstream.served
         return None if as_it_came else upstream.base
 
-    def _move(self, name: str | None) -> None:
-        if name != self._counted:
-            self._routing.move(self._counted, name)
-            self._counted = name
+    def _count_for(self, name: str | None) -> None:
+        if name != self._adapter:
+            self._routing.move(self._adapter, name)
+            self._adapter = name
 
 
-_EMPTY: Final = RouteTable()
+_EMPTY: Final = GatewayRoutes()

@@ -1,4 +1,4 @@
-"""Who answered the sessions of the newest calls (events of the gateway's own log -> Stays).
+"""Who answered the sessions of the newest calls (events of the spool -> StickySessions).
 
 A gateway that was restarted goes on as the one before it: a session stays with whom its route gave
 it to. Calls that asked for an adapter by its name, or that another answered because the chosen one
@@ -14,7 +14,7 @@ from typing import Final
 from events.codec import Event
 from events.rollouts import CallStarted, SessionEnded
 from producers.gateway.routing.routes import is_shadow
-from producers.gateway.routing.sticky_sessions import Stays
+from producers.gateway.routing.sticky_sessions import StickySessions
 
 _MOVE_NOBODY: Final = ("named", "fallback")
 
@@ -22,7 +22,7 @@ _MOVE_NOBODY: Final = ("named", "fallback")
 class Answered:
     """Events in the order in which they came, and the sessions that they leave open."""
 
-    def __init__(self, stays: Stays, now: float, today: datetime) -> None:
+    def __init__(self, stays: StickySessions, now: float, today: datetime) -> None:
         """`now` is the moment `today`, by the clock of `stays`."""
         self.stays = stays
         self._now = now
@@ -32,12 +32,12 @@ class Answered:
         """An event of the stream `rollouts`."""
         data, at = event.data, event.envelope.time
         if isinstance(data, SessionEnded):
-            self.stays.ended(data.session)
+            self.stays.end(data.session)
         elif isinstance(data, CallStarted) and at is not None and not is_shadow(data.session):
             policy = None if data.policy == data.base else data.policy
             seconds_ago = max(0.0, (self._today - at).total_seconds())
             # Read as it was then: what was idle for too long between two calls began anew.
             then = self._now - seconds_ago
-            self.stays.of(data.session, then)
+            self.stays.read_policies(data.session, then)
             if data.routed not in _MOVE_NOBODY:
-                self.stays.answered(data.session, data.alias, policy, then)
+                self.stays.assign(data.session, data.alias, policy, then)

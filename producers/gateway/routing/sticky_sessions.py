@@ -1,4 +1,4 @@
-"""Which sessions stay with whom (calls by route -> policy per session, open sessions per adapter).
+"""The policy that a session keeps (calls -> policy per session, open sessions per adapter).
 
 A session is open from its first call until it ends: somebody says so, `idle_seconds` pass without
 a call, or `max_age_seconds` pass since its first call. One name that goes on afterwards is a new
@@ -23,14 +23,14 @@ _NONE: Final[Mapping[str, Policy]] = {}
 
 
 @dataclass(slots=True)
-class _Stay:
+class _StickySession:
     began: float
     last: float
     policies: dict[str, Policy] = field(default_factory=dict)
     """By alias."""
 
 
-class Stays:
+class StickySessions:
     """The open sessions."""
 
     def __init__(
@@ -39,88 +39,88 @@ class Stays:
         self._idle = idle_seconds
         self._age = max_age_seconds
         self._most = most
-        self._stays: OrderedDict[str, _Stay] = OrderedDict()
+        self._sessions: OrderedDict[str, _StickySession] = OrderedDict()
         """By session, the one that was silent longest first."""
-        self._begun: deque[tuple[float, str]] = deque()
+        self._beginnings: deque[tuple[float, str]] = deque()
         """In the order in which they began; those that ended meanwhile are passed over."""
         self._open: Counter[str] = Counter()
 
-    def of(self, session: str, now: float) -> Mapping[str, Policy]:
-        """Alias -> who answers the session as long as it is open."""
-        stay = self._stays.get(session)
-        if stay is None:
+    def read_policies(self, session: str, now: float) -> Mapping[str, Policy]:
+        """Alias -> the policy of the session; empty where it is not open."""
+        sticky = self._sessions.get(session)
+        if sticky is None:
             return _NONE
-        if stay.last + self._idle <= now or stay.began + self._age <= now:
-            self.ended(session)
+        if sticky.last + self._idle <= now or sticky.began + self._age <= now:
+            self.end(session)
             return _NONE
-        return stay.policies
+        return sticky.policies
 
-    def answered(self, session: str, alias: str, policy: Policy, now: float) -> None:
+    def assign(self, session: str, alias: str, policy: Policy, now: float) -> None:
         """A call of the session goes to `policy`."""
-        stay = self._stays.get(session)
-        if stay is None:
-            stay = self._stays[session] = _Stay(now, now)
+        sticky = self._sessions.get(session)
+        if sticky is None:
+            sticky = self._sessions[session] = _StickySession(now, now)
             self._begin(now, session)
-        stay.last = now
-        self._stays.move_to_end(session)
-        self._move(stay, alias, policy)
-        while len(self._stays) > self._most:
-            self.ended(next(iter(self._stays)))
+        sticky.last = now
+        self._sessions.move_to_end(session)
+        self._move(sticky, alias, policy)
+        while len(self._sessions) > self._most:
+            self.end(next(iter(self._sessions)))
 
-    def ended(self, session: str) -> None:
+    def end(self, session: str) -> None:
         """The session is over; nothing where it is not known."""
-        stay = self._stays.pop(session, None)
-        for policy in stay.policies.values() if stay else ():
+        sticky = self._sessions.pop(session, None)
+        for policy in sticky.policies.values() if sticky else ():
             self._count(policy, -1)
 
-    def open(self, now: float) -> Mapping[str, int]:
+    def count_open(self, now: float) -> Mapping[str, int]:
         """Adapter -> its open sessions."""
         self._sweep(now)
         return dict(self._open)
 
-    def recall(self, earlier: "Stays") -> None:
-        """Add what was known earlier; what is known already is newer and stays."""
-        newer = self._stays
-        self._stays, self._open = OrderedDict(), Counter()
-        for stays in (earlier._stays, newer):
-            for session, stay in stays.items():
-                self.ended(session)
-                self._stays[session] = stay
-                for policy in stay.policies.values():
+    def recall(self, earlier: "StickySessions") -> None:
+        """Add earlier sessions; those that are known already are newer and win."""
+        newer = self._sessions
+        self._sessions, self._open = OrderedDict(), Counter()
+        for sessions in (earlier._sessions, newer):
+            for session, sticky in sessions.items():
+                self.end(session)
+                self._sessions[session] = sticky
+                for policy in sticky.policies.values():
                     self._count(policy, 1)
         self._order()
-        while len(self._stays) > self._most:
-            self.ended(next(iter(self._stays)))
+        while len(self._sessions) > self._most:
+            self.end(next(iter(self._sessions)))
 
     def _begin(self, now: float, session: str) -> None:
-        self._begun.append((now, session))
-        if len(self._begun) > 2 * self._most:
+        self._beginnings.append((now, session))
+        if len(self._beginnings) > 2 * self._most:
             self._order()
 
     def _order(self) -> None:
-        begun = ((stay.began, session) for session, stay in self._stays.items())
-        self._begun = deque(sorted(begun))
+        begun = ((sticky.began, session) for session, sticky in self._sessions.items())
+        self._beginnings = deque(sorted(begun))
 
     def _sweep(self, now: float) -> None:
-        """End what is over: as many steps as there are such sessions."""
-        while self._stays:
-            session, stay = next(iter(self._stays.items()))
-            if stay.last + self._idle > now:
+        """End the sessions that are over, in as many steps as there are such sessions."""
+        while self._sessions:
+            session, sticky = next(iter(self._sessions.items()))
+            if sticky.last + self._idle > now:
                 break
-            self.ended(session)
-        while self._begun and self._begun[0][0] + self._age <= now:
-            began, session = self._begun.popleft()
-            known = self._stays.get(session)
+            self.end(session)
+        while self._beginnings and self._beginnings[0][0] + self._age <= now:
+            began, session = self._beginnings.popleft()
+            known = self._sessions.get(session)
             if known is not None and known.began == began:
-                self.ended(session)
+                self.end(session)
 
-    def _move(self, stay: _Stay, alias: str, policy: Policy) -> None:
-        before = stay.policies.get(alias)
-        if alias in stay.policies and before == policy:
+    def _move(self, sticky: _StickySession, alias: str, policy: Policy) -> None:
+        before = sticky.policies.get(alias)
+        if alias in sticky.policies and before == policy:
             return
         self._count(before, -1)
         self._count(policy, 1)
-        stay.policies[alias] = policy
+        sticky.policies[alias] = policy
 
     def _count(self, policy: Policy, by: int) -> None:
         if policy is None:

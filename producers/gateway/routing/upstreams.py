@@ -21,7 +21,7 @@ from typing import Final
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
 from producers.gateway.http.connections import HttpClient, Lost, Reply
-from producers.gateway.http.wire import DIALECTS, Dialect, Json, encoded
+from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
 from producers.gateway.routing.engine_proof import SECONDS, parsed, unproven
 
 _POLL_SECONDS: Final = 2.0
@@ -116,7 +116,7 @@ class Upstream:
 
         Raises UpstreamLost, TimeoutError.
         """
-        sent = encoded(self.naming() | body)
+        sent = encode_json(self.naming() | body)
         async with self.request(client, "POST", "/completions", sent, SECONDS) as response:
             return response.status_code, await response.aread()
 

@@ -257,7 +257,7 @@ def test_names_that_match_are_pseudonyms_and_attribution_works(front_over: Any, 
     assert session.startswith("redacted-email-")
     told = send(front, "/v1/feedback", {"session": MAIL, "score": 1}).json()
     assert told["session"] == session
-    assert {event.envelope.person for event in front.events()} == {RULES.name(MAIL), None}
+    assert {event.envelope.person for event in front.events()} == {RULES.redact_name(MAIL), None}
     assert [one.trainable for one in front.ended()] == [True, True], "a name is no prompt"
 
 

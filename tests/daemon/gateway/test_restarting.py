@@ -19,9 +19,10 @@ from daemon.core.app import App
 from daemon.sessions.closing import close_sessions
 from envs.shop.environment import Shop
 from events.envelope import utc_now
+from events.serving import RouteShare
 from ops.faults.gateway_engine import Engine
 from producers.gateway.privacy.keys import ClientKey, hashed
-from producers.gateway.routing.routes import Part, Route, RouteTable
+from producers.gateway.routing.routes import GatewayRoute, GatewayRoutes
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.conftest import Front, Fronted, fronting
@@ -148,8 +149,8 @@ def test_where_a_route_names_the_base_it_is_asked_for_before_the_engine_listed_i
     home.mkdir()
     engine.listed.clear()
     with fronting(home, [server(engine)], keys=[GRADER], proven=False) as front:
-        route = Route("scripted", (Part(None, 1.0),))
-        front.gateway.desk.routing.apply(RouteTable(1, {"agent": route}))
+        route = GatewayRoute("scripted", (RouteShare(adapter=None, share=1.0),))
+        front.gateway.context.routing.apply(GatewayRoutes(1, {"agent": route}))
         answer = ask(front, "Where is my order?")
         assert answer.status_code == 200
         assert answer.headers["x-kintsugi-adapter"] == "scripted"

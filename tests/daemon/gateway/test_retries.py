@@ -16,9 +16,9 @@ from events.sqlite.log import SqliteLog
 from events.sqlite.receipts import MAX_RECEIPT_BYTES
 from events.streams import ROLLOUTS
 from producers.gateway.capture.idempotency import Keyed, receipt
-from producers.gateway.http.wire import Asked
+from producers.gateway.http.wire import ModelRequest
 from producers.gateway.privacy.keys import ClientKey, hashed, minted_key
-from producers.gateway.privacy.redaction import Kept, Redaction
+from producers.gateway.privacy.redaction import RedactedRequest, Redaction
 from producers.gateway.privacy.rules import own
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting
@@ -196,7 +196,7 @@ def test_what_is_nested_to_the_limit_is_refused_or_asked_and_never_a_failure_of_
 
 
 def test_an_answer_that_is_too_large_is_not_kept_but_known() -> None:
-    keyed = Keyed.of("key", Kept(Asked("chat", {}), None))
+    keyed = Keyed.of("key", RedactedRequest(ModelRequest("chat", {}), None))
     body = b"".join(hashed(f"{n}").encode() for n in range(MAX_RECEIPT_BYTES // 16))
     small = receipt(keyed, {"x-kintsugi-call": "c"}, body)
     assert len(small.value) < 1000

@@ -16,8 +16,9 @@ import pytest
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from events.rollouts import CallStarted
+from events.serving import RouteShare
 from events.sqlite.log import SqliteLog
-from producers.gateway.routing.routes import Adapter, Part, Route, RouteTable, shadow_of
+from producers.gateway.routing.routes import Adapter, GatewayRoute, GatewayRoutes, shadow_session
 from producers.gateway.routing.routes import Policy as Answerer
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
@@ -62,15 +63,19 @@ def routes(
     position: int = 1,
     kept: tuple[str, ...] = ("one", "two"),
     **about: Any,
-) -> RouteTable:
+) -> GatewayRoutes:
     """A route of `agent`; sessions stay with the adapters `kept`."""
-    found = Route("tiny", tuple(Part(name, share) for name, share in shares.items()), **about)
+    found = GatewayRoute(
+        "tiny",
+        tuple(RouteShare(adapter=name, share=share) for name, share in shares.items()),
+        **about,
+    )
     known = {name: Adapter("agent", "tiny", name in kept) for name in ("one", "two")}
-    return RouteTable(position, {"agent": found}, known)
+    return GatewayRoutes(position, {"agent": found}, known)
 
 
 def route(front: Fronted, shares: dict[Answerer, float], **about: Any) -> None:
-    front.gateway.desk.routing.apply(routes(shares, **about))
+    front.gateway.context.routing.apply(routes(shares, **about))
 
 
 def ask(front: Fronted, session: str = "s", **body: Any) -> httpx2.Response:
@@ -149,9 +154,9 @@ def test_a_named_adapter_that_no_engine_has_is_not_replaced(front: Fronted, engi
 
 
 def test_an_alias_of_another_agent_counts_for_itself(front: Fronted) -> None:
-    planner = Route("tiny", (Part("two", 1.0),))
-    front.gateway.desk.routing.apply(
-        RouteTable(1, {"planner": planner}, {"two": Adapter("planner", "tiny", True)})
+    planner = GatewayRoute("tiny", (RouteShare(adapter="two", share=1.0),))
+    front.gateway.context.routing.apply(
+        GatewayRoutes(1, {"planner": planner}, {"two": Adapter("planner", "tiny", True)})
     )
     assert post(front.url, **GREEDY, model="planner").headers["x-kintsugi-adapter"] == "two"
     (started,) = front.started()
@@ -160,8 +165,8 @@ def test_an_alias_of_another_agent_counts_for_itself(front: Fronted) -> None:
 
 def test_the_models_are_the_engines_and_the_aliases(front: Fronted, engine: Live) -> None:
     direct = httpx2.get(f"{engine.url}/v1/models").json()["data"]
-    planner = Route("tiny", (Part("two", 1.0),))
-    front.gateway.desk.routing.apply(RouteTable(1, {"planner": planner}))
+    planner = GatewayRoute("tiny", (RouteShare(adapter="two", share=1.0),))
+    front.gateway.context.routing.apply(GatewayRoutes(1, {"planner": planner}))
     cards = httpx2.get(f"{front.url}/v1/models").json()["data"]
     assert cards[:3] == direct
     assert [(one["id"], one["root"], one["parent"]) for one in cards[3:]] == [
@@ -193,7 +198,7 @@ def test_a_session_that_ended_goes_on_by_the_route(front: Fronted) -> None:
 
 
 def test_a_session_is_moved_when_it_is_too_old(front: Fronted) -> None:
-    routing = front.gateway.desk.routing
+    routing = front.gateway.context.routing
     route(front, {"one": 1.0})
     assert answerer(front) == "one"
     route(front, {"two": 1.0})
@@ -268,7 +273,7 @@ def test_what_the_route_names_beside_is_asked_before_the_base(front: Fronted, en
 
 def test_the_operator_may_have_such_calls_refused(engine: Live, front_over: Front) -> None:
     front = front_over(engine.url)
-    front.gateway.desk.routing.missing = "refuse"
+    front.gateway.context.routing.missing = "refuse"
     route(front, {"three": 1.0})
     refused = ask(front)
     assert refused.status_code == 503
@@ -327,7 +332,7 @@ def test_where_nobody_answers_the_log_names_nobody(tmp_path: Path) -> None:
 
 
 def test_calls_and_sessions_are_counted_until_they_are_over(front: Fronted) -> None:
-    routing = front.gateway.desk.routing
+    routing = front.gateway.context.routing
     route(front, {"one": 1.0})
     headers = {"x-kintsugi-session": "s"}
     with httpx2.stream(
@@ -350,7 +355,7 @@ def test_calls_and_sessions_are_counted_until_they_are_over(front: Fronted) -> N
 def test_a_call_that_nothing_can_go_on_from_leaves_no_open_session(front: Fronted) -> None:
     route(front, {"one": 1.0})
     assert post(front.url, TEXT, prompt="Hello", max_tokens=2, model="agent").is_success
-    assert front.gateway.desk.routing.usage().open_sessions == {}
+    assert front.gateway.context.routing.usage().open_sessions == {}
 
 
 def shadows(front: Fronted) -> list[CallStarted]:
@@ -368,7 +373,7 @@ def test_a_shadow_answers_as_well_and_nobody_hears_it(
         assert without_chance(through.json()) == named(without_chance(direct), "agent")
     assert front.wait_for(lambda: len(front.ended()) == 2)
     (shadow,) = shadows(front)
-    assert (shadow.policy, shadow.session, shadow.task) == ("two", shadow_of("s"), None)
+    assert (shadow.policy, shadow.session, shadow.task) == ("two", shadow_session("s"), None)
     (ended,) = [one for one in front.ended() if one.call == shadow.call]
     assert (ended.outcome, ended.trainable) == ("completed", True)
     said = post(engine.url, **GREEDY, model="two").json()["choices"][0]["message"]["content"]
@@ -377,7 +382,7 @@ def test_a_shadow_answers_as_well_and_nobody_hears_it(
     metrics = front.gateway.metrics
     counted = {"endpoint": "chat", "outcome": "completed", "recorded": "yes"}
     assert metrics.value("kintsugi_gateway_calls_total", **counted) == 1
-    assert front.wait_for(lambda: front.gateway.desk.routing.usage().in_flight == {})
+    assert front.wait_for(lambda: front.gateway.context.routing.usage().in_flight == {})
 
 
 def test_a_shadow_that_no_engine_has_fails_nothing(front: Fronted) -> None:
@@ -432,8 +437,8 @@ def test_the_tokens_for_anthropics_clients_are_counted_by_the_base_of_the_route(
     with recording_upstream() as engine:
         url = engine.url.removesuffix("/v1")
         with fronting(tmp_path, [url], proven=False) as front:
-            found = Route("one", (Part(None, 1.0),))
-            front.gateway.desk.routing.apply(RouteTable(1, {"agent": found}))
+            found = GatewayRoute("one", (RouteShare(adapter=None, share=1.0),))
+            front.gateway.context.routing.apply(GatewayRoutes(1, {"agent": found}))
             post(front.url, "/v1/messages/count_tokens", model="agent", messages=HELLO)
     assert b'"model":"one"' in engine.received
     assert b"agent" not in engine.received

@@ -7,7 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from producers.gateway.routing.routes import Part, Route, RouteTable
+from events.serving import RouteShare
+from producers.gateway.routing.routes import GatewayRoute, GatewayRoutes
 from tests.daemon.gateway.conftest import Fronted, fronting, post
 from tests.daemon.gateway.test_messages import HELLO, MESSAGES
 from tests.daemon.gateway.test_routing import named
@@ -21,8 +22,10 @@ ASKED = {**HELLO, "temperature": 0, "max_tokens": 8}
 @pytest.fixture
 def front_vllm(vllm: str, tmp_path: Path) -> Iterator[Fronted]:
     with fronting(tmp_path, [vllm], patience=300) as found:
-        routed = RouteTable(1, {"agent": Route("tiny", (Part(None, 1.0),))})
-        found.gateway.desk.routing.apply(routed)
+        routed = GatewayRoutes(
+            1, {"agent": GatewayRoute("tiny", (RouteShare(adapter=None, share=1.0),))}
+        )
+        found.gateway.context.routing.apply(routed)
         yield found
 
 

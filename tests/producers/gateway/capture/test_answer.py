@@ -13,15 +13,22 @@ from hypothesis import strategies as st
 
 from producers.gateway.capture.answer import Capture, capturing
 from producers.gateway.http import sse
-from producers.gateway.http.wire import EMBEDDED, VLLM, Added, Asked, Dialect, asked
+from producers.gateway.http.wire import (
+    EMBEDDED,
+    VLLM,
+    Dialect,
+    ExtraFields,
+    ModelRequest,
+    parse_request,
+)
 from producers.gateway.routing.engine_proof import not_processed
 
 Json = dict[str, Any]
-BOTH = Added(token_ids=True, logprobs=True)
+BOTH = ExtraFields(token_ids=True, logprobs=True)
 
 
-def chat(**given: Any) -> Asked:
-    return Asked("chat", {"messages": [{"role": "user", "content": "Hi"}], **given})
+def chat(**given: Any) -> ModelRequest:
+    return ModelRequest("chat", {"messages": [{"role": "user", "content": "Hi"}], **given})
 
 
 def scores(*logprobs: float) -> Json:
@@ -73,8 +80,8 @@ def test_anything_less_has_no_arrays_and_a_reason(bad: Json, why: str) -> None:
     assert "of the prompt" in captured(choice([5], [-0.5]), prompt=()).untrainable_because
 
 
-def through(dialect: Dialect, given: Asked, *chunks: Json) -> list[Json]:
-    capture = Capture(given, given.added(dialect), dialect)
+def through(dialect: Dialect, given: ModelRequest, *chunks: Json) -> list[Json]:
+    capture = Capture(given, given.choose_extras(dialect), dialect)
     return [out for chunk in chunks if (out := capture.chunk(chunk)) is not None]
 
 
@@ -111,7 +118,7 @@ def test_who_asked_for_them_gets_them_all() -> None:
 
 def test_text_without_words_is_sent_where_the_engine_sends_it() -> None:
     one = {"index": 0, "text": "", "logprobs": None, "finish_reason": None, "token_ids": [5]}
-    given = Asked("completions", {"prompt": "a", "stream": True})
+    given = ModelRequest("completions", {"prompt": "a", "stream": True})
     sent = through(VLLM, given, {"choices": [one]})
     assert sent == [{"choices": [one | {"token_ids": None}]}]
     assert through(EMBEDDED, given, {"choices": [one]}) == []
@@ -119,9 +126,9 @@ def test_text_without_words_is_sent_where_the_engine_sends_it() -> None:
 
 def test_an_engine_of_another_kind_is_asked_for_nothing() -> None:
     given = chat(temperature=0.5)
-    assert Asked("chat", {"n": 1}).added(EMBEDDED) == Added()
-    assert given.added(None) == Added()
-    assert json.loads(given.forwarded(given.added(None))) == given.given
+    assert ModelRequest("chat", {"n": 1}).choose_extras(EMBEDDED) == ExtraFields()
+    assert given.choose_extras(None) == ExtraFields()
+    assert json.loads(given.encode_for_engine(given.choose_extras(None))) == given.document
 
 
 @pytest.mark.parametrize(
@@ -136,15 +143,15 @@ def test_an_engine_of_another_kind_is_asked_for_nothing() -> None:
 )
 def test_nothing_is_added_that_would_mend_a_bad_request(fields: Json, expected: Json) -> None:
     given = chat(**fields)
-    sent = json.loads(given.forwarded(given.added(EMBEDDED)))
+    sent = json.loads(given.encode_for_engine(given.choose_extras(EMBEDDED)))
     del sent["messages"]
     assert sent == expected
 
 
 def test_unknown_fields_and_strange_text_are_forwarded_as_they_came() -> None:
     body = b'{"messages": [], "new_field": {"x": [1, 2.50, "\\ud83d", "\xc3\xa9"]}}'
-    given = asked("chat", body)
-    assert json.loads(given.forwarded(Added())) == json.loads(body)
+    given = parse_request("chat", body)
+    assert json.loads(given.encode_for_engine(ExtraFields())) == json.loads(body)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.integers(1, 7))
@@ -260,7 +267,7 @@ def test_an_answer_that_goes_on_after_its_end_is_not_trained_on() -> None:
 
 
 def test_a_prompt_of_several_that_is_missing_moves_no_other_into_its_place() -> None:
-    given = Asked("completions", {"prompt": ["a", "b", "c"]})
+    given = ModelRequest("completions", {"prompt": ["a", "b", "c"]})
     capture = Capture(given, BOTH, EMBEDDED)
     choices = [
         {"index": n, "text": "x", "token_ids": [n], "finish_reason": "stop",
@@ -299,7 +306,7 @@ def test_whatever_an_engine_says_is_passed_on_and_never_stored_as_what_it_is_not
     said: Any,
 ) -> None:
     for endpoint in ("chat", "completions", "messages"):
-        given = Asked(endpoint, {"messages": [], "prompt": "a"})
+        given = ModelRequest(endpoint, {"messages": [], "prompt": "a"})
         odd = {"choices": [said], "usage": said, "prompt_token_ids": [1]}
         for document, take in product((odd, {"choices": said}), ("whole", "chunk")):
             capture = capturing(given, BOTH, VLLM)
@@ -389,7 +396,7 @@ def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed
         [*range(5_000)], [*range(-5_000, 0)], [*range(1, 5_000), 0],
     ]  # fmt: skip
     for index in indices:
-        capture = Capture(chat(), Added(), EMBEDDED)
+        capture = Capture(chat(), ExtraFields(), EMBEDDED)
         said = {"role": "assistant", "content": "a"}
         name = "delta" if streamed else "message"
         one: Json = {name: said, "finish_reason": "stop"}
@@ -410,7 +417,7 @@ def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed
 @pytest.mark.parametrize("name", [["x"], {"a": 1}, 5, None, True])
 def test_a_tool_whose_name_is_no_text_is_no_tool_to_call(name: Any) -> None:
     tools = [{"type": "function", "function": {"name": one}} for one in (name, "get")]
-    capture = Capture(chat(tools=tools), Added(), EMBEDDED)
+    capture = Capture(chat(tools=tools), ExtraFields(), EMBEDDED)
     calls = [
         {"id": one, "function": {"name": one, "arguments": "{}"}} for one in ("get", "other", "x")
     ]

@@ -14,27 +14,25 @@ from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.capture.answer import Capture, Captured, capturing
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.record import Answerer, Arrived, Caller, Record
+from producers.gateway.capture.record import Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.capture.sessions import Attributed, Sessions
-from producers.gateway.http.wire import Added, asked, encoded
+from producers.gateway.http.wire import ExtraFields, encode_json, parse_request
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.privacy.redaction import Kept, Redaction
+from producers.gateway.privacy.redaction import RedactedRequest, Redaction
+from producers.gateway.request_context import Caller, RequestContext
 from producers.gateway.routing.upstreams import Served
 
 HELLO = [{"role": "user", "content": "Hello"}]
-ASKED = asked("chat", encoded({"messages": HELLO}))
-ARRIVED = Arrived(
-    ASKED,
-    Kept(ASKED, None),
-    Conversation.of(HELLO),
-    Caller("shop"),
-    Attributed("s", "header", None),
+REQUEST = parse_request("chat", encode_json({"messages": HELLO}))
+CONTEXT = RequestContext(
+    REQUEST, RedactedRequest(REQUEST, None), Conversation.of(HELLO), Caller("shop")
 )
-BASE = Answerer("agent", "drawn", Served("base", "base"), "http://one/v1")
+ATTRIBUTED = Attributed("s", "header", None)
+BASE = ServedBy("agent", "drawn", Served("base", "base"), "http://one/v1")
 
 
-class Desk:
+class Journal:
     """A log, and what is known of calls."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +42,7 @@ class Desk:
         self._recorder = Recorder(self.log, BlobStore(folder / "blobs"))
 
     def record(self) -> Record:
-        return Record(self._recorder, self.sessions, self.metrics, Redaction(), ARRIVED)
+        return Record(self._recorder, self.sessions, self.metrics, Redaction(), CONTEXT, ATTRIBUTED)
 
     def events(self) -> list[EventData]:
         found = [
@@ -56,29 +54,29 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
-    yield made
-    made.log.close()
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path)
+    yield opened
+    opened.log.close()
 
 
 def answer(text: str = "Hi") -> Capture:
-    capture = capturing(ASKED, Added(), None)
+    capture = capturing(REQUEST, ExtraFields(), None)
     message = {"role": "assistant", "content": text}
     whole: dict[str, Any] = {"choices": [{"message": message, "finish_reason": "stop"}]}
     capture.whole(whole)
     return capture
 
 
-def test_a_call_is_its_start_and_its_end(desk: Desk) -> None:
+def test_a_call_is_its_start_and_its_end(journal: Journal) -> None:
     async def calls() -> bool:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
-        record.status, record.answered_by = 200, "http://two/v1"
+        record.status, record.upstream = 200, "http://two/v1"
         return await record.end("completed", answer(), None)
 
     assert asyncio.run(calls())
-    started, ended = desk.events()
+    started, ended = journal.events()
     assert isinstance(started, CallStarted)
     assert isinstance(ended, CallEnded)
     assert (started.call, started.routed, started.upstream) == (
@@ -87,77 +85,77 @@ def test_a_call_is_its_start_and_its_end(desk: Desk) -> None:
     assert (ended.outcome, ended.status, ended.upstream) == ("completed", 200, "http://two/v1")
 
 
-def test_what_was_not_begun_has_no_end(desk: Desk) -> None:
+def test_what_was_not_begun_has_no_end(journal: Journal) -> None:
     async def calls() -> tuple[bool, bool]:
-        record = desk.record()
-        assert not record.begun
-        return await record.end("failed", answer(), None, "refused"), await record.ended()
+        record = journal.record()
+        assert not record.has_start
+        return await record.end("failed", answer(), None, "refused"), await record.wait_for_end()
 
     assert asyncio.run(calls()) == (False, False)
-    assert desk.events() == []
+    assert journal.events() == []
 
 
-def test_the_first_start_and_the_first_end_count(desk: Desk) -> None:
+def test_the_first_start_and_the_first_end_count(journal: Journal) -> None:
     async def calls() -> None:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
-        record.begin(Answerer("agent", "fallback", Served("a", "base"), "http://two/v1"))
+        record.begin(ServedBy("agent", "fallback", Served("a", "base"), "http://two/v1"))
         ends = (record.end(outcome, answer(), None) for outcome in ("timeout", "completed"))
         await asyncio.gather(*ends)
         assert (record.settle(), record.settle()) == ("timeout", None)
 
     asyncio.run(calls())
-    started, ended = desk.events()
+    started, ended = journal.events()
     assert isinstance(started, CallStarted)
     assert isinstance(ended, CallEnded)
     assert (started.policy, ended.outcome) == ("base", "timeout")
 
 
-def test_an_end_that_nobody_waits_for_any_more_is_written(desk: Desk) -> None:
+def test_an_end_that_nobody_waits_for_any_more_is_written(journal: Journal) -> None:
     async def calls() -> bool:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
         waiting = asyncio.create_task(record.end("aborted", answer(), None))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        return await record.ended()
+        return await record.wait_for_end()
 
     assert asyncio.run(calls())
-    assert [type(one) for one in desk.events()] == [CallStarted, CallEnded]
+    assert [type(one) for one in journal.events()] == [CallStarted, CallEnded]
 
 
-def test_another_call_of_the_request_has_an_id_of_its_own(desk: Desk) -> None:
+def test_another_call_of_the_request_has_an_id_of_its_own(journal: Journal) -> None:
     async def calls() -> None:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
         await record.end("failed", answer(), None, "the engine was lost")
-        before, other = record.seconds, record.another()
+        before, other = record.seconds, record.make_next()
         assert other.seconds >= before, "the request arrived once"
         other.begin(BASE)
         await other.end("completed", answer(), None)
 
     asyncio.run(calls())
-    first, _, second, _ = desk.events()
+    first, _, second, _ = journal.events()
     assert isinstance(first, CallStarted)
     assert isinstance(second, CallStarted)
     assert first.call != second.call
     assert first.session == second.session
 
 
-def test_a_call_can_be_gone_on_from_once_its_end_is_settled(desk: Desk) -> None:
+def test_a_call_can_be_gone_on_from_once_its_end_is_settled(journal: Journal) -> None:
     async def calls() -> Record:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
         await record.end("completed", answer("Hi"), None)
         return record
 
     record = asyncio.run(calls())
     more = Conversation.of([*HELLO, {"role": "assistant", "content": "Hi"}])
-    scope = ARRIVED.caller.scope
-    assert desk.sessions.attribute(None, scope, more, "new").by == "none"
+    scope = CONTEXT.caller.scope
+    assert journal.sessions.attribute(None, scope, more, "new").by == "none"
     assert record.settle() == "completed"
-    found = desk.sessions.attribute(None, scope, more, "new")
+    found = journal.sessions.attribute(None, scope, more, "new")
     assert found.session == "s"
     assert found.parent is not None
     assert found.parent.call == record.call
@@ -171,28 +169,30 @@ class Broken(Capture):
 
 
 @pytest.mark.parametrize("outcome", ["completed", "aborted"])
-def test_an_answer_that_cannot_be_taken_still_ends_its_call(desk: Desk, outcome: Outcome) -> None:
+def test_an_answer_that_cannot_be_taken_still_ends_its_call(
+    journal: Journal, outcome: Outcome
+) -> None:
     async def calls() -> None:
-        record = desk.record()
+        record = journal.record()
         record.begin(BASE)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                await record.end(outcome, Broken(ASKED, Added(), None), None)
+                await record.end(outcome, Broken(REQUEST, ExtraFields(), None), None)
         assert record.settle() == "failed"
 
     asyncio.run(calls())
-    started, ended = desk.events()
+    started, ended = journal.events()
     assert isinstance(started, CallStarted)
     assert isinstance(ended, CallEnded)
     assert (ended.call, ended.outcome, ended.trainable) == (started.call, "failed", False)
     assert ended.error == "the gateway failed: ZeroDivisionError"
 
 
-def test_a_log_that_refuses_is_said_and_not_raised(desk: Desk) -> None:
+def test_a_log_that_refuses_is_said_and_not_raised(journal: Journal) -> None:
     async def calls() -> tuple[bool, bool]:
-        record = desk.record()
-        desk.log.close()
+        record = journal.record()
+        journal.log.close()
         record.begin(BASE)
-        return await record.started(), await record.end("completed", answer(), None)
+        return await record.wait_for_start(), await record.end("completed", answer(), None)
 
     assert asyncio.run(calls()) == (False, False)

@@ -9,7 +9,7 @@ from producers.gateway.capture.answer import Captured, capturing
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http import sse
-from producers.gateway.http.wire import VLLM, Added, Asked, Refused
+from producers.gateway.http.wire import VLLM, ExtraFields, ModelRequest, Refused
 
 Json = dict[str, Any]
 CACHED = {"cache_control": {"type": "ephemeral"}}
@@ -23,8 +23,8 @@ def text(words: str, **more: Any) -> Json:
     return {"type": "text", "text": words, **more}
 
 
-def request(*messages: Json, **given: Any) -> Asked:
-    return Asked("messages", {"messages": list(messages), **given})
+def request(*messages: Json, **given: Any) -> ModelRequest:
+    return ModelRequest("messages", {"messages": list(messages), **given})
 
 
 def said(role: str, *content: Json) -> Json:
@@ -55,8 +55,8 @@ def test_a_conversation_is_in_the_logs_form() -> None:
 
 
 def test_the_engine_gets_the_request_as_it_came() -> None:
-    assert ASKED.added(VLLM) == Added()
-    assert json.loads(ASKED.forwarded(ASKED.added(VLLM))) == ASKED.given
+    assert ASKED.choose_extras(VLLM) == ExtraFields()
+    assert json.loads(ASKED.encode_for_engine(ASKED.choose_extras(VLLM))) == ASKED.document
 
 
 def test_what_has_no_form_of_ours_stays_a_part() -> None:
@@ -91,7 +91,7 @@ def test_what_the_log_cannot_hold_is_none(broken: Any) -> None:
 
 @pytest.mark.parametrize("messages", [None, "a", 5, {}])
 def test_messages_that_are_no_list_are_none_at_all(messages: Any) -> None:
-    asked = Asked("messages", {"messages": messages, "system": "Be brief."})
+    asked = ModelRequest("messages", {"messages": messages, "system": "Be brief."})
     assert asked.raw_messages == []
 
 
@@ -149,7 +149,7 @@ WHOLE: Json = {
 
 
 def captured(*events: Json, whole: Json | None = None) -> Captured:
-    capture = capturing(ASKED, Added(), VLLM)
+    capture = capturing(ASKED, ExtraFields(), VLLM)
     for event in events:
         assert capture.chunk(event) is event, "an event is passed on as it came"
     if whole is not None:
@@ -186,7 +186,7 @@ def test_a_call_without_arguments_is_one() -> None:
 
 
 def test_only_its_last_event_ends_a_stream() -> None:
-    capture = capturing(ASKED, Added(), VLLM)
+    capture = capturing(ASKED, ExtraFields(), VLLM)
     said = {"type": "text_delta", "text": '{"type":"message_stop"}'}
     assert not capture.is_last(json.dumps({"type": "content_block_delta", "delta": said}).encode())
     for other in (None, sse.DONE, b"message_stop", b'["message_stop"]', b"{"):
@@ -195,7 +195,7 @@ def test_only_its_last_event_ends_a_stream() -> None:
 
 
 def test_an_error_in_a_stream_is_kept() -> None:
-    capture = capturing(ASKED, Added(), VLLM)
+    capture = capturing(ASKED, ExtraFields(), VLLM)
     capture.chunk({"type": "error", "error": {"type": "internal_error", "message": "it broke"}})
     assert capture.error == "it broke"
 
@@ -210,6 +210,6 @@ def test_our_refusals_have_their_shape(status: int, kind: str) -> None:
     shape = {"type": "error", "error": {"type": kind, "message": "because"}}
     assert refused.body("messages") == shape
     assert refused.body("chat")["error"].keys() == {"message", "type", "param", "code"}
-    name, data, *_ = ASKED.last_words(refused).split(b"\n")
+    name, data, *_ = ASKED.encode_error_event(refused).split(b"\n")
     assert name == b"event: error"
     assert json.loads(data.removeprefix(b"data: ")) == shape

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from producers.gateway.http.models import with_aliases
-from producers.gateway.http.wire import Asked, renamed
+from producers.gateway.http.wire import ModelRequest, set_model
 
 BASE = {"id": "tiny", "parent": None, "root": "a checkpoint", "max_model_len": 64}
 ADAPTER = {"id": "one", "parent": "tiny", "root": "/one"}
@@ -50,17 +50,25 @@ def test_what_is_no_list_of_models_stays_as_it_is(answer: bytes) -> None:
     ],
 )
 def test_an_answer_names_the_model_that_was_asked_for(document: Any, expected: Any) -> None:
-    assert renamed(document, "agent") == expected
-    assert list(renamed(document, "agent")) == list(document)
-    assert renamed(document, None) is document
+    assert set_model(document, "agent") == expected
+    assert list(set_model(document, "agent")) == list(document)
+    assert set_model(document, None) is document
 
 
 def test_a_request_for_another_model_is_the_same_but_for_its_name() -> None:
-    asked = Asked("chat", {"model": "agent", "messages": [], "x": 1})
-    assert list(asked.asking("one").given.items()) == [("model", "one"), ("messages", []), ("x", 1)]
+    asked = ModelRequest("chat", {"model": "agent", "messages": [], "x": 1})
+    assert list(asked.with_model("one").document.items()) == [
+        ("model", "one"),
+        ("messages", []),
+        ("x", 1),
+    ]
 
 
 def test_events_of_anthropics_streams_keep_their_names() -> None:
     event = {"type": "message_start", "message": {"model": "agent"}}
-    assert Asked("messages", {}).event(event).startswith(b"event: message_start\ndata: {")
-    assert Asked("chat", {}).event({"type": "x"}) == b'data: {"type":"x"}\n\n'
+    assert (
+        ModelRequest("messages", {})
+        .encode_event(event)
+        .startswith(b"event: message_start\ndata: {")
+    )
+    assert ModelRequest("chat", {}).encode_event({"type": "x"}) == b'data: {"type":"x"}\n\n'

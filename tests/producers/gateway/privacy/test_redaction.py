@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from events.messages import Message, ToolCall
 from producers.gateway.capture.answer import capturing
-from producers.gateway.http.wire import EMBEDDED, Added, Asked
+from producers.gateway.http.wire import EMBEDDED, ExtraFields, ModelRequest
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.privacy.rules import BadRule, BuiltIn, built_in, own
 
@@ -18,8 +18,8 @@ ALL = Redaction([built_in(name) for name in NAMES], b"salt")
 MAIL = "rosa.diaz@example.com"
 
 
-def chat(*messages: Any, **given: Any) -> Asked:
-    return Asked("chat", {"messages": list(messages), **given})
+def chat(*messages: Any, **given: Any) -> ModelRequest:
+    return ModelRequest("chat", {"messages": list(messages), **given})
 
 
 def user(content: Any) -> Any:
@@ -46,7 +46,7 @@ def user(content: Any) -> Any:
     ],
 )
 def test_built_in_rules_find_what_they_are_called(text: str, safe: str) -> None:
-    assert ALL.text(text) == safe
+    assert ALL.redact_text(text) == safe
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_built_in_rules_find_what_they_are_called(text: str, safe: str) -> None:
     ],
 )
 def test_built_in_rules_leave_what_only_looks_alike(text: str) -> None:
-    assert ALL.text(text) == text
+    assert ALL.redact_text(text) == text
 
 
 def test_what_overlaps_is_replaced_as_one() -> None:
     rules = Redaction([own("first", "abcd"), own("second", "cdef")])
-    assert rules.text("xabcdefx") == "x[redacted:first]x"
+    assert rules.redact_text("xabcdefx") == "x[redacted:first]x"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_overlaps_is_replaced_as_one() -> None:
     ],
 )
 def test_text_is_read_through_the_json_that_it_is_written_in(written: str) -> None:
-    safe = ALL.text(written)
+    safe = ALL.redact_text(written)
     assert "[redacted:email]" in safe
     assert "example" not in safe
 
@@ -98,56 +98,56 @@ def test_keys_numbers_and_parts_of_one_content_are_text() -> None:
         stop=[MAIL],
         user=MAIL,
     )
-    kept = ALL.kept(asked)
-    written = json.dumps(kept.asked.given)
+    kept = ALL.redact_request(asked)
+    written = json.dumps(kept.request.document)
     for secret in ("4111", "1111", "example", "a@b"):
         assert secret not in written
     assert kept.because == "redaction rules matched: card, email"
-    messages = kept.asked.messages()
+    messages = kept.request.messages()
     assert messages is not None
     assert messages[1].tool_calls[0].arguments == {"card": "[redacted:card]"}
-    assert kept.asked.sampling["stop"] == ["[redacted:email]"]
+    assert kept.request.sampling["stop"] == ["[redacted:email]"]
 
 
 def test_a_request_without_a_match_is_as_it_was() -> None:
     asked = chat(user("Hi"), temperature=0.5, n=2, tools=[{"a": {"b": [1, None, True]}}])
-    kept = ALL.kept(asked)
-    assert (kept.asked.given, kept.because) == (asked.given, None)
+    kept = ALL.redact_request(asked)
+    assert (kept.request.document, kept.because) == (asked.document, None)
 
 
 def test_a_models_name_is_replaced_and_says_nothing_of_the_tokens() -> None:
-    kept = ALL.kept(chat(user("Hi"), model=MAIL))
-    assert (kept.asked.model, kept.because) == ("[redacted:email]", None)
+    kept = ALL.redact_request(chat(user("Hi"), model=MAIL))
+    assert (kept.request.model, kept.because) == ("[redacted:email]", None)
 
 
 def test_a_prompt_of_token_ids_is_not_written_where_there_are_rules() -> None:
-    asked = Asked("completions", {"prompt": [5, 6, 7]})
-    assert Redaction().kept(asked).asked.prompts == ((5, 6, 7),)
+    asked = ModelRequest("completions", {"prompt": [5, 6, 7]})
+    assert Redaction().redact_request(asked).request.prompts == ((5, 6, 7),)
     for prompt in ([5, 6, 7], ["text", [5, 6]], [[5], [6]]):
-        kept = ALL.kept(Asked("completions", {"prompt": prompt}))
+        kept = ALL.redact_request(ModelRequest("completions", {"prompt": prompt}))
         assert kept.because == "the redaction rules cannot read a prompt of token ids"
-        assert all(isinstance(one, str) for one in kept.asked.prompts)
+        assert all(isinstance(one, str) for one in kept.request.prompts)
 
 
 def test_what_cannot_be_read_to_its_end_is_not_written_at_all() -> None:
     deep: Any = MAIL
     for _ in range(5000):
         deep = [deep]
-    kept = ALL.kept(chat(user("Hi"), metadata=deep))
-    assert kept.asked.given == {}
+    kept = ALL.redact_request(chat(user("Hi"), metadata=deep))
+    assert kept.request.document == {}
     assert "nested too deeply" in (kept.because or "")
 
 
 def test_an_answer_is_judged_by_all_that_is_known_of_it() -> None:
     said = Message(role="assistant", content="Hi", tool_calls=(ToolCall(name="f"),))
-    assert ALL.answer((said,), ["Hi"]) == ((said,), None)
-    assert ALL.answer((said,), ["Hi", f"dropped {MAIL}"]) == (
+    assert ALL.redact_answer((said,), ["Hi"]) == ((said,), None)
+    assert ALL.redact_answer((said,), ["Hi", f"dropped {MAIL}"]) == (
         (said,),
         "redaction rules matched: email",
     )
     secret = Message(role="assistant", content="a", reasoning=MAIL, tool_calls=(
         ToolCall(name="f", arguments={"to": MAIL}),))  # fmt: skip
-    (safe,), because = ALL.answer((secret,), [])
+    (safe,), because = ALL.redact_answer((secret,), [])
     assert (safe.reasoning, safe.tool_calls[0].arguments) == (
         "[redacted:email]",
         {"to": "[redacted:email]"},
@@ -160,34 +160,34 @@ def halves(text: str) -> tuple[str, str]:
 
 
 def test_a_streams_chunks_are_read_together() -> None:
-    capture = capturing(chat(user("Hi")), Added(True, True), EMBEDDED)
+    capture = capturing(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
     for half in halves(MAIL):
         capture.chunk({"choices": [{"index": 0, "delta": {"content": half}}]})
-    (safe,), because = ALL.answer(capture.captured().messages, capture.spoken())
+    (safe,), because = ALL.redact_answer(capture.captured().messages, capture.spoken())
     assert (safe.content, because) == ("[redacted:email]", "redaction rules matched: email")
 
 
 def test_what_tokens_spell_and_a_parser_dropped_is_known() -> None:
-    capture = capturing(chat(user("Hi")), Added(True, True), EMBEDDED)
+    capture = capturing(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
     for half in halves("jürgen@müller.de"):
         for byte in half.encode():
             scores = [{"token": "\ufffd", "bytes": [byte], "logprob": -0.5}]
             said = {"index": 0, "delta": {}, "token_ids": [5], "logprobs": {"content": scores}}
             capture.chunk({"choices": [said]})
     found = capture.captured()
-    messages, because = ALL.answer(found.messages, capture.spoken())
+    messages, because = ALL.redact_answer(found.messages, capture.spoken())
     assert (messages, because) == (found.messages, "redaction rules matched: email")
 
 
 def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
-    asked = Asked(
+    asked = ModelRequest(
         "messages", {"system": MAIL, "messages": [user([{"type": "text", "text": MAIL}])]}
     )
-    kept = ALL.kept(asked)
-    messages = kept.asked.messages()
+    kept = ALL.redact_request(asked)
+    messages = kept.request.messages()
     assert messages is not None
     assert [one.text for one in messages] == ["[redacted:email]"] * 2
-    capture = capturing(asked, Added(), None)
+    capture = capturing(asked, ExtraFields(), None)
     first, last = halves(json.dumps({"to": MAIL}))
     for delta in (
         {"type": "thinking_delta", "thinking": MAIL},
@@ -195,20 +195,23 @@ def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
         {"type": "input_json_delta", "partial_json": last},
     ):
         capture.chunk({"type": "content_block_delta", "index": 0, "delta": delta})
-    (safe,), _ = ALL.answer(capture.captured().messages, capture.spoken())
+    (safe,), _ = ALL.redact_answer(capture.captured().messages, capture.spoken())
     assert safe.reasoning == "[redacted:email]"
     assert safe.tool_calls[0].arguments == {"to": "[redacted:email]"}
 
 
 def test_a_name_gets_the_same_pseudonym_from_the_same_salt() -> None:
-    one, other = ALL.name(MAIL), Redaction([built_in("email")], b"other salt").name(MAIL)
-    assert one == ALL.name(MAIL)
+    one, other = (
+        ALL.redact_name(MAIL),
+        Redaction([built_in("email")], b"other salt").redact_name(MAIL),
+    )
+    assert one == ALL.redact_name(MAIL)
     assert one != other
     assert one is not None
     assert one.startswith("redacted-email-")
-    assert ALL.name(one) == one, "a pseudonym that comes back is not replaced again"
-    assert ALL.name("rosa.diaz") == "rosa.diaz"
-    assert ALL.name(None) is None
+    assert ALL.redact_name(one) == one, "a pseudonym that comes back is not replaced again"
+    assert ALL.redact_name("rosa.diaz") == "rosa.diaz"
+    assert ALL.redact_name(None) is None
 
 
 @pytest.mark.parametrize(
@@ -227,7 +230,7 @@ def test_a_rule_that_cannot_be_used_is_refused_with_the_reason(pattern: str, why
 
 def test_a_pattern_that_explodes_elsewhere_takes_time_in_proportion_to_the_text() -> None:
     rules = Redaction([own("mine", "(a+)+$")])
-    assert rules.text("a" * 1_000_000 + "b") == "a" * 1_000_000 + "b"
+    assert rules.redact_text("a" * 1_000_000 + "b") == "a" * 1_000_000 + "b"
 
 
 @given(st.recursive(
@@ -239,7 +242,10 @@ def test_wherever_a_secret_stands_in_json_it_is_not_in_what_is_kept(
     value: Any, secret: str, data: st.DataObject
 ) -> None:
     planted = _planted(value, secret, data)
-    written = json.dumps(ALL.kept(Asked("chat", {"x": planted})).asked.given, ensure_ascii=False)
+    written = json.dumps(
+        ALL.redact_request(ModelRequest("chat", {"x": planted})).request.document,
+        ensure_ascii=False,
+    )
     assert secret not in written
     assert secret in json.dumps(planted, ensure_ascii=False)
 
@@ -258,6 +264,6 @@ def _planted(value: Any, secret: str, data: st.DataObject) -> Any:
 def test_without_rules_nothing_is_touched() -> None:
     asked = chat(user(MAIL))
     none = Redaction()
-    assert none.kept(asked).asked is asked
-    assert (none.text(MAIL), none.name(MAIL)) == (MAIL, MAIL)
+    assert none.redact_request(asked).request is asked
+    assert (none.redact_text(MAIL), none.redact_name(MAIL)) == (MAIL, MAIL)
     assert not none.active

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from events.serving import RouteShare
 from producers.gateway.routing.routes import (
     Adapter,
     Choice,
-    Part,
+    GatewayRoute,
+    GatewayRoutes,
     Policy,
-    Route,
-    RouteTable,
     choose,
-    drawn,
+    draw_policy,
     is_shadow,
-    shadow_of,
+    shadow_session,
 )
 
 SESSIONS = [f"session-{number}" for number in range(4000)]
@@ -26,33 +26,35 @@ names = st.text(min_size=1, max_size=12)
 weights = st.lists(st.integers(1, 100), min_size=1, max_size=5)
 
 
-def parts(*weights: float) -> tuple[Part, ...]:
+def parts(*weights: float) -> tuple[RouteShare, ...]:
     """The base and adapters `a1`, `a2`, ... with shares in these proportions."""
     return tuple(
-        Part(f"a{place}" if place else None, weight / sum(weights))
+        RouteShare(adapter=f"a{place}" if place else None, share=weight / sum(weights))
         for place, weight in enumerate(weights)
         if weight
     )
 
 
-def route(*weights: float, **about: Any) -> Route:
-    return Route("base", parts(*weights), **about)
+def route(*weights: float, **about: Any) -> GatewayRoute:
+    return GatewayRoute("base", parts(*weights), **about)
 
 
-def table(found: Route, keeps: bool = True, alias: str = "agent", base: str = "base") -> RouteTable:
+def table(
+    found: GatewayRoute, keeps: bool = True, alias: str = "agent", base: str = "base"
+) -> GatewayRoutes:
     """A route of `agent`, and the adapters `a1` to `a3`."""
     adapters = {f"a{number}": Adapter(alias, base, keeps) for number in (1, 2, 3)}
-    return RouteTable(7, {"agent": found}, adapters)
+    return GatewayRoutes(7, {"agent": found}, adapters)
 
 
-def asked(of: RouteTable, model: str | None, stays: dict[str, Policy] | None = None) -> Choice:
+def asked(of: GatewayRoutes, model: str | None, stays: dict[str, Policy] | None = None) -> Choice:
     return choose(of, "agent", model, "s", stays or {})
 
 
 @given(weights, names)
 def test_shares_are_kept_within_sampling_error(given: list[int], alias: str) -> None:
     found = parts(*given)
-    got = [drawn(found, alias, session) for session in SESSIONS]
+    got = [draw_policy(found, alias, session) for session in SESSIONS]
     for part in found:
         expected = part.share * len(SESSIONS)
         spread = sqrt(expected * (1 - part.share)) + 1
@@ -65,12 +67,12 @@ def test_a_session_is_drawn_the_same_whatever_the_order_of_the_shares(
 ) -> None:
     found = list(parts(*given))
     mixed = chance.sample(found, len(found))
-    assert drawn(mixed, alias, session) == drawn(found, alias, session)
+    assert draw_policy(mixed, alias, session) == draw_policy(found, alias, session)
 
 
 def test_a_session_is_drawn_the_same_by_every_version_of_this_program() -> None:
     found = parts(3, 1)
-    got = "".join("1" if drawn(found, "agent", one) else "0" for one in SESSIONS[:32])
+    got = "".join("1" if draw_policy(found, "agent", one) else "0" for one in SESSIONS[:32])
     assert got == "10001000010100100000100001011001"
 
 
@@ -82,14 +84,14 @@ def test_a_share_that_grows_only_takes_sessions(
     grown = [*given]
     grown[place] += more
     name = f"a{place}" if place else None
-    before, after = (drawn(parts(*one), "agent", session) for one in (given, grown))
+    before, after = (draw_policy(parts(*one), "agent", session) for one in (given, grown))
     assert after in (before, name)
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=6))
 def test_of_two_none_leaves_the_canary_while_it_grows(shares: list[float]) -> None:
     inside = [
-        {s for s in SESSIONS[:300] if drawn(parts(1 - share, share), "agent", s)}
+        {s for s in SESSIONS[:300] if draw_policy(parts(1 - share, share), "agent", s)}
         for share in sorted(shares)
     ]
     assert all(smaller <= larger for smaller, larger in pairwise(inside))
@@ -97,7 +99,7 @@ def test_of_two_none_leaves_the_canary_while_it_grows(shares: list[float]) -> No
 
 def test_aliases_draw_independently() -> None:
     both = [
-        [drawn(parts(1, 1), alias, session) is None for session in SESSIONS]
+        [draw_policy(parts(1, 1), alias, session) is None for session in SESSIONS]
         for alias in ("agent", "planner")
     ]
     agreed = sum(one == other for one, other in zip(*both, strict=True))
@@ -106,7 +108,7 @@ def test_aliases_draw_independently() -> None:
 
 @pytest.mark.parametrize("model", ["agent", None])
 def test_without_a_route_the_base_answers_the_alias(model: str | None) -> None:
-    choice = asked(RouteTable(), model)
+    choice = asked(GatewayRoutes(), model)
     assert (choice.alias, choice.routed, choice.order, choice.base) == (
         "agent", None, (None,), None,
     )  # fmt: skip
@@ -123,14 +125,20 @@ def test_an_adapter_that_is_named_answers_and_counts_for_its_own_alias() -> None
 
 
 def test_an_alias_with_a_route_is_answered_by_it_in_any_gateway() -> None:
-    choice = choose(table(Route("base", (Part("a1", 1.0),))), "other", "agent", "s", {})
+    choice = choose(
+        table(GatewayRoute("base", (RouteShare(adapter="a1", share=1.0),))),
+        "other",
+        "agent",
+        "s",
+        {},
+    )
     assert (choice.alias, choice.policy, choice.base) == ("agent", "a1", "base")
 
 
 @given(weights)
 def test_who_is_asked_next_is_of_the_route_and_in_the_end_the_base(given: list[int]) -> None:
     choice = asked(table(route(*given)), "agent", {})
-    assert choice.order[0] == drawn(parts(*given), "agent", "s")
+    assert choice.order[0] == draw_policy(parts(*given), "agent", "s")
     assert set(choice.order) == {part.adapter for part in parts(*given)} | {None}
     assert len(choice.order) == len(set(choice.order))
 
@@ -145,45 +153,53 @@ def test_a_choice_says_by_which_shares_it_was_drawn_where_there_were_several() -
 
 @pytest.mark.parametrize("before", [None, "a1"])
 def test_a_session_stays_with_who_answered_it_while_shares_change(before: Policy) -> None:
-    choice = asked(table(Route("base", (Part("a2", 1.0),))), "agent", {"agent": before})
+    choice = asked(
+        table(GatewayRoute("base", (RouteShare(adapter="a2", share=1.0),))),
+        "agent",
+        {"agent": before},
+    )
     assert (choice.policy, choice.routed) == (before, "kept")
     assert choice.order[1] == "a2"
 
 
 def test_a_session_leaves_an_adapter_that_was_taken_back() -> None:
-    alone = Route("base", (Part("a2", 1.0),))
+    alone = GatewayRoute("base", (RouteShare(adapter="a2", share=1.0),))
     choice = asked(table(alone, keeps=False), "agent", {"agent": "a1"})
     assert (choice.policy, choice.routed) == ("a2", "drawn")
 
 
 @pytest.mark.parametrize("before", [None, "a1"])
 def test_after_a_rollback_nobody_stays_with_who_has_no_share(before: Policy) -> None:
-    back = Route("base", (Part("a2", 1.0),), taken_back=True)
+    back = GatewayRoute("base", (RouteShare(adapter="a2", share=1.0),), taken_back=True)
     assert asked(table(back), "agent", {"agent": before}).policy == "a2"
 
 
 def test_who_has_a_share_keeps_its_sessions_in_a_rollback() -> None:
-    back = Route("base", (Part("a1", 0.01), Part("a2", 0.99)), taken_back=True)
+    back = GatewayRoute(
+        "base",
+        (RouteShare(adapter="a1", share=0.01), RouteShare(adapter="a2", share=0.99)),
+        taken_back=True,
+    )
     assert asked(table(back, keeps=False), "agent", {"agent": "a1"}).policy == "a1"
 
 
 def test_a_session_leaves_an_adapter_of_another_base() -> None:
-    alone = Route("new", (Part(None, 1.0),))
+    alone = GatewayRoute("new", (RouteShare(adapter=None, share=1.0),))
     assert asked(table(alone, base="old"), "agent", {"agent": "a1"}).policy is None
 
 
 def test_a_session_leaves_an_adapter_that_nobody_knows_any_more() -> None:
-    alone = Route("base", (Part(None, 1.0),))
-    assert asked(RouteTable(1, {"agent": alone}), "agent", {"agent": "a1"}).policy is None
+    alone = GatewayRoute("base", (RouteShare(adapter=None, share=1.0),))
+    assert asked(GatewayRoutes(1, {"agent": alone}), "agent", {"agent": "a1"}).policy is None
 
 
 def test_a_shadow_is_not_asked_where_it_answers_already() -> None:
-    alone = Route("base", (Part(None, 1.0),), shadow="a1")
+    alone = GatewayRoute("base", (RouteShare(adapter=None, share=1.0),), shadow="a1")
     assert asked(table(alone), "agent").shadow == "a1"
     assert asked(table(alone), "agent", {"agent": "a1"}).shadow is None
 
 
 @given(st.text(min_size=1, max_size=256))
 def test_a_shadows_session_has_a_name_of_its_own_that_a_table_can_hold(session: str) -> None:
-    assert is_shadow(shadow_of(session))
-    assert len(shadow_of(session)) <= 256
+    assert is_shadow(shadow_session(session))
+    assert len(shadow_session(session)) <= 256

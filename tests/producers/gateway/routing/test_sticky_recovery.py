@@ -8,7 +8,7 @@ from events.codec import Event
 from events.envelope import Envelope, minted_id
 from events.rollouts import CallStarted, EventData, SessionEnded
 from producers.gateway.routing.sticky_recovery import Answered
-from producers.gateway.routing.sticky_sessions import Stays
+from producers.gateway.routing.sticky_sessions import StickySessions
 
 IDLE, AGE = 100.0, 1000.0
 NOW = 5000.0
@@ -31,9 +31,9 @@ def call(policy: str, seconds_ago: float, session: str = "s", **fields: object) 
     return event(CallStarted.model_validate(given), seconds_ago)
 
 
-def after(*events: Event) -> Stays:
+def after(*events: Event) -> StickySessions:
     """What is known once these were read."""
-    answered = Answered(Stays(IDLE, AGE), NOW, TODAY)
+    answered = Answered(StickySessions(IDLE, AGE), NOW, TODAY)
     for one in events:
         answered.take(one)
     return answered.stays
@@ -41,23 +41,25 @@ def after(*events: Event) -> Stays:
 
 def test_a_session_stays_with_whom_its_route_gave_it_to() -> None:
     known = after(call("a", 20), call("a", 10, routed="kept"), call("base", 10, session="other"))
-    assert known.of("s", NOW) == {"agent": "a"}
-    assert known.of("other", NOW) == {"agent": None}
+    assert known.read_policies("s", NOW) == {"agent": "a"}
+    assert known.read_policies("other", NOW) == {"agent": None}
 
 
 @pytest.mark.parametrize("routed", ["named", "fallback"])
 def test_a_call_that_its_route_did_not_decide_moves_no_session(routed: str) -> None:
-    assert after(call("a", 20), call("b", 10, routed=routed)).of("s", NOW) == {"agent": "a"}
-    assert after(call("base", 10, routed=routed)).of("s", NOW) == {}
+    assert after(call("a", 20), call("b", 10, routed=routed)).read_policies("s", NOW) == {
+        "agent": "a"
+    }
+    assert after(call("base", 10, routed=routed)).read_policies("s", NOW) == {}
 
 
 def test_what_ended_or_was_idle_for_too_long_is_not_open() -> None:
     ended = event(SessionEnded(session="s", because="asked"), 5)
-    assert after(call("a", 10), ended).of("s", NOW) == {}
-    assert after(call("a", IDLE + 1)).of("s", NOW) == {}
+    assert after(call("a", 10), ended).read_policies("s", NOW) == {}
+    assert after(call("a", IDLE + 1)).read_policies("s", NOW) == {}
 
 
 def test_a_clock_that_was_set_back_keeps_no_session_open_for_longer() -> None:
     known = after(call("a", seconds_ago=-86_400))
-    assert known.of("s", NOW) == {"agent": "a"}
-    assert known.open(NOW + IDLE) == {}
+    assert known.read_policies("s", NOW) == {"agent": "a"}
+    assert known.count_open(NOW + IDLE) == {}
