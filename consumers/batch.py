@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from consumers.storage import ROWS, Row, storable
-from consumers.tables import Merge, Projected
+from consumers.tables import Merge, ProjectionTable
 from events.canonical import exact_json
 from events.errors import BadRecord
 
@@ -26,11 +26,11 @@ class Staging:
     """The rows of one event."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[type[Projected], Row]] = []
+        self.rows: list[tuple[type[ProjectionTable], Row]] = []
         self.characters = 0
         """How long the texts of the rows are together."""
 
-    def stage(self, table: type[Projected], row: Mapping[str, Any]) -> None:
+    def stage(self, table: type[ProjectionTable], row: Mapping[str, Any]) -> None:
         """Add a row of the event being folded. Raises BadRecord for one that no table can hold."""
         if len(self.rows) >= ROWS:
             raise BadRecord(f"one event makes more than {ROWS:,} rows")
@@ -50,20 +50,20 @@ class Batch(Staging):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.connection = connection
-        self._kept: dict[type[Projected], dict[tuple[Any, ...], Row]] = {}
+        self._kept: dict[type[ProjectionTable], dict[tuple[Any, ...], Row]] = {}
 
     def keep(self) -> None:
         """Take over the rows of the event that was folded."""
         self.add(self.rows)
         self.drop()
 
-    def add(self, rows: Sequence[tuple[type[Projected], Row]]) -> None:
+    def add(self, rows: Sequence[tuple[type[ProjectionTable], Row]]) -> None:
         """Take over the rows of an event that was folded elsewhere."""
         for table, row in rows:
             kept = self._kept.setdefault(table, {})
             key = tuple([row[column] for column in shape(table).keys])
             older = kept.get(key)
-            kept[key] = row if older is None else _merged(table.MERGE, older, row)
+            kept[key] = row if older is None else _merge(table.MERGE, older, row)
 
     def flush(self) -> None:
         """Write everything kept so far."""
@@ -77,7 +77,7 @@ class Batch(Staging):
         self._kept.clear()
 
 
-def _merged(merge: Merge, older: Row, newer: Row) -> Row:
+def _merge(merge: Merge, older: Row, newer: Row) -> Row:
     if merge is Merge.FIRST:
         return older
     if merge is Merge.LAST:
@@ -90,7 +90,7 @@ def _merged(merge: Merge, older: Row, newer: Row) -> Row:
 class Shape:
     """What the upsert of one table needs to know, worked out once."""
 
-    def __init__(self, model: type[Projected]) -> None:
+    def __init__(self, model: type[ProjectionTable]) -> None:
         table = model.table()
         self.name = table.name
         self.columns = [column.name for column in table.columns]
@@ -124,18 +124,18 @@ class Shape:
 
 
 @cache
-def shape(model: type[Projected]) -> Shape:
+def shape(model: type[ProjectionTable]) -> Shape:
     """The shape of a table."""
     return Shape(model)
 
 
 @cache
-def _statement(model: type[Projected], dialect: str) -> str:
+def _statement(model: type[ProjectionTable], dialect: str) -> str:
     return shape(model).statement(dialect)
 
 
 def upsert(
-    connection: Connection, model: type[Projected], rows: Sequence[Mapping[str, Any]]
+    connection: Connection, model: type[ProjectionTable], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write rows, as `storable` makes them, by the table's merge rule; a column that a row leaves
     out is null."""

@@ -11,7 +11,7 @@ import sys
 import time
 
 
-def elapsed() -> float:
+def monotonic_seconds() -> float:
     """Seconds since some moment of the past."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -58,7 +58,7 @@ class DatabaseUnavailable(DatabaseError):
     """Transient: down, restarting, locked for too long, or out of space."""
 
 
-class DatabaseOutdated(DatabaseError):
+class DatabaseMismatch(DatabaseError):
     """The tables are not those of this code."""
 
 
@@ -73,12 +73,12 @@ def open_tables(name: str) -> Engine:
     engine = open_database(url)
     try:
         if engine.url.get_backend_name() == "sqlite":
-            found = tables_in(Path(engine.url.database or ""))
+            tables = tables_in(Path(engine.url.database or ""))
         else:
-            found = set(inspect(engine).get_table_names())
+            tables = set(inspect(engine).get_table_names())
     except DBAPIError as error:
         raise explain(error, engine) from error
-    if _FOLDED not in found:
+    if _FOLDED not in tables:
         engine.dispose()
         shown = engine.url.render_as_string(hide_password=True) if "://" in name else repr(name)
         raise NoTables(
@@ -124,7 +124,7 @@ def open_database(url: str, schema: str | None = None) -> Engine:
 def sqlite_url(path: Path) -> str:
     """The URL of a file, whatever characters its path holds."""
     # What a URL would take for its query, its fragment or an escape.
-    return "sqlite:///" + re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", str(path))
+    return "sqlite:///" + re.sub("[%?#]", lambda match: f"%{ord(match[0]):02X}", str(path))
 
 
 def _sqlite(url: str) -> Engine:
@@ -159,7 +159,7 @@ def _sqlite(url: str) -> Engine:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def write_transaction(engine: Engine) -> Iterator[Connection]:
     """A transaction that will write."""
     with (
         engine.connect().execution_options(kintsugi_writes=True) as connection,
@@ -169,7 +169,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
+def read_transaction(engine: Engine) -> Iterator[Connection]:
     """A transaction that only reads: one consistent view, however many questions it asks."""
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
@@ -191,7 +191,7 @@ def clock(connection: Connection) -> float:
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again can help: down, locked, deadlock, serialization failure, disk full."""
-    if not isinstance(error, DBAPIError) or _missing_table(error) or is_lasting(error):
+    if not isinstance(error, DBAPIError) or _lacks_table(error) or is_permanent(error):
         return False
     # Drivers file some of them under other classes: PostgreSQL's end of a transaction that idled
     # too long (a paused process) is an "internal error".
@@ -199,7 +199,7 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, OperationalError | InterfaceError) or state[:2] in _TRANSIENT_STATES
 
 
-def is_lasting(error: BaseException) -> bool:
+def is_permanent(error: BaseException) -> bool:
     """Whether it lies in what is written: another try, also after a restart, will meet it again."""
     if isinstance(error, OverflowError | UnicodeEncodeError):
         return True  # of a driver, which could not bind a value
@@ -209,7 +209,7 @@ def is_lasting(error: BaseException) -> bool:
     return isinstance(error, DataError | IntegrityError)
 
 
-def _missing_table(error: BaseException) -> bool:
+def _lacks_table(error: BaseException) -> bool:
     # SQLite reports a missing table as an operational error, PostgreSQL as a programming error.
     text = str(error)
     return "no such table" in text or "no such column" in text
@@ -219,8 +219,8 @@ def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
     """The error of a driver as one sentence of ours."""
     where = engine.url.render_as_string(hide_password=True)
     cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
-    if isinstance(error, ProgrammingError) or _missing_table(error):
-        return DatabaseOutdated(
+    if isinstance(error, ProgrammingError) or _lacks_table(error):
+        return DatabaseMismatch(
             f"database {where} lacks what this version needs ({cause}); run kintsugi db upgrade"
         )
     return DatabaseUnavailable(
@@ -229,7 +229,7 @@ def explain(error: DBAPIError, engine: Engine) -> DatabaseError:
     )
 
 
-def retrying(
+def retry_transient(
     work: Callable[[], T], engine: Engine, patience_seconds: float, sleep: Callable[[float], None]
 ) -> T:
     """The result of `work`, tried again with backoff while the database is transiently unusable.

@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, func, select
 from sqlalchemy.sql import ColumnElement
 
-from consumers.tables import PROJECTED, Projected
+from consumers.tables import PROJECTED, ProjectionTable
 
 _ROWS_AT_ONCE = 1_000
 
@@ -61,9 +61,9 @@ def digest(connection: Connection) -> str:
     running = hashlib.sha256()
     for model in PROJECTED:
         running.update(model.table().name.encode())
-        with closing(_rows(connection, _hashed(model))) as rows:
+        with closing(_rows(connection, _select_for_hash(model))) as rows:
             for row in rows:
-                running.update(_encoded(row))
+                running.update(_serialize(row))
                 running.update(b"\n")
     return running.hexdigest()
 
@@ -77,16 +77,16 @@ def exact_digest(connection: Connection) -> str:
     for model in PROJECTED:
         with closing(_rows(connection, comparison(model))) as rows:
             total += sum(row_hash(model, row) for row in rows)
-    return summed(total)
+    return format_digest(total)
 
 
-def row_hash(model: type[Projected], row: Values) -> int:
+def row_hash(model: type[ProjectionTable], row: Values) -> int:
     """A row's part in the exact digest; `row` is as `comparison` selects it."""
-    content = model.table().name.encode() + b"\n" + _encoded(row)
+    content = model.table().name.encode() + b"\n" + _serialize(row)
     return int.from_bytes(hashlib.blake2b(content, digest_size=ROW_BYTES).digest())
 
 
-def summed(total: int) -> str:
+def format_digest(total: int) -> str:
     """The exact digest of rows whose hashes sum up to `total`."""
     return (total % (1 << 8 * ROW_BYTES)).to_bytes(ROW_BYTES).hex()
 
@@ -110,13 +110,13 @@ def row_counts(connection: Connection) -> dict[str, int]:
     }
 
 
-def changed_rows(live: Connection, rebuilt: Connection) -> dict[str, int]:
+def count_differences(live: Connection, rebuilt: Connection) -> dict[str, int]:
     """How many rows of each table differ between two foldings, tables without a change left out."""
-    counts = {model.table().name: _changed(model, live, rebuilt) for model in PROJECTED}
+    counts = {model.table().name: _count_differences(model, live, rebuilt) for model in PROJECTED}
     return {name: count for name, count in counts.items() if count}
 
 
-def _changed(model: type[Projected], live: Connection, rebuilt: Connection) -> int:
+def _count_differences(model: type[ProjectionTable], live: Connection, rebuilt: Connection) -> int:
     width = len(model.table().primary_key.columns)
     query = comparison(model)
     changed = 0
@@ -136,7 +136,7 @@ def _changed(model: type[Projected], live: Connection, rebuilt: Connection) -> i
 
 
 def _first_difference(
-    model: type[Projected], live: Connection, rebuilt: Connection
+    model: type[ProjectionTable], live: Connection, rebuilt: Connection
 ) -> Difference | None:
     query = comparison(model)
     with closing(_rows(live, query)) as left, closing(_rows(rebuilt, query)) as right:
@@ -147,7 +147,7 @@ def _first_difference(
 
 
 def _difference(
-    model: type[Projected], query: Select[Any], a: Values | None, b: Values | None
+    model: type[ProjectionTable], query: Select[Any], a: Values | None, b: Values | None
 ) -> Difference:
     names = [column.name for column in query.selected_columns]
     width = len(model.table().primary_key.columns)
@@ -163,7 +163,7 @@ def _difference(
     return Difference(model.table().name, key, names[place], a[place], b[place])
 
 
-def comparison(model: type[Projected]) -> Select[Any]:
+def comparison(model: type[ProjectionTable]) -> Select[Any]:
     """Every column but the broker's offset, the primary key first and in its order."""
     table = model.table()
     keys = list(table.primary_key.columns)
@@ -175,12 +175,12 @@ def comparison(model: type[Projected]) -> Select[Any]:
     return select(*keys, *others).order_by(*keys)
 
 
-def _hashed(model: type[Projected]) -> Select[Any]:
+def _select_for_hash(model: type[ProjectionTable]) -> Select[Any]:
     columns = [column for column in model.table().columns if column.info.get("hashed", True)]
     return select(*columns).order_by(*_hash_order(model))
 
 
-def _hash_order(model: type[Projected]) -> list[ColumnElement[Any]]:
+def _hash_order(model: type[ProjectionTable]) -> list[ColumnElement[Any]]:
     """The primary key; where a part of it is not hashed, every hashed column."""
     table = model.table()
     keys = list(table.primary_key.columns)
@@ -191,7 +191,7 @@ def _hash_order(model: type[Projected]) -> list[ColumnElement[Any]]:
     return [column.asc().nulls_first() for column in hashed]
 
 
-def _encoded(row: Values) -> bytes:
+def _serialize(row: Values) -> bytes:
     return _encode(row).encode()
 
 

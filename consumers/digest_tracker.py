@@ -16,15 +16,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Select, event, literal_column, select
 from sqlalchemy.sql import ColumnElement
 
-from consumers.digest import comparison, row_hash, summed
-from consumers.tables import PROJECTED, Projected
+from consumers.digest import comparison, row_hash, format_digest
+from consumers.tables import PROJECTED, ProjectionTable
 
 _ROWS_AT_ONCE: Final = 500
 
 _ROWID: Final[ColumnElement[int]] = literal_column("rowid")
 
 
-class Written:
+class WriteTracker:
     """Which rows of an engine's tables are written, by their row ids."""
 
     def __init__(self, engine: Engine) -> None:
@@ -54,7 +54,7 @@ class Written:
 
 
 def keys_of(
-    connection: Connection, model: type[Projected], rowids: Iterable[int]
+    connection: Connection, model: type[ProjectionTable], rowids: Iterable[int]
 ) -> Iterator[tuple[Any, ...]]:
     """The primary keys of those rows that are there."""
     query = select(*model.table().primary_key.columns)
@@ -67,11 +67,11 @@ def _none() -> dict[str, set[int]]:
     return {model.table().name: set() for model in PROJECTED}
 
 
-class Tracked:
+class DigestTracker:
     """What the rows of an engine's tables hash to."""
 
     def __init__(self, engine: Engine) -> None:
-        self._written = Written(engine)
+        self._written = WriteTracker(engine)
         self._hashes: dict[str, dict[int, int]] = {name: {} for name in _none()}
         self._total = 0
         with engine.connect() as connection:
@@ -83,22 +83,22 @@ class Tracked:
         changed = self._written.take()
         for model in PROJECTED:
             self._take_over(connection, model, changed[model.table().name])
-        return summed(self._total)
+        return format_digest(self._total)
 
-    def _take_over(self, connection: Connection, model: type[Projected], changed: set[int]) -> None:
+    def _take_over(self, connection: Connection, model: type[ProjectionTable], changed: set[int]) -> None:
         hashes = self._hashes[model.table().name]
         self._total -= sum(hashes.pop(rowid, 0) for rowid in changed)
-        for rowid, found in _hashed(connection, model, changed):
-            hashes[rowid] = found
-            self._total += found
+        for rowid, value in _hash_rows(connection, model, changed):
+            hashes[rowid] = value
+            self._total += value
 
 
-def _rowids(model: type[Projected]) -> Select[int]:
+def _rowids(model: type[ProjectionTable]) -> Select[int]:
     return select(_ROWID).select_from(model.table())
 
 
-def _hashed(
-    connection: Connection, model: type[Projected], changed: set[int]
+def _hash_rows(
+    connection: Connection, model: type[ProjectionTable], changed: set[int]
 ) -> Iterator[tuple[int, int]]:
     """Row id and hash of those rows that are there."""
     query = comparison(model).add_columns(_ROWID)

@@ -20,7 +20,7 @@ _LEASES = METADATA.tables["leases"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeaseState:
     """A lease as it stands."""
 
     holder: str
@@ -66,9 +66,9 @@ def give_back(connection: Connection, name: str, holder: str) -> None:
     connection.execute(delete(_LEASES).where(_LEASES.c.name == name, _LEASES.c.holder == holder))
 
 
-def held(connection: Connection, name: str) -> Held | None:
+def read_lease(connection: Connection, name: str) -> LeaseState | None:
     """Who holds it, or held it last; None for nobody."""
     row = connection.execute(select(_LEASES).where(_LEASES.c.name == name)).first()
     if row is None:
         return None
-    return Held(row.holder, row.epoch, row.expires - clock(connection))
+    return LeaseState(row.holder, row.epoch, row.expires - clock(connection))

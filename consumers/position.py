@@ -31,7 +31,7 @@ SOURCES: Final = Source.table()
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class SourcePosition:
     """How far one source has been folded in one partition."""
 
     sequence: int = -1
@@ -43,7 +43,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FoldPosition:
     """How far a partition was folded."""
 
     next_offset: int = 0
@@ -52,19 +52,19 @@ class Standing:
     last_sha256: str | None = None
     """The digest of that record."""
 
-    def after(self, record: Record) -> "Standing":
+    def after(self, record: Record) -> "FoldPosition":
         """Once this one was folded too."""
-        return Standing(record.offset + 1, record.offset, record_sha256(record))
+        return FoldPosition(record.offset + 1, record.offset, record_sha256(record))
 
 
 class Unread:
     """Which records of one partition are the next ones of their source."""
 
-    def __init__(self, reached: Mapping[str, Reached]) -> None:
+    def __init__(self, reached: Mapping[str, SourcePosition]) -> None:
         self._reached = dict(reached)
         self._last: dict[str, Record] = {}
         """The record accepted last of a source: digests are worked out of few of them."""
-        self._before: tuple[Reached, Record | None] = Reached(), None
+        self._before: tuple[SourcePosition, Record | None] = SourcePosition(), None
         """Where the source of the record accepted last stood before it was accepted."""
         self._touched: set[str] = set()
         self.duplicates = 0
@@ -73,12 +73,12 @@ class Unread:
         """Those under the sequence of the one accepted last that are another event."""
 
     @property
-    def reached(self) -> dict[str, Reached]:
+    def positions(self) -> dict[str, SourcePosition]:
         """Where every source stands now."""
-        return {**self._reached, **self.changed}
+        return {**self._reached, **self.position_changes}
 
     @property
-    def changed(self) -> dict[str, Reached]:
+    def position_changes(self) -> dict[str, SourcePosition]:
         """Where the sources stand now that moved, or came too early."""
         return {
             source: replace(self._reached[source], sha256=self._sha256(source))
@@ -92,7 +92,7 @@ class Unread:
         what digests are of, for a spool is asked whether it holds the same.
         """
         raw = record if raw is None else raw
-        reached = self._reached.get(record.source, Reached())
+        reached = self._reached.get(record.source, SourcePosition())
         if record.sequence <= reached.sequence:
             self.duplicates += 1
             if record.sequence == reached.sequence and self._is_another(record.source, raw):
@@ -116,9 +116,9 @@ class Unread:
         else:
             self._last[record.source] = last
 
-    def _move(self, record: Record, raw: Record, reached: Reached) -> None:
+    def _move(self, record: Record, raw: Record, reached: SourcePosition) -> None:
         source = record.source
-        self._before = self._reached.get(source, Reached()), self._last.get(source)
+        self._before = self._reached.get(source, SourcePosition()), self._last.get(source)
         self._reached[record.source] = replace(reached, sequence=record.sequence)
         self._last[record.source] = raw
         self._touched.add(record.source)
@@ -132,20 +132,20 @@ class Unread:
         return self._reached[source].sha256 if last is None else record_sha256(last)
 
 
-def standing(connection: Connection, stream: str, partition: int) -> Standing:
+def read_fold_position(connection: Connection, stream: str, partition: int) -> FoldPosition:
     """How far a partition was folded."""
-    return standings(connection).get((stream, partition), Standing())
+    return read_fold_positions(connection).get((stream, partition), FoldPosition())
 
 
-def standings(connection: Connection) -> dict[tuple[str, int], Standing]:
+def read_fold_positions(connection: Connection) -> dict[tuple[str, int], FoldPosition]:
     """How far every partition was folded of which anything was."""
     return {
-        (row.stream, row.partition): Standing(row.next_offset, row.last_offset, row.last_sha256)
+        (row.stream, row.partition): FoldPosition(row.next_offset, row.last_offset, row.last_sha256)
         for row in connection.execute(select(OFFSETS))
     }
 
 
-def check_log(log: EventLog, stream: str, partition: int, stands: Standing) -> None:
+def check_log(log: EventLog, stream: str, partition: int, stands: FoldPosition) -> None:
     """See that a log still holds the record that was folded last. Reads one record.
 
     Raises LogDiverged where another one stands there, AheadOfLog where the log ends before it, and
@@ -178,7 +178,7 @@ def _is(record: Record, offset: int, sha256: str) -> bool:
     return record.offset == offset and record_sha256(record) == sha256
 
 
-def learnt(log: EventLog, stream: str, partition: int, stands: Standing) -> Standing | None:
+def recover_last_record(log: EventLog, stream: str, partition: int, stands: FoldPosition) -> FoldPosition | None:
     """What an earlier version did not write down of the last record, read from the log; None where
     it is known, or nobody can tell. Raises as EventLog.read."""
     if stands.next_offset == 0 or stands.last_sha256 is not None:
@@ -188,7 +188,7 @@ def learnt(log: EventLog, stream: str, partition: int, stands: Standing) -> Stan
     return stands.after(records[0]) if records and records[0].offset == last else None
 
 
-def learn(connection: Connection, stream: str, partition: int, stands: Standing) -> None:
+def store_last_record(connection: Connection, stream: str, partition: int, stands: FoldPosition) -> None:
     """Write down what `learnt` found, unless the partition was moved meanwhile."""
     connection.execute(
         update(OFFSETS)
@@ -212,7 +212,7 @@ def next_offset(connection: Connection, stream: str, partition: int, lock: bool 
     return 0 if stored is None else int(stored)
 
 
-def advance(connection: Connection, stream: str, partition: int, old: int, new: Standing) -> bool:
+def advance(connection: Connection, stream: str, partition: int, old: int, new: FoldPosition) -> bool:
     """Move the offset from `old` to where `new` says; False when somebody else has moved it."""
     values = {
         "next_offset": new.next_offset,
@@ -242,13 +242,13 @@ def _at(stream: str, partition: int) -> tuple[ColumnElement[bool], ColumnElement
     return OFFSETS.c.stream == stream, OFFSETS.c.partition == partition
 
 
-def reached_sources(connection: Connection, stream: str, partition: int) -> dict[str, Reached]:
+def read_source_positions(connection: Connection, stream: str, partition: int) -> dict[str, SourcePosition]:
     """Where each source of a partition stands."""
     rows = connection.execute(
         select(SOURCES).where(SOURCES.c.stream == stream, SOURCES.c.partition == partition)
     )
     return {
-        row.source: Reached(
+        row.source: SourcePosition(
             row.sequence,
             row.beyond,
             row.last_sha256 if row.last_sequence == row.sequence else None,
@@ -257,8 +257,8 @@ def reached_sources(connection: Connection, stream: str, partition: int) -> dict
     }
 
 
-def store_reached(
-    connection: Connection, stream: str, partition: int, changed: dict[str, Reached]
+def store_source_positions(
+    connection: Connection, stream: str, partition: int, changed: dict[str, SourcePosition]
 ) -> None:
     """Write where the sources stand that changed."""
     rows = [
@@ -279,15 +279,15 @@ def store_reached(
 
 def position(connection: Connection) -> Position:
     """How far everything has been folded."""
-    found: Position = {name: {} for name in STREAMS}
+    by_stream: Position = {name: {} for name in STREAMS}
     rows = connection.execute(
         select(SOURCES)
         .where(SOURCES.c.sequence >= 0)
         .order_by(SOURCES.c.stream, SOURCES.c.partition, SOURCES.c.source)
     )
     for row in rows:
-        found[row.stream].setdefault(str(row.partition), {})[row.source] = row.sequence
-    return {name: partitions for name, partitions in found.items() if partitions}
+        by_stream[row.stream].setdefault(str(row.partition), {})[row.source] = row.sequence
+    return {name: partitions for name, partitions in by_stream.items() if partitions}
 
 
 def gaps(connection: Connection) -> list[str]:
@@ -309,7 +309,7 @@ def gaps(connection: Connection) -> list[str]:
     ]
 
 
-def covered(connection: Connection, wanted: Position, stream: str) -> bool:
+def covers(connection: Connection, wanted: Position, stream: str) -> bool:
     """Whether everything of `stream` that `wanted` names has been folded."""
     held = position(connection)
     return all(
@@ -321,4 +321,4 @@ def covered(connection: Connection, wanted: Position, stream: str) -> bool:
 
 def offsets(connection: Connection) -> dict[tuple[str, int], int]:
     """The next offset of every partition that was folded."""
-    return {at: stands.next_offset for at, stands in standings(connection).items()}
+    return {at: stands.next_offset for at, stands in read_fold_positions(connection).items()}

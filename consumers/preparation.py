@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.batch import Row, Staging
-from consumers.folds.record import Folding
+from consumers.folds.record import FoldInput
 from consumers.folds.rollouts import FACTS, READS_CONTENT
-from consumers.tables import Projected
-from events.codec import decode_value, decoded_bytes
+from consumers.tables import ProjectionTable
+from events.codec import decode_value, measure_sections
 from events.envelope import Envelope, from_headers
 from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.log import Record
@@ -43,16 +43,16 @@ ID_CHARACTERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Preparation:
     """What is known of a record before the tables are asked."""
 
     record: Record
     """The record in the form that the tables can name (`as_stored`)."""
     kind: str | None = None
     """Its type, by its header; None where that cannot be read."""
-    folding: Folding | None = None
+    folding: FoldInput | None = None
     """The decoded event, for an event of `learning`; else None."""
-    rows: tuple[tuple[type[Projected], Row], ...] = ()
+    rows: tuple[tuple[type[ProjectionTable], Row], ...] = ()
     """The rows of an event of `rollouts`; empty for any other."""
     characters: int = 0
     """How long the texts of the rows are together."""
@@ -60,49 +60,49 @@ class Prepared:
     """Why it cannot be folded: UnknownType, SchemaAhead, or what a dead letter says."""
 
 
-def prepare(record: Record, registry: Registry) -> Prepared:
+def prepare(record: Record, registry: Registry) -> Preparation:
     """A record as `as_stored` makes it, decoded; of `rollouts`, folded. Raises MemoryError and
     nothing else."""
     type_name: str | None = None
     try:
         envelope = from_headers(record.headers)
         type_name = envelope.type
-        folding = _decoded(record, envelope, registry)
+        folding = _decode(record, envelope, registry)
         if record.stream == LEARNING.name:
-            return Prepared(record, type_name, folding)
+            return Preparation(record, type_name, folding)
         staging = Staging()
         FACTS[type_name](folding, folding.event.data, staging)
-        return Prepared(record, type_name, rows=tuple(staging.rows), characters=staging.characters)
+        return Preparation(record, type_name, rows=tuple(staging.rows), characters=staging.characters)
     except MemoryError:
         raise
     except Exception as error:  # a fold is deterministic: what it raises, every replay raises
-        return Prepared(record, type_name, error=error)
+        return Preparation(record, type_name, error=error)
 
 
-def _decoded(record: Record, envelope: Envelope, registry: Registry) -> Folding:
+def _decode(record: Record, envelope: Envelope, registry: Registry) -> FoldInput:
     data_type = registry.check(envelope.type, envelope.version)
     if record.stream != data_type.STREAM:
         raise BadRecord(f"{envelope.type} belongs to {data_type.STREAM}, not to {record.stream}")
     content = envelope.type in READS_CONTENT
     if record.stream == ROLLOUTS.name and len(record.value) >= _COMPRESSED_BYTES:
-        head, said = decoded_bytes(record.value)
+        head, content_bytes = measure_sections(record.value)
         if head > HEAD_BYTES:
             raise BadRecord(f"a head of {head:,} bytes; one is read up to {HEAD_BYTES:,}")
-        content = content and said <= LABELLED_BYTES
-    return Folding(decode_value(record, envelope, registry, content), record)
+        content = content and content_bytes <= LABELLED_BYTES
+    return FoldInput(decode_value(record, envelope, registry, content), record)
 
 
-def passed_over(item: Prepared) -> bool:
+def is_unknown_type(item: Preparation) -> bool:
     """Whether there is nothing to fold: an event of a type that this projection does not know."""
     return isinstance(item.error, UnknownType)
 
 
-def halts(item: Prepared) -> bool:
+def halts(item: Preparation) -> bool:
     """Whether the fold has to wait for a newer kintsugi."""
     return isinstance(item.error, SchemaAhead)
 
 
-def dead_letter(item: Prepared, error: Exception) -> Row:
+def dead_letter(item: Preparation, error: Exception) -> Row:
     """The row that names an event which could not be folded, and why."""
     record = item.record
     return {
@@ -112,12 +112,12 @@ def dead_letter(item: Prepared, error: Exception) -> Row:
         "sequence": record.sequence,
         "type": None if item.kind is None else item.kind[:TYPE_CHARACTERS],
         "reason": why(error)[:REASON_CHARACTERS],
-        "rollout": _missing_rollout(item),
+        "rollout": _read_rollout_id(item),
         "offset": record.offset,
     }
 
 
-def _missing_rollout(item: Prepared) -> str | None:
+def _read_rollout_id(item: Preparation) -> str | None:
     """The live rollout that a record would have been: its event has the rollout's id. None for an
     id that none of ours has: a dead letter must never be refused itself."""
     if item.kind != RolloutEnded.TYPE:

@@ -26,8 +26,8 @@ from sqlalchemy import Connection, Engine, delete, select, text
 from consumers import database
 from consumers.batch import upsert
 from consumers.database import sqlite_url
-from consumers.digest import Difference, changed_rows, digest, first_difference
-from consumers.position import OFFSETS, offsets, standings
+from consumers.digest import Difference, count_differences, digest, first_difference
+from consumers.position import OFFSETS, offsets, read_fold_positions
 from consumers.runner import Runner
 from consumers.tables import (
     BOOKKEEPING,
@@ -35,7 +35,7 @@ from consumers.tables import (
     METADATA,
     PROJECTED,
     PROJECTION,
-    Projected,
+    ProjectionTable,
     Projection,
 )
 from events import private
@@ -85,13 +85,13 @@ def rebuild(
         if snapshot is not None:
             _begin_at(snapshot, engine, fresh)
         runner = Runner(log, fresh, on_progress=on_progress)
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             target = offsets(connection)
         runner.catch_up(until=_within(target, ends))
-        with _locked(engine) as live:
+        with _lock_positions(engine) as live:
             reached = offsets(live)
             runner.catch_up(until=_within(reached, ends) if _beyond(target, ends) else reached)
-            with database.reading(fresh) as rebuilt:
+            with database.read_transaction(fresh) as rebuilt:
                 return _finish(live, rebuilt, runner, started, confirmed)
 
 
@@ -110,7 +110,7 @@ def _finish(
 ) -> Rebuilt:
     difference = first_difference(live, rebuilt)
     same_version = _fold_version(live) in (None, FOLD_VERSION)
-    changed = changed_rows(live, rebuilt) if difference else {}
+    changed = count_differences(live, rebuilt) if difference else {}
     elsewhere = _stands_elsewhere(live, rebuilt)
     swap = confirmed and (difference is not None or not same_version or elsewhere)
     if swap:
@@ -129,19 +129,19 @@ def _finish(
 
 def _stands_elsewhere(live: Connection, rebuilt: Connection) -> bool:
     """Whether the live tables were folded from another log, as far as they know."""
-    there = standings(rebuilt)
+    there = read_fold_positions(rebuilt)
     return any(
         stands.last_sha256 is not None and stands != there.get(at)
-        for at, stands in standings(live).items()
+        for at, stands in read_fold_positions(live).items()
     )
 
 
 def _begin_at(snapshot: Engine, engine: Engine, fresh: Engine) -> None:
     """Fill the fresh tables with a snapshot's rows and position."""
     with (
-        database.reading(snapshot) as source,
-        database.reading(engine) as live,
-        database.writing(fresh) as target,
+        database.read_transaction(snapshot) as source,
+        database.read_transaction(engine) as live,
+        database.write_transaction(fresh) as target,
     ):
         version = _fold_version(source)
         if version != FOLD_VERSION:
@@ -166,7 +166,7 @@ def _fold_version(connection: Connection) -> int | None:
     ).scalar()
 
 
-def _replace(live: Connection, rebuilt: Connection, model: type[Projected]) -> None:
+def _replace(live: Connection, rebuilt: Connection, model: type[ProjectionTable]) -> None:
     live.execute(delete(model.table()))
     query = select(model.table())
     paged = {"yield_per": _ROWS_AT_ONCE}
@@ -176,9 +176,9 @@ def _replace(live: Connection, rebuilt: Connection, model: type[Projected]) -> N
 
 
 @contextmanager
-def _locked(engine: Engine) -> Iterator[Connection]:
+def _lock_positions(engine: Engine) -> Iterator[Connection]:
     """A transaction on the live tables in which no fold moves their position."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             # It idles while the fresh tables are read: that must not end it.
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))

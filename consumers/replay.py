@@ -19,7 +19,7 @@ from consumers import database
 from consumers.batch import upsert
 from consumers.digest import digest
 from consumers.position import offsets
-from consumers.runner import PositionMissing, Runner
+from consumers.runner import PositionGap, Runner
 from consumers.tables import Offset, Source
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts
@@ -36,7 +36,7 @@ class BeforeSnapshot(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay made."""
 
     events: int
@@ -54,7 +54,7 @@ def replay(
     every: int | None = None,
     keep: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Fold `log` up to `end` into the tables of `engine`, from where they stand.
 
     `keep` is called after each `every` events, with how many the log has up to there. Raises
@@ -64,25 +64,25 @@ def replay(
     span = Span(log, end)
     if start is not None:
         _begin_at(span, engine, start)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         _check_reaches(offsets(connection), end)
     runner = Runner(span, engine, on_progress=on_progress)
     if every is not None and keep is not None:
         for count, cut in _cuts(span, start or starts(log), end, every):
-            with database.reading(engine) as connection:
+            with database.read_transaction(engine) as connection:
                 stands = offsets(connection)
             if any(cut[at] > stands.get(at, 0) for at in cut):
                 runner.catch_up(until=cut)
                 keep(count)
     try:
         runner.catch_up()
-    except PositionMissing as error:
-        raise PositionMissing(
+    except PositionGap as error:
+        raise PositionGap(
             f"the end of the replay lies between rollouts and a round that names them ({error}); "
             "end it at a time, or at a later place for rollouts"
         ) from error
-    with database.reading(engine) as connection:
-        return Replayed(runner.counters.folded, digest(connection), end)
+    with database.read_transaction(engine) as connection:
+        return ReplayResult(runner.counters.folded, digest(connection), end)
 
 
 def is_empty(engine: Engine) -> bool:
@@ -102,7 +102,7 @@ def _check_reaches(stands: Cut, end: Cut) -> None:
 
 def _begin_at(log: EventLog, engine: Engine, start: Cut) -> None:
     """Have the fold read on from `start`, as if all before it had been folded."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         if offsets(connection):
             raise NotEmpty("the tables were folded into; name others to begin elsewhere")
         for (stream, partition), offset in start.items():

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, case, func, select
 from consumers.tables import Call
 
 
-def needed_from(connection: Connection, partition: int, before: int) -> int:
+def find_retention_offset(connection: Connection, partition: int, before: int) -> int:
     """The offset from which on all is needed; `before`, where nothing before it is.
 
     Offsets of the log that was folded."""
@@ -31,7 +31,7 @@ def needed_from(connection: Connection, partition: int, before: int) -> int:
     while True:
         # What is kept for one session may be where another one went on.
         kept = (session.c.last >= before) | (session.c.loose == 1)
-        found = connection.execute(query.where(session.c.first < before, kept)).scalar()
-        if found is None:
+        offset = connection.execute(query.where(session.c.first < before, kept)).scalar()
+        if offset is None:
             return before
-        before = int(found)
+        before = int(offset)

@@ -34,24 +34,24 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumers import database
 from consumers.batch import Batch, upsert
-from consumers.clock import elapsed
+from consumers.clock import monotonic_seconds
 from consumers.folds.rollouts import fold_decision
 from consumers.position import (
-    Reached,
-    Standing,
+    SourcePosition,
+    FoldPosition,
     Unread,
     advance,
     check_log,
-    covered,
-    learn,
-    learnt,
+    covers,
+    store_last_record,
+    recover_last_record,
     next_offset,
-    reached_sources,
-    standing,
-    store_reached,
+    read_source_positions,
+    read_fold_position,
+    store_source_positions,
 )
-from consumers.preparation import Prepared, dead_letter, halts, passed_over, prepare
-from consumers.storage import as_stored
+from consumers.preparation import Preparation, dead_letter, halts, is_unknown_type, prepare
+from consumers.storage import sanitize_record
 from consumers.tables import FOLD_VERSION, PROJECTION, DeadLetter, Projection
 from events.codec import decode_value
 from events.envelope import from_headers
@@ -92,11 +92,11 @@ _Kind = TypeVar("_Kind")
 _logger = logging.getLogger(__name__)
 
 
-class Fenced(KintsugiError):
+class PositionConflict(KintsugiError):
     """Another runner moved the position first; its rows stand, ours were rolled back."""
 
 
-class FoldVersionChanged(KintsugiError):
+class FoldVersionMismatch(KintsugiError):
     """The tables were folded by another version of the folds."""
 
 
@@ -104,7 +104,7 @@ class AnotherEvent(BadRecord):
     """An event under the source and the sequence of one that was folded before."""
 
 
-class PositionMissing(KintsugiError):
+class PositionGap(KintsugiError):
     """A round's position names rollouts that this log does not hold (yet)."""
 
 
@@ -154,8 +154,8 @@ class Runner:
         self._patience_seconds = patience_seconds
         self._on_progress = on_progress
         self._stopped = threading.Event()
-        self._standings: dict[tuple[str, int], Standing] = {}
-        self._sources: dict[tuple[str, int], dict[str, Reached]] = {}
+        self._positions: dict[tuple[str, int], FoldPosition] = {}
+        self._sources: dict[tuple[str, int], dict[str, SourcePosition]] = {}
         self._sure: dict[tuple[str, int], float] = {}
         """When a partition was last read from where it had been folded, in seconds of `elapsed`."""
 
@@ -200,7 +200,7 @@ class Runner:
 
     def step(self, stream: str, partition: int, limit: int | None = None) -> int:
         """Fold at most one batch of one partition; returns how many records were passed."""
-        return database.retrying(
+        return database.retry_transient(
             lambda: self._step(stream, partition, limit or self._batch_events),
             self.engine,
             self._patience_seconds,
@@ -217,7 +217,7 @@ class Runner:
             folded = self.step(stream, partition, min(missing, self._batch_events))
             if folded == 0 and self._offset(stream, partition) < goal:
                 if stream == LEARNING.name:
-                    raise PositionMissing(
+                    raise PositionGap(
                         f"a round at {stream}/{partition}@{self._offset(stream, partition)} names "
                         "rollouts that this log does not hold; ship the spools that recorded them"
                     )
@@ -231,50 +231,50 @@ class Runner:
     def _see_same(self, stream: str, partition: int) -> None:
         """Raises LogDiverged, and as EventLog.read."""
         at = (stream, partition)
-        if at in self._sure and elapsed() - self._sure[at] < SURE_SECONDS:
+        if at in self._sure and monotonic_seconds() - self._sure[at] < SURE_SECONDS:
             return
-        stands = self._standing(*at)
+        stands = self._position(*at)
         check_log(self.log, *at, stands)
-        found = learnt(self.log, *at, stands)
-        if found is not None:
-            self._learn(at, found)
-        self._sure[at] = elapsed()
+        position = recover_last_record(self.log, *at, stands)
+        if position is not None:
+            self._store_last_record(at, position)
+        self._sure[at] = monotonic_seconds()
 
-    def _learn(self, at: tuple[str, int], found: Standing) -> None:
+    def _store_last_record(self, at: tuple[str, int], position: FoldPosition) -> None:
         def write() -> None:
-            with database.writing(self.engine) as connection:
-                learn(connection, *at, found)
+            with database.write_transaction(self.engine) as connection:
+                store_last_record(connection, *at, position)
 
-        database.retrying(write, self.engine, self._patience_seconds, self._pause)
-        self._standings[at] = found
+        database.retry_transient(write, self.engine, self._patience_seconds, self._pause)
+        self._positions[at] = position
 
     def _cursor(self) -> dict[tuple[str, int], int]:
         return {at: self._offset(*at) for at in ORDER}
 
     def _offset(self, stream: str, partition: int) -> int:
-        return self._standing(stream, partition).next_offset
+        return self._position(stream, partition).next_offset
 
-    def _standing(self, stream: str, partition: int) -> Standing:
+    def _position(self, stream: str, partition: int) -> FoldPosition:
         at = (stream, partition)
-        if at not in self._standings:
-            self._standings[at] = database.retrying(
-                lambda: self._stored(stream, partition),
+        if at not in self._positions:
+            self._positions[at] = database.retry_transient(
+                lambda: self._read_position(stream, partition),
                 self.engine,
                 self._patience_seconds,
                 self._pause,
             )
-        return self._standings[at]
+        return self._positions[at]
 
-    def _stored(self, stream: str, partition: int) -> Standing:
-        with database.reading(self.engine) as connection:
-            return standing(connection, stream, partition)
+    def _read_position(self, stream: str, partition: int) -> FoldPosition:
+        with database.read_transaction(self.engine) as connection:
+            return read_fold_position(connection, stream, partition)
 
     def _step(self, stream: str, partition: int, limit: int) -> int:
         at = (stream, partition)
         self._see_same(stream, partition)
-        stands = self._standing(stream, partition)
+        stands = self._position(stream, partition)
         records = self.log.read(stream, partition, stands.next_offset, limit)
-        self._sure[at] = elapsed()
+        self._sure[at] = monotonic_seconds()
         if not records:
             return 0
         if stream == LEARNING.name:
@@ -285,16 +285,16 @@ class Runner:
             prepared = self._prepare(records, at)
             began = time.monotonic()
             done = self._write(records, prepared, stands)
-        except Fenced:
+        except PositionConflict:
             self.counters.fenced += 1
             self._forget(at)
             return len(records)
         except SQLAlchemyError:
             self._forget(at)
             raise
-        self._standings[at] = done.standing
-        self._sources[at] = done.unread.reached
-        self._committed(records[: done.passed], done, time.monotonic() - began)
+        self._positions[at] = done.standing
+        self._sources[at] = done.unread.positions
+        self._count_transaction(records[: done.passed], done, time.monotonic() - began)
         if self._on_progress is not None:
             self._on_progress(done.passed)
         if done.halted is not None:
@@ -303,25 +303,25 @@ class Runner:
 
     def _forget(self, at: tuple[str, int]) -> None:
         """Where a partition stands, committed or not: the database knows, this object does not."""
-        self._standings.pop(at, None)
+        self._positions.pop(at, None)
         self._sources.pop(at, None)
         self._sure.pop(at, None)
 
-    def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Prepared]:
+    def _prepare(self, records: Sequence[Record], at: tuple[str, int]) -> list[Preparation]:
         """What can be known of records before the transaction; fewer of them where they are much.
 
         What is going to be passed as a repetition, or comes too early, is not decoded.
         """
         if at not in self._sources:
-            with database.reading(self.engine) as connection:
-                self._sources[at] = reached_sources(connection, *at)
+            with database.read_transaction(self.engine) as connection:
+                self._sources[at] = read_source_positions(connection, *at)
         unread = Unread(self._sources[at])
-        prepared: list[Prepared] = []
+        prepared: list[Preparation] = []
         characters = 0
         for record in records:
-            named = as_stored(record)
+            named = sanitize_record(record)
             new = unread.accepts(named, record)
-            item = prepare(named, self._registry) if new else Prepared(named)
+            item = prepare(named, self._registry) if new else Preparation(named)
             prepared.append(item)
             characters += item.characters
             if halts(item) or characters > BATCH_CHARACTERS:
@@ -329,28 +329,28 @@ class Runner:
         return prepared
 
     def _write(
-        self, records: Sequence[Record], prepared: Sequence[Prepared], stands: Standing
-    ) -> "_Done":
+        self, records: Sequence[Record], prepared: Sequence[Preparation], stands: FoldPosition
+    ) -> "_TransactionResult":
         """Fold in one transaction; one event after the other where together they cannot be."""
         try:
-            with database.writing(self.engine) as connection:
+            with database.write_transaction(self.engine) as connection:
                 return self._fold(connection, records, prepared, stands)
         except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
-            if not database.is_lasting(error):
+            if not database.is_permanent(error):
                 raise
             _logger.warning(
                 "%s/%s@%s: the database refuses a batch (%s); it is folded event by event",
                 records[0].stream, records[0].partition, stands.next_offset, _first_line(error),
             )  # fmt: skip
-        with database.writing(self.engine) as connection:
+        with database.write_transaction(self.engine) as connection:
             return self._fold(connection, records, prepared, stands, alone=True)
 
-    def _committed(self, records: Sequence[Record], done: "_Done", seconds: float) -> None:
+    def _count_transaction(self, records: Sequence[Record], done: "_TransactionResult", seconds: float) -> None:
         counters = self.counters
         within = (bound for bound in APPLY_SECONDS if seconds <= bound)
         _add(counters.committed, next(within, math.inf))
         counters.seconds += seconds
-        counters.newest_ms = max([counters.newest_ms, *(one.recorded_ms for one in records)])
+        counters.newest_ms = max([counters.newest_ms, *(record.recorded_ms for record in records)])
         unread = done.unread
         counters.duplicates += unread.duplicates
         counters.gaps += unread.gaps
@@ -375,15 +375,15 @@ class Runner:
     def _advance_to(self, record: Record) -> bool:
         """Whether the rollouts that a round names are folded, folding them if need be."""
         try:
-            record = as_stored(record)
+            record = sanitize_record(record)
             data = decode_value(record, from_headers(record.headers), self._registry).data
         except (BadRecord, SchemaAhead):
             return True  # the fold itself will say what is wrong with it
         if not isinstance(data, PatternsDiagnosed):
             return True
         while True:
-            with database.reading(self.engine) as connection:
-                if covered(connection, data.position, ROLLOUTS.name):
+            with database.read_transaction(self.engine) as connection:
+                if covers(connection, data.position, ROLLOUTS.name):
                     return True
             moved = [self.step(ROLLOUTS.name, p) for p in range(ROLLOUTS.partitions)]
             if not any(moved):
@@ -393,19 +393,19 @@ class Runner:
         self,
         connection: Connection,
         records: Sequence[Record],
-        prepared: Sequence[Prepared],
-        stands: Standing,
+        prepared: Sequence[Preparation],
+        stands: FoldPosition,
         alone: bool = False,
-    ) -> "_Done":
+    ) -> "_TransactionResult":
         """Fold what was prepared of `records`, which are as the log holds them."""
         stream, partition, offset = records[0].stream, records[0].partition, stands.next_offset
         if next_offset(connection, stream, partition, lock=True) != offset:
-            raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
+            raise PositionConflict(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch = Batch(connection)
-        done = _Done(Unread(reached_sources(connection, stream, partition)), stands)
+        done = _TransactionResult(Unread(read_source_positions(connection, stream, partition)), stands)
         for early, raw in zip(prepared, records, strict=False):
             if done.unread.accepts(early.record, raw):
-                item = self._completed(early)
+                item = self._complete(early)
                 if halts(item):
                     done.unread.refuse(item.record)
                     assert isinstance(item.error, SchemaAhead), "that is what halting is"
@@ -416,23 +416,23 @@ class Runner:
                     _flush_alone(batch, item, done)
             done.passed += 1
         for record in done.unread.others:
-            _pass_over(batch, Prepared(record), _another_event(record), done)
+            _pass_over(batch, Preparation(record), _another_event(record), done)
         if done.passed:
             done.standing = stands.after(records[done.passed - 1])
         if not advance(connection, stream, partition, offset, done.standing):
-            raise Fenced(f"{stream}/{partition} was moved from offset {offset} by another runner")
+            raise PositionConflict(f"{stream}/{partition} was moved from offset {offset} by another runner")
         batch.flush()
-        store_reached(connection, stream, partition, done.unread.changed)
+        store_source_positions(connection, stream, partition, done.unread.position_changes)
         return done
 
-    def _completed(self, item: Prepared) -> Prepared:
+    def _complete(self, item: Preparation) -> Preparation:
         """What was prepared, also of a record that was taken for a repetition then."""
         if item.folding is None and not item.rows and item.error is None:
             return prepare(item.record, self._registry)
         return item
 
-    def _fold_one(self, batch: Batch, item: Prepared, done: "_Done") -> None:
-        if passed_over(item):
+    def _fold_one(self, batch: Batch, item: Preparation, done: "_TransactionResult") -> None:
+        if is_unknown_type(item):
             done.skipped += 1
         elif item.error is not None:
             _pass_over(batch, item, item.error, done)
@@ -441,7 +441,7 @@ class Runner:
         else:
             batch.add(item.rows)
 
-    def _decide(self, batch: Batch, item: Prepared, done: "_Done") -> None:
+    def _decide(self, batch: Batch, item: Preparation, done: "_TransactionResult") -> None:
         assert item.folding is not None, "a decision was decoded"
         batch.flush()
         try:
@@ -454,14 +454,14 @@ class Runner:
         except (SchemaAhead, MemoryError):
             raise
         except SQLAlchemyError as error:
-            if not database.is_lasting(error):
+            if not database.is_permanent(error):
                 raise
-            _refused(batch, item, error, done)
+            _record_refusal(batch, item, error, done)
         except Exception as error:  # a fold is deterministic: what it raises, every replay raises
             _pass_over(batch, item, error, done)
 
     def _check_version(self) -> None:
-        database.retrying(
+        database.retry_transient(
             lambda: ensure_version(self.engine),
             self.engine,
             self._patience_seconds,
@@ -474,11 +474,11 @@ def _add(counts: dict[_Kind, int], kind: _Kind) -> None:
 
 
 @dataclass
-class _Done:
+class _TransactionResult:
     """What a transaction came to; counted once it is committed."""
 
     unread: Unread
-    standing: Standing
+    standing: FoldPosition
     passed: int = 0
     skipped: int = 0
     outdated: int = 0
@@ -487,20 +487,20 @@ class _Done:
     halted: SchemaAhead | None = None
 
 
-def _flush_alone(batch: Batch, item: Prepared, done: _Done) -> None:
+def _flush_alone(batch: Batch, item: Preparation, done: _TransactionResult) -> None:
     """Write the rows of one event; where the database refuses them, its dead letter."""
     try:
         with batch.connection.begin_nested():
             batch.flush()
     except (SQLAlchemyError, OverflowError, UnicodeEncodeError) as error:
-        if not database.is_lasting(error):
+        if not database.is_permanent(error):
             raise
         batch.discard()
-        _refused(batch, item, error, done)
+        _record_refusal(batch, item, error, done)
         batch.flush()
 
 
-def _refused(batch: Batch, item: Prepared, error: Exception, done: _Done) -> None:
+def _record_refusal(batch: Batch, item: Preparation, error: Exception, done: _TransactionResult) -> None:
     record = item.record
     _logger.warning(
         "%s/%s@%s: the database refuses the event for good, it becomes a dead letter: %s",
@@ -509,7 +509,7 @@ def _refused(batch: Batch, item: Prepared, error: Exception, done: _Done) -> Non
     _pass_over(batch, item, BadRecord(REFUSED), done)
 
 
-def _pass_over(batch: Batch, item: Prepared, error: Exception, done: _Done) -> None:
+def _pass_over(batch: Batch, item: Preparation, error: Exception, done: _TransactionResult) -> None:
     """Nothing of the event enters the tables but its dead letter."""
     batch.drop()
     if item.folding is not None:
@@ -534,7 +534,7 @@ def _first_line(error: BaseException) -> str:
 
 def ensure_version(engine: Engine) -> None:
     """Write down which fold version fills these tables, or refuse to mix two."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         columns = Projection.table().c
         stored = connection.execute(
             select(columns.fold_version).where(columns.name == PROJECTION)
@@ -542,7 +542,7 @@ def ensure_version(engine: Engine) -> None:
         if stored is None:
             upsert(connection, Projection, [{"name": PROJECTION, "fold_version": FOLD_VERSION}])
         elif stored != FOLD_VERSION:
-            raise FoldVersionChanged(
+            raise FoldVersionMismatch(
                 f"the tables were folded by version {stored} of the folds, this is version "
                 f"{FOLD_VERSION}; run kintsugi rebuild"
             )

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import exact_digest
-from consumers.digest_tracker import Tracked
+from consumers.digest_tracker import DigestTracker
 from consumers.position import offsets
 from events import private
 from events.archive.archive import Cut
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class SnapshotDivergence:
     """Where two foldings of one log parted, as near as their snapshots say."""
 
     equal: Snapshot | None
@@ -60,7 +60,7 @@ class Parted:
 
 
 def keep(
-    engine: Engine, tracked: Tracked, folder: Path, events: int, logs: Sequence[str] = ()
+    engine: Engine, tracked: DigestTracker, folder: Path, events: int, logs: Sequence[str] = ()
 ) -> None:
     """Copy the tables of a SQLite database as they are."""
     private.make_folder(folder)
@@ -70,7 +70,7 @@ def keep(
     with engine.connect() as connection, closing(sqlite3.connect(path)) as copy:
         # Page by page as they are: VACUUM would build every index again.
         connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         document = {
             "events": events,
             "digest": tracked.digest(connection),
@@ -81,7 +81,7 @@ def keep(
     path.with_suffix(".json").write_text(json.dumps(document) + "\n")
 
 
-def kept(folder: Path) -> list[Snapshot]:
+def list_snapshots(folder: Path) -> list[Snapshot]:
     """The snapshots of a folder, the first one first."""
     return [_read(path) for path in sorted(folder.glob("*.json"))]
 
@@ -89,18 +89,18 @@ def kept(folder: Path) -> list[Snapshot]:
 def nearest(folder: Path, end: Cut) -> Snapshot | None:
     """The last snapshot that holds nothing behind `end`."""
     fitting = [
-        one for one in kept(folder) if all(end[at] >= offset for at, offset in one.offsets.items())
+        snapshot for snapshot in list_snapshots(folder) if all(end[at] >= offset for at, offset in snapshot.offsets.items())
     ]
     return fitting[-1] if fitting else None
 
 
-def diverging(one: Path, other: Path) -> Parted | None:
+def find_divergence(first: Path, second: Path) -> SnapshotDivergence | None:
     """Where the snapshots of two folders part, by halving; None where the last are equal.
 
     What has parted stays so: a row that is wrong is not made right by later events. Raises
     NoSnapshot where they have none in common.
     """
-    pairs = _pairs(one, other)
+    pairs = _pairs(first, second)
     low, high = 0, len(pairs)
     while low < high:
         middle = (low + high) // 2
@@ -111,30 +111,30 @@ def diverging(one: Path, other: Path) -> Parted | None:
             high = middle
     if low == len(pairs):
         return None
-    return Parted(pairs[low - 1][0] if low else None, *pairs[low])
+    return SnapshotDivergence(pairs[low - 1][0] if low else None, *pairs[low])
 
 
-def parted_since(one: Path, other: Path, engines: tuple[Engine, Engine]) -> Parted:
+def find_divergence_after(first: Path, second: Path, engines: tuple[Engine, Engine]) -> SnapshotDivergence:
     """Of two databases that differ and whose snapshots are equal: since the last of these."""
-    pairs = _pairs(one, other)
-    ends = (_standing(engine, last) for engine, last in zip(engines, pairs[-1], strict=True))
-    return Parted(pairs[-1][0], *ends)
+    pairs = _pairs(first, second)
+    ends = (_describe_database(engine, last) for engine, last in zip(engines, pairs[-1], strict=True))
+    return SnapshotDivergence(pairs[-1][0], *ends)
 
 
-def _pairs(one: Path, other: Path) -> list[tuple[Snapshot, Snapshot]]:
-    left, right = ({found.events: found for found in kept(folder)} for folder in (one, other))
+def _pairs(first: Path, second: Path) -> list[tuple[Snapshot, Snapshot]]:
+    left, right = ({snapshot.events: snapshot for snapshot in list_snapshots(folder)} for folder in (first, second))
     common = sorted(left.keys() & right.keys())
     if not common:
         raise NoSnapshot(
-            f"{one} and {other} have no snapshot after as many events; make them with kintsugi "
+            f"{first} and {second} have no snapshot after as many events; make them with kintsugi "
             "replay --every N, the same N in both"
         )
     return [(left[events], right[events]) for events in common]
 
 
-def _standing(engine: Engine, last: Snapshot) -> Snapshot:
+def _describe_database(engine: Engine, last: Snapshot) -> Snapshot:
     """A database as if it were a snapshot, of the log that its last one is of."""
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         stands = offsets(connection)
         digest = exact_digest(connection)
     more = sum(offset - last.offsets.get(at, 0) for at, offset in stands.items())
@@ -143,10 +143,10 @@ def _standing(engine: Engine, last: Snapshot) -> Snapshot:
 
 def _read(path: Path) -> Snapshot:
     try:
-        found = json.loads(path.read_text())
-        where = {(stream, partition): offset for stream, partition, offset in found["offsets"]}
+        document = json.loads(path.read_text())
+        where = {(stream, partition): offset for stream, partition, offset in document["offsets"]}
         return Snapshot(
-            path.with_suffix(".db"), found["events"], found["digest"], where, tuple(found["logs"])
+            path.with_suffix(".db"), document["events"], document["digest"], where, tuple(document["logs"])
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoSnapshot(

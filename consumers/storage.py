@@ -21,7 +21,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Final
 
-from consumers.tables import STRING, Projected
+from consumers.tables import STRING, ProjectionTable
 from events.errors import BadRecord
 from events.log import Record, is_origin
 from events.streams import LEARNING
@@ -48,11 +48,11 @@ _QUOTED: Final = 60
 """Characters of an offending text that a reason quotes."""
 
 
-def storable(model: type[Projected], row: Mapping[str, Any]) -> tuple[Row, int]:
+def storable(model: type[ProjectionTable], row: Mapping[str, Any]) -> tuple[Row, int]:
     """The row as both databases will hold it, and the characters of its texts. Raises BadRecord for
     one that either could not hold."""
     stored = dict(row)
-    required = _required(model)
+    required = _not_null_columns(model)
     characters = 0
     for name, value in row.items():
         if value is None:
@@ -83,7 +83,7 @@ _SHORT: Final = KEY_BYTES // 4
 """Characters of a row that fit any index, whatever they are."""
 
 
-def _check_text(model: type[Projected], name: str, value: str) -> None:
+def _check_text(model: type[ProjectionTable], name: str, value: str) -> None:
     if len(value) > TEXT_CHARACTERS:
         raise BadRecord(
             f"{_place(model, name)} has {len(value):,} characters, a table holds at most "
@@ -95,8 +95,8 @@ def _check_text(model: type[Projected], name: str, value: str) -> None:
         raise BadRecord(f"{_place(model, name)} holds half a character: {error}") from error
 
 
-def _check_keys(model: type[Projected], row: Row) -> None:
-    for names in _indexed(model):
+def _check_keys(model: type[ProjectionTable], row: Row) -> None:
+    for names in _index_columns(model):
         texts = [value for name in names if (value := row.get(name)) is not None]
         if 4 * sum(map(len, texts)) <= KEY_BYTES:
             continue
@@ -110,34 +110,34 @@ def _check_keys(model: type[Projected], row: Row) -> None:
 
 
 @cache
-def _indexed(model: type[Projected]) -> tuple[tuple[str, ...], ...]:
+def _index_columns(model: type[ProjectionTable]) -> tuple[tuple[str, ...], ...]:
     """The text columns of each index of a table, and of the keys that SQL makes of its rows."""
     table = model.table()
     columns = [index.columns for index in table.indexes]
-    found = {
+    column_sets = {
         tuple(column.name for column in some if column.type is STRING)
         for some in (table.primary_key.columns, *columns)
     } | set(model.MADE_INTO_KEYS)
     return tuple(
         sorted(
             names
-            for names in found
-            if names and not any(set(names) < set(others) for others in found)
+            for names in column_sets
+            if names and not any(set(names) < set(others) for others in column_sets)
         )
     )
 
 
 @cache
-def _required(model: type[Projected]) -> frozenset[str]:
+def _not_null_columns(model: type[ProjectionTable]) -> frozenset[str]:
     """The columns of which no row may lack the value."""
     return frozenset(column.name for column in model.table().columns if not column.nullable)
 
 
-def _place(model: type[Projected], name: str) -> str:
+def _place(model: type[ProjectionTable], name: str) -> str:
     return f"{model.table().name}.{name}"
 
 
-def as_stored(record: Record) -> Record:
+def sanitize_record(record: Record) -> Record:
     """A record whose origin and headers, and on `learning` whose data, the tables can hold.
 
     A source or sequence that none of ours can have is that of a record which somebody else wrote:

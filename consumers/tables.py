@@ -81,7 +81,7 @@ def _offset() -> Any:
     )
 
 
-class Projected(SQLModel):
+class ProjectionTable(SQLModel):
     """Base of all tables."""
 
     MERGE: ClassVar[Merge]
@@ -95,7 +95,7 @@ class Projected(SQLModel):
         return SQLModel.metadata.tables[str(cls.__tablename__)]
 
 
-class Rollout(Projected, table=True):
+class Rollout(ProjectionTable, table=True):
     """One attempt at a task, judged and labelled."""
 
     __tablename__ = "rollouts"
@@ -161,7 +161,7 @@ class Rollout(Projected, table=True):
     offset: int = _offset()
 
 
-class Call(Projected, table=True):
+class Call(ProjectionTable, table=True):
     """One request to the model: filled by its start, by its end, and by its rollout."""
 
     __tablename__ = "calls"
@@ -223,7 +223,7 @@ class Call(Projected, table=True):
         return columns.rollout.is_(None) & columns.started.is_not(None)
 
 
-class SessionEnd(Projected, table=True):
+class SessionEnd(ProjectionTable, table=True):
     """One end of a session: each becomes a rollout."""
 
     __tablename__ = "session_ends"
@@ -243,7 +243,7 @@ class SessionEnd(Projected, table=True):
     offset: int = _offset()
 
 
-class Feedback(Projected, table=True):
+class Feedback(ProjectionTable, table=True):
     """What somebody said of a call or session."""
 
     __tablename__ = "feedback"
@@ -270,7 +270,7 @@ class Feedback(Projected, table=True):
     offset: int = _offset()
 
 
-class Task(Projected, table=True):
+class Task(ProjectionTable, table=True):
     """What the agent was asked to do, as its earliest rollout or its proposal defines it."""
 
     __tablename__ = "tasks"
@@ -310,7 +310,7 @@ class Task(Projected, table=True):
     """Of that event on `learning`."""
 
 
-class TaskPattern(Projected, table=True):
+class TaskPattern(ProjectionTable, table=True):
     """A task is tagged with a pattern: proposed for it, or a failure on it was attributed to it."""
 
     __tablename__ = "task_patterns"
@@ -322,7 +322,7 @@ class TaskPattern(Projected, table=True):
     pattern: str = _key()
 
 
-class Pattern(Projected, table=True):
+class Pattern(ProjectionTable, table=True):
     """A failure pattern as of the last round of its (alias, base)."""
 
     __tablename__ = "patterns"
@@ -349,7 +349,7 @@ class Pattern(Projected, table=True):
     round: int = _integer()
 
 
-class PatternRound(Projected, table=True):
+class PatternRound(ProjectionTable, table=True):
     """A failure pattern in one round: the history that priorities are made from."""
 
     __tablename__ = "pattern_rounds"
@@ -372,7 +372,7 @@ class PatternRound(Projected, table=True):
     status: str = _string()
 
 
-class Cycle(Projected, table=True):
+class Round(ProjectionTable, table=True):
     """A round of the training history."""
 
     __tablename__ = "cycles"
@@ -396,7 +396,7 @@ class Cycle(Projected, table=True):
     offset: int = _offset()
 
 
-class Leader(Projected, table=True):
+class Leader(ProjectionTable, table=True):
     """Whose decisions count: one row, once anybody has led."""
 
     __tablename__ = "leaders"
@@ -412,7 +412,7 @@ class Leader(Projected, table=True):
     offset: int = _offset()
 
 
-class LearningCycle(Projected, table=True):
+class Cycle(ProjectionTable, table=True):
     """A cycle of an agent on a base: from what made it due to how it came out."""
 
     __tablename__ = "learning_cycles"
@@ -460,7 +460,7 @@ class LearningCycle(Projected, table=True):
     offset: int = _offset()
 
 
-class Rejection(Projected, table=True):
+class Rejection(ProjectionTable, table=True):
     """A task that was written and failed a check."""
 
     __tablename__ = "task_rejections"
@@ -483,7 +483,7 @@ class Rejection(Projected, table=True):
     offset: int = _offset()
 
 
-class Job(Projected, table=True):
+class Job(ProjectionTable, table=True):
     """A training run, wanted or over."""
 
     __tablename__ = "jobs"
@@ -521,7 +521,7 @@ class Job(Projected, table=True):
     offset: int = _offset()
 
 
-class Adapter(Projected, table=True):
+class Adapter(ProjectionTable, table=True):
     """An adapter, and where it is in its life (events/lifecycle.py)."""
 
     __tablename__ = "adapters"
@@ -556,7 +556,7 @@ class Adapter(Projected, table=True):
     """Of that event on `learning`: who has applied a later position knows of it."""
 
 
-class Route(Projected, table=True):
+class Route(ProjectionTable, table=True):
     """Who answers an alias. An alias without a row is answered by its base."""
 
     __tablename__ = "routes"
@@ -581,7 +581,7 @@ class Route(Projected, table=True):
     offset: int = _offset()
 
 
-class ServingStep(Projected, table=True):
+class LifecycleStep(ProjectionTable, table=True):
     """What an event made of an adapter or a route, or why it made nothing of it."""
 
     __tablename__ = "serving_steps"
@@ -608,7 +608,7 @@ class ServingStep(Projected, table=True):
     offset: int = _offset()
 
 
-class Evaluation(Projected, table=True):
+class Evaluation(ProjectionTable, table=True):
     """An adapter measured beside the incumbent."""
 
     __tablename__ = "evaluations"
@@ -630,7 +630,7 @@ class Evaluation(Projected, table=True):
     offset: int = _offset()
 
 
-class Erasure(Projected, table=True):
+class Erasure(ProjectionTable, table=True):
     """A person whose key is destroyed: by its id, for nothing here says who it was."""
 
     __tablename__ = "erasures"
@@ -646,7 +646,7 @@ class Erasure(Projected, table=True):
     offset: int = _offset()
 
 
-class OperatorAction(Projected, table=True):
+class OperatorAction(ProjectionTable, table=True):
     """What a person asked for."""
 
     __tablename__ = "operator_actions"
@@ -664,7 +664,7 @@ class OperatorAction(Projected, table=True):
     offset: int = _offset()
 
 
-class DeadLetter(Projected, table=True):
+class DeadLetter(ProjectionTable, table=True):
     """An event that could not be folded: a pointer, for the bytes are in the log."""
 
     __tablename__ = "dead_letters"
@@ -687,7 +687,7 @@ class DeadLetter(Projected, table=True):
     offset: int = _offset()
 
 
-class Offset(Projected, table=True):
+class Offset(ProjectionTable, table=True):
     """Where the fold reads on: moved by compare-and-set in the transaction of its rows."""
 
     __tablename__ = "positions"
@@ -703,7 +703,7 @@ class Offset(Projected, table=True):
     """The digest of that record."""
 
 
-class Source(Projected, table=True):
+class Source(ProjectionTable, table=True):
     """The last sequence folded of each source: what drops duplicates."""
 
     __tablename__ = "sources"
@@ -722,7 +722,7 @@ class Source(Projected, table=True):
     """The digest of that record."""
 
 
-class Projection(Projected, table=True):
+class Projection(ProjectionTable, table=True):
     """Which code folded these tables."""
 
     __tablename__ = "projection"
@@ -795,12 +795,12 @@ class Spool(SQLModel, table=True):
 
 METADATA: Final[MetaData] = SQLModel.metadata
 
-PROJECTED: Final[tuple[type[Projected], ...]] = (
-    Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Cycle,
-    Leader, LearningCycle, Rejection, Job, Adapter, Route, ServingStep, Evaluation, OperatorAction,
+PROJECTED: Final[tuple[type[ProjectionTable], ...]] = (
+    Rollout, Call, SessionEnd, Feedback, Task, TaskPattern, Pattern, PatternRound, Round,
+    Leader, Cycle, Rejection, Job, Adapter, Route, LifecycleStep, Evaluation, OperatorAction,
     Erasure, DeadLetter,
 )  # fmt: skip
 """The tables that hash and comparison cover, in this order."""
 
-BOOKKEEPING: Final[tuple[type[Projected], ...]] = (Offset, Source, Projection)
+BOOKKEEPING: Final[tuple[type[ProjectionTable], ...]] = (Offset, Source, Projection)
 """How far they were folded and by what: neither hashed nor compared."""

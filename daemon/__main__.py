@@ -89,9 +89,9 @@ def exit_code(error: Exception) -> int:
         return UNAVAILABLE
     # SQLAlchemy takes long to import, and is there already where one of these was raised.
     from consumers.database import DatabaseError
-    from consumers.runner import FoldVersionChanged, PositionMissing
+    from consumers.runner import FoldVersionMismatch, PositionGap
 
-    if isinstance(error, DatabaseError | FoldVersionChanged | PositionMissing):
+    if isinstance(error, DatabaseError | FoldVersionMismatch | PositionGap):
         return UNAVAILABLE
     from daemon.jobs.runner import RunnerUnavailable
     from daemon.serving.fleet import NoReplica

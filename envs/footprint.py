@@ -31,7 +31,7 @@ from envs.registry import open_place
 from envs.task import GENERATED, Scenario, TaskDefinition
 from envs.users import STOP
 from events.canonical import exact_json, sha256
-from events.messages import Frozen, Message
+from events.messages import StrictModel, Message
 
 Slot = tuple[str, Callable[[], TaskDefinition]]
 """The id that a task should have, and what makes it."""
@@ -42,7 +42,7 @@ SCENARIOS: Final = 200
 _HASH_SEEDS: Final = ("1", "2")
 
 
-class Sample(Frozen):
+class Sample(StrictModel):
     """Which tasks of which environment."""
 
     environment: str

@@ -18,13 +18,13 @@ from pydantic import Field, model_validator
 from envs.catalog import ToolCatalog
 from envs.tools import unusable
 from events.canonical import exact_json
-from events.messages import Frozen, Message, ToolCall, executed_calls
+from events.messages import StrictModel, Message, ToolCall, executed_calls
 
 _MOST: Final = 0.999
 """Of a success's penalties: below 1 by more than sums of floats are wrong."""
 
 
-class Shaping(Frozen):
+class Shaping(StrictModel):
     """The penalties. Defaults: ALGORITHMS 1.10 of the design notes."""
 
     authentication: float = Field(default=0.5, ge=0)

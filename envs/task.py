@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from events.canonical import canonical_json, exact_json, sha256
-from events.messages import Action, Frozen
+from events.messages import Action, StrictModel
 from events.rollouts import Id, Int64, Name, Task
 
 Basis = Literal[
@@ -42,7 +42,7 @@ GENERATED: Final = "generated"
 """The split of the tasks that an environment writes itself."""
 
 
-class Scenario(Frozen):
+class Scenario(StrictModel):
     """What a user knows and wants; the fields are tau2-bench's user instructions."""
 
     reason_for_call: str
@@ -77,7 +77,7 @@ Line = Annotated[str, Field(min_length=1)]
 """Something that is said."""
 
 
-class Answer(Frozen):
+class Answer(StrictModel):
     """What a scripted user says when the agent's text matches."""
 
     asks: Pattern
@@ -86,7 +86,7 @@ class Answer(Frozen):
     """Whether it is given at most once; later answers get their turn afterwards."""
 
 
-class Script(Frozen):
+class Script(StrictModel):
     """The lines of a scripted user. Of the agent's text, the first that matches counts:
     `ends`, then the answers in order, then `otherwise`."""
 
@@ -99,7 +99,7 @@ class Script(Frozen):
     """How often `otherwise` is said; then the user hangs up."""
 
 
-class Criteria(Frozen):
+class Criteria(StrictModel):
     """How a rollout of a task is judged."""
 
     gold_actions: tuple[Action, ...] | None = None
@@ -116,7 +116,7 @@ def signature(gold: Sequence[Action]) -> str:
     return sha256(canonical_json(called))[:16]
 
 
-class TaskDefinition(Frozen):
+class TaskDefinition(StrictModel):
     """A task that can be executed."""
 
     id: Id

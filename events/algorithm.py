@@ -10,13 +10,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from events.messages import Frozen
+from events.messages import StrictModel
 
 Level = Literal["token", "sequence", "sequence_token", "sequence_sum"]
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "dr"]
 
 
-class TisConfig(Frozen):
+class TisConfig(StrictModel):
     """Correction for the difference between sampler and learner: w from exp(old - roll)."""
 
     mode: Literal["none", "truncate", "mask"] = "none"
@@ -27,13 +27,13 @@ class TisConfig(Frozen):
     hi: float = Field(default=2.0, gt=0)
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_bounds(self) -> Self:
         if self.lo > self.hi:
             raise ValueError(f"TIS keeps weights in [lo, hi]; [{self.lo:g}, {self.hi:g}] is empty")
         return self
 
 
-class KlConfig(Frozen):
+class KlConfig(StrictModel):
     """Penalty for leaving the reference policy."""
 
     estimator: Literal["k1", "k2", "k3", "k2_st_k3"] = "k3"
@@ -44,7 +44,7 @@ class KlConfig(Frozen):
     """Whether the estimate is weighted by the ratio to the recomputed policy."""
 
 
-class LossConfig(Frozen):
+class LossConfig(StrictModel):
     """Every switch of the loss."""
 
     level: Level = "token"
@@ -61,14 +61,14 @@ class LossConfig(Frozen):
     """Of `dr`: the constant length that sums are divided by; None: the longest row of the step."""
 
 
-class RewardScale(Frozen):
+class RewardScale(StrictModel):
     """What a reward becomes before it is compared with others: (R - offset) * factor."""
 
     offset: float = 0.0
     factor: float = Field(default=1.0, gt=0)
 
 
-class AdvantageConfig(Frozen):
+class AdvantageConfig(StrictModel):
     """From rewards to advantages: centred, then scaled."""
 
     center: Literal["group", "loo", "batch", "none"] = "group"
@@ -83,7 +83,7 @@ class AdvantageConfig(Frozen):
     reward: RewardScale = RewardScale()
 
 
-class FilterConfig(Frozen):
+class FilterConfig(StrictModel):
     """Which groups are trained on. Judged by the unshaped verdict alone: shaped rewards differ in
     every group, and one that always fails would teach nothing but its penalties."""
 
@@ -97,7 +97,7 @@ class FilterConfig(Frozen):
     """When none is left after that: no update, or one on the unfiltered batch."""
 
 
-class Algorithm(Frozen):
+class Algorithm(StrictModel):
     """Everything that two published algorithms may differ in, but for the learning rate."""
 
     loss: LossConfig = LossConfig()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from events import private
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import BlobError, BlobUnavailable, LogError, LogFull, LogReadOnly, LogUnavailable
 
 _REFUSALS: Final[dict[int, tuple[type[LogError], str]]] = {
@@ -57,7 +57,7 @@ class BlobStore:
         private.tighten(self.folder)
         # Not its parents: what is wrong with them is said as it is.
         path.parent.mkdir(mode=private.FOLDER, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{minted_id()}")
+        temporary = path.with_name(f".{path.name}.{new_id()}")
         try:
             with open(temporary, "wb", opener=private.opener) as file:
                 file.write(body)
@@ -84,10 +84,10 @@ class BlobStore:
                 f"blob {digest} cannot be read in {self.folder}: {error.strerror}; check that the "
                 "folder is there and its disk is well, or restore it from a copy"
             ) from error
-        found = sha256(body).hexdigest()
-        if found != digest:
+        actual = sha256(body).hexdigest()
+        if actual != digest:
             raise BlobError(
-                f"blob {digest} in {self.folder} holds other bytes ({found}); restore it from a "
+                f"blob {digest} in {self.folder} holds other bytes ({actual}); restore it from a "
                 "copy"
             )
         return body

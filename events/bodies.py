@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from events.blobs import BlobStore
-from events.codec import Arrays, Event, arrays_of, attach, check_blob, decode, opened, sealed_of
+from events.codec import Arrays, Event, arrays_of, attach, check_blob, decode, unseal_event, ciphertext_of
 from events.log import Record
 from events.privacy.sealing import Key
 from events.streams import ROLLOUTS
@@ -26,7 +26,7 @@ class Whole:
     """With which it was sealed; None where it was not, or its person was erased."""
 
     @property
-    def erased(self) -> bool:
+    def is_unreadable(self) -> bool:
         """Whether nobody can read any more what was said."""
         return self.event.sealed
 
@@ -46,19 +46,19 @@ class Bodies:
         """
         event = decode(record)
         if event.sealed:
-            return self._opened(event, record)
+            return self._unseal(event, record)
         if event.blob is not None:
             return Whole(*attach(event, self.blobs.get(event.blob.sha256)))
         held = arrays and record.stream == ROLLOUTS.name
         return Whole(event, arrays_of(record.value) if held else {})
 
-    def _opened(self, event: Event, record: Record) -> Whole:
+    def _unseal(self, event: Event, record: Record) -> Whole:
         key = self._find(event.envelope.keyid or "")
         if key is None:
             return Whole(event)
         if event.blob is None:
-            sealed = sealed_of(record.value)
+            sealed = ciphertext_of(record.value)
         else:
             sealed = self.blobs.get(event.blob.sha256)
             check_blob(event, sealed)
-        return Whole(*opened(event, sealed, key), key)
+        return Whole(*unseal_event(event, sealed, key), key)

@@ -25,7 +25,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def canonical(value: Any) -> Any:
     """`value` with numbers in shortest form and strings in NFC, stripped; raises on NaN."""
     if isinstance(value, str):
-        return (value if value.isascii() else _normalised(value)).strip()
+        return (value if value.isascii() else _to_nfc(value)).strip()
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} has no canonical JSON; use a finite number or null")
@@ -37,7 +37,7 @@ def canonical(value: Any) -> Any:
     return value
 
 
-def _normalised(text: str) -> str:
+def _to_nfc(text: str) -> str:
     if len(text) > MARKS and _marks_in_a_row(text) > MARKS:
         return text
     return unicodedata.normalize("NFC", text)

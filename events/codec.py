@@ -84,7 +84,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class WireEvent:
     """An entry, and the body that must be stored as a blob before the entry is appended."""
 
     entry: Entry
@@ -107,7 +107,7 @@ def encode(
     recorded_ms: int,
     arrays: Arrays | None = None,
     owner: Key | None = None,
-) -> Encoded:
+) -> WireEvent:
     """The stored form of an event, sealed for its owner where it has one.
 
     Raises TooLarge when even its head does not fit a record, or a section is longer than any that
@@ -139,7 +139,7 @@ def encode(
         value=value,
         recorded_ms=recorded_ms,
     )
-    return Encoded(entry, blob, reference)
+    return WireEvent(entry, blob, reference)
 
 
 def decode(record: Record, registry: Registry = REGISTRY, content: bool = True) -> Event:
@@ -169,13 +169,13 @@ def decode_value(
     return Event(envelope, data)
 
 
-def decoded_bytes(value: bytes) -> tuple[int, int]:
+def measure_sections(value: bytes) -> tuple[int, int]:
     """Bytes that head and content of a framed value announce to have once they are decompressed; 0
     for a content that is sealed, in a blob or not there. Raises BadRecord."""
     _check_value(value)
     sections = _split(value)
-    content = 0 if sections.sealed or not sections.content else _announced(sections.content)
-    return _announced(sections.head), content
+    content = 0 if sections.sealed or not sections.content else _read_frame_size(sections.content)
+    return _read_frame_size(sections.head), content
 
 
 def _check_value(value: bytes) -> None:
@@ -183,7 +183,7 @@ def _check_value(value: bytes) -> None:
         raise TooLarge(f"value of {len(value):,} bytes, a record holds at most {MAX_VALUE_BYTES:,}")
 
 
-def _announced(section: bytes) -> int:
+def _read_frame_size(section: bytes) -> int:
     try:
         return max(0, zstandard.frame_content_size(section))
     except zstandard.ZstdError as error:
@@ -201,23 +201,23 @@ def blob_of(value: bytes) -> BlobReference | None:
     return _split(value).blob
 
 
-def sealed_of(value: bytes) -> bytes:
+def ciphertext_of(value: bytes) -> bytes:
     """The encrypted body of a framed value; empty where it lies in a blob or is not sealed."""
     sections = _split(value)
     return sections.content if sections.sealed else b""
 
 
-def opened(event: Event, sealed: bytes, key: Key) -> tuple[Event, dict[str, "array.array[Any]"]]:
+def unseal_event(event: Event, sealed: bytes, key: Key) -> tuple[Event, dict[str, "array.array[Any]"]]:
     """A sealed event as it was before, and its arrays; raises BadRecord for what the key did not
     seal."""
-    content, arrays = _parted(unseal(key, sealed, _context(event.envelope)))
-    said = json.loads(_inflate(content, "content"))
+    content, arrays = _split_body(unseal(key, sealed, _context(event.envelope)))
+    document = json.loads(_inflate(content, "content"))
     data = event.data
-    if said["head"]:
-        stored = json.loads(data.model_dump_json()) | said["head"]
+    if document["head"]:
+        stored = json.loads(data.model_dump_json()) | document["head"]
         data = type(data).model_validate_json(json.dumps(stored))
-    if said["content"] is not None:
-        parsed = _content_model(type(data)).model_validate(said["content"])
+    if document["content"] is not None:
+        parsed = _content_model(type(data)).model_validate(document["content"])
         data = data.model_copy(update={"content": parsed})
     envelope = replace(event.envelope, person=key.person)
     return Event(envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
@@ -228,7 +228,7 @@ def attach(event: Event, body: bytes) -> tuple[Event, dict[str, "array.array[Any
     check_blob(event, body)
     if event.sealed:
         raise BlobError(f"the blob of event {event.envelope.id} is sealed; open it with its key")
-    content, arrays = _parted(body)
+    content, arrays = _split_body(body)
     data = _with_content(event.data, content) if content else event.data
     return Event(event.envelope, data, event.blob), _unpack_arrays(arrays) if arrays else {}
 
@@ -245,7 +245,7 @@ def check_blob(event: Event, body: bytes) -> None:
         )
 
 
-def _parted(body: bytes) -> tuple[bytes, bytes]:
+def _split_body(body: bytes) -> tuple[bytes, bytes]:
     """Content and arrays of a body."""
     begin = _LENGTH.size
     end = begin + _LENGTH.unpack_from(body)[0]
@@ -265,7 +265,7 @@ def _frame(
     private = {name: getattr(data, name) for name in data.PRIVATE}
     packed = _deflate(_pack_arrays(arrays), data) if arrays else b""
     if sealing is not None and (content_model is not None or packed or any(private.values())):
-        return _sealed_frame(data, content_model, packed, sealing)
+        return _seal_frame(data, content_model, packed, sealing)
     head = _deflate(data.model_dump_json().encode(), data)
     content = (
         _deflate(content_model.model_dump_json(exclude_defaults=True).encode(), data)
@@ -284,7 +284,7 @@ def _sealing(owner: Key | None, context: str) -> Callable[[bytes], bytes] | None
     return None if owner is None else lambda body: seal(owner, body, context)
 
 
-def _sealed_frame(
+def _seal_frame(
     data: EventData,
     content_model: BaseModel | None,
     packed: bytes,
@@ -294,8 +294,8 @@ def _sealed_frame(
     private = set(data.PRIVATE)
     head = _deflate(data.model_dump_json(exclude=private).encode(), data)
     kept = data.model_dump_json(include=private, exclude_defaults=True)
-    said = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
-    content = _deflate(f'{{"head":{kept},"content":{said}}}'.encode(), data)
+    content_json = "null" if content_model is None else content_model.model_dump_json(exclude_defaults=True)
+    content = _deflate(f'{{"head":{kept},"content":{content_json}}}'.encode(), data)
     body = sealing(_LENGTH.pack(len(content)) + content + packed)
     if len(body) <= MAX_INLINE_BODY_BYTES - len(head):
         frame = _FRAME.pack(_MAGIC, _LAYOUT, _SEALED, len(head), len(body), 0)

@@ -25,12 +25,12 @@ HEADER_SOURCE: Final = "ce_source"
 HEADER_SEQUENCE: Final = "ce_sequence"
 
 
-def minted_id() -> str:
+def new_id() -> str:
     """An id for a new fact from outside: UUIDv7, ordered by time."""
     return str(uuid7())
 
 
-def derived_id(*parts: str) -> str:
+def derive_id(*parts: str) -> str:
     """An id for what follows from something else: a redo has the same id, so it is a duplicate."""
     return str(uuid5(NAMESPACE, "\x1f".join(parts)))
 
@@ -137,20 +137,20 @@ def from_headers(headers: Headers) -> Envelope:
     return Envelope(
         id=texts["ce_id"],
         type=texts["ce_type"],
-        version=_parsed("ce_dataversion", texts["ce_dataversion"], _natural),
+        version=_parse_header("ce_dataversion", texts["ce_dataversion"], _natural),
         subject=texts["ce_subject"],
-        time=None if time is None else _parsed("ce_time", time, parse_timestamp),
+        time=None if time is None else _parse_header("ce_time", time, parse_timestamp),
         cause=texts.get("ce_causationid"),
         correlation=texts.get("ce_correlationid"),
         traceparent=texts.get("ce_traceparent"),
-        epoch=None if epoch is None else _parsed("ce_epoch", epoch, _natural),
+        epoch=None if epoch is None else _parse_header("ce_epoch", epoch, _natural),
         person=texts.get("ce_person"),
         keyid=texts.get("ce_keyid"),
         extra=extra,
     )
 
 
-def _parsed(name: str, value: str, parse: Callable[[str], T]) -> T:
+def _parse_header(name: str, value: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(value)
     except (ValueError, OverflowError) as error:

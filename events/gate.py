@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from events.messages import Frozen
+from events.messages import StrictModel
 
 Decision = Literal["PROMOTE", "REJECT", "EXTEND"]
 """`EXTEND`: neither shown better nor shown worse; run more tasks, then ask again."""
@@ -20,7 +20,7 @@ Test = Literal["sign_flip", "group_sequential", "e_process"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class GateSettings(Frozen):
+class GateSettings(StrictModel):
     """When a candidate is good enough. Differences are of pass^1, so 0.02 is two points."""
 
     test: Test = "sign_flip"
@@ -44,7 +44,7 @@ class GateSettings(Frozen):
     """Golden tasks that may be lost: by chance alone one is."""
 
 
-class Rate(Frozen):
+class Rate(StrictModel):
     """A share with its interval."""
 
     value: Share
@@ -53,7 +53,7 @@ class Rate(Frozen):
     high: Share
 
 
-class Check(Frozen):
+class Check(StrictModel):
     """One thing that has to hold."""
 
     name: str
@@ -77,7 +77,7 @@ class Check(Frozen):
     candidate: Rate | None = None
 
 
-class GatePlan(Frozen):
+class GatePlan(StrictModel):
     """How many tasks of the target were wanted before the candidate played any, and why."""
 
     gain: Annotated[float, Field(gt=0)]
@@ -94,7 +94,7 @@ class GatePlan(Frozen):
     """Chance that so many tasks show that gain."""
 
 
-class GateReport(Frozen):
+class GateReport(StrictModel):
     """A decision and its reasons."""
 
     decision: Decision

@@ -13,13 +13,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from events.algorithm import Algorithm
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.rollouts import Id, Int64, Name
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class LoraSettings(Frozen):
+class LoraSettings(StrictModel):
     """Which weights an adapter adds to, and how strongly."""
 
     rank: Annotated[int, Field(ge=1, le=512)] = 8
@@ -36,7 +36,7 @@ class LoraSettings(Frozen):
     """Last parts of the names of linear layers; every one must name some."""
 
 
-class OptimizerSettings(Frozen):
+class OptimizerSettings(StrictModel):
     """AdamW. Defaults: for LoRA on a model below 10 M parameters."""
 
     lr: Annotated[float, Field(gt=0)] = 2e-3
@@ -49,7 +49,7 @@ class OptimizerSettings(Frozen):
     max_gradient_norm: Annotated[float, Field(gt=0)] = 1.0
 
 
-class SftSettings(Frozen):
+class SftSettings(StrictModel):
     """How long, how much at once, how fast."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -65,7 +65,7 @@ class SftSettings(Frozen):
     seed: Int64 = 0
 
 
-class Limits(Frozen):
+class Limits(StrictModel):
     """When training stops by itself. None: never for this reason."""
 
     kl: Annotated[float, Field(gt=0)] | None = 0.3
@@ -82,7 +82,7 @@ class Limits(Frozen):
     patience: Annotated[int, Field(ge=1)] = 3
 
 
-class TaskPool(Frozen):
+class TaskPool(StrictModel):
     """Tasks that groups are drawn from."""
 
     name: Name
@@ -98,7 +98,7 @@ class TaskPool(Frozen):
     """Tasks that a warm start shows as the environment's oracle plays them; none that is drawn."""
 
 
-class InProcessSource(Frozen):
+class InProcessSource(StrictModel):
     """Rollouts are sampled in the job's own process."""
 
     kind: Literal["in_process"] = "in_process"
@@ -108,7 +108,7 @@ class InProcessSource(Frozen):
     """Tokens of one conversation; None: the model's context."""
 
 
-class EndpointSource(Frozen):
+class EndpointSource(StrictModel):
     """Rollouts come from an OpenAI-compatible server that loads adapters (vLLM, our engine), which
     somebody else started: a replica that also serves, at a capped rate."""
 
@@ -128,7 +128,7 @@ class EndpointSource(Frozen):
     """Folder for policy versions, where the server can read it; None: `versions` in the job's."""
 
 
-class VllmSource(Frozen):
+class VllmSource(StrictModel):
     """Rollouts come from a vLLM that the job starts over its checkpoint, and that ends with it."""
 
     kind: Literal["vllm"]
@@ -142,7 +142,7 @@ class VllmSource(Frozen):
     """More for `vllm serve`, after the job's own: `--gpu-memory-utilization=0.5`."""
 
 
-class Sampler(Frozen):
+class Sampler(StrictModel):
     """How rollouts are made."""
 
     groups: Annotated[int, Field(ge=1)] = 8
@@ -164,7 +164,7 @@ class Sampler(Frozen):
     ] = InProcessSource()
 
 
-class Probe(Frozen):
+class Probe(StrictModel):
     """What tells whether a pool can be learnt from: its first groups. They are trained on like any
     others."""
 
@@ -174,7 +174,7 @@ class Probe(Frozen):
     """Share of groups with both verdicts under which reinforcement learning alone is no help."""
 
 
-class WarmStart(Frozen):
+class WarmStart(StrictModel):
     """Supervised training on what the environment's oracle does, where it succeeds."""
 
     mode: Literal["auto", "always"] = "auto"
@@ -184,7 +184,7 @@ class WarmStart(Frozen):
     sft: SftSettings = SftSettings()
 
 
-class JobSpec(Frozen):
+class JobSpec(StrictModel):
     """One training run."""
 
     job: Name
@@ -229,7 +229,7 @@ class JobSpec(Frozen):
     """Where the figures are also written, as LIBRARY:PROJECT; changes no result."""
 
     @property
-    def targeted(self) -> tuple[TaskPool, ...]:
+    def target_pools(self) -> tuple[TaskPool, ...]:
         """The pools that are no replay."""
         return tuple(pool for pool in self.pools if not pool.replay)
 
@@ -239,7 +239,7 @@ class JobSpec(Frozen):
         return self.sampler.groups * self.sampler.size
 
     @property
-    def shown(self) -> int:
+    def reference_count(self) -> int:
         """Reference trajectories of a warm start of all pools; each counts as a rollout."""
         if self.warm_start is None:
             return 0
@@ -252,7 +252,7 @@ class JobSpec(Frozen):
         siblings = self.warm_start.siblings if self.warm_start else ()
         named = [task for pool in self.pools for task in (*pool.tasks, *pool.references)]
         _once("a task stands twice among pools, references and siblings", (*named, *siblings))
-        if not self.targeted:
+        if not self.target_pools:
             raise ValueError("every pool is replay; name at least one that shall be learnt")
         return self
 
@@ -260,7 +260,7 @@ class JobSpec(Frozen):
     def _teaches(self) -> Self:
         if self.warm_start is None and not self.grpo:
             raise ValueError("without warm_start, grpo = false leaves nothing to do")
-        lacking = [pool.name for pool in self.targeted if not pool.references]
+        lacking = [pool.name for pool in self.target_pools if not pool.references]
         if self.warm_start is not None and lacking:
             raise ValueError(f"warm_start needs references, and pool {lacking[0]} has none")
         if self.warm_start is not None and self.warm_start.mode == "auto" and not self.grpo:
@@ -269,12 +269,12 @@ class JobSpec(Frozen):
 
     @model_validator(mode="after")
     def _within_budget(self) -> Self:
-        least = (self.batch if self.grpo else 0) + self.shown
+        least = (self.batch if self.grpo else 0) + self.reference_count
         if self.sampler.rollouts < least:
             raise ValueError(
                 f"a budget of {self.sampler.rollouts} rollouts is less than one batch of "
-                f"{self.batch} and {self.shown} reference trajectories"
-                if self.shown
+                f"{self.batch} and {self.reference_count} reference trajectories"
+                if self.reference_count
                 else f"a budget of {self.sampler.rollouts} rollouts is less than one batch of "
                 f"{self.batch}"
             )

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from events.jobs import JobSpec, Sha256
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.position import Position
 from events.rollouts import Count, EventData, Id, Name, Reason, Task
 
@@ -111,7 +111,7 @@ class PatternsDiagnosed(Decision):
     """The cycle that asked for it; None for an import and a person."""
 
 
-class PatternFinding(Frozen):
+class PatternFinding(StrictModel):
     """What an analyzer says of a recurring weakness, after it was checked."""
 
     pattern: Name
@@ -125,7 +125,7 @@ class PatternFinding(Frozen):
     root_cause: Text
 
 
-class Quota(Frozen):
+class Quota(StrictModel):
     """How many tasks one pattern is given."""
 
     pattern: Name
@@ -138,14 +138,14 @@ class Quota(Frozen):
     """Failed rollouts that show it."""
 
 
-class Mastered(Frozen):
+class Mastered(StrictModel):
     """A kind of task that the agent can do: to be combined with, not to be trained."""
 
     task: Name
     pass_rate: Share
 
 
-class BadTries(Frozen):
+class BadTries(StrictModel):
     """What the cycle before wrote for one pattern by one mode, where half of it or more failed."""
 
     pattern: Name
@@ -156,7 +156,7 @@ class BadTries(Frozen):
     """`check: reason`, the most frequent first."""
 
 
-class Directive(Frozen):
+class Directive(StrictModel):
     """What to write tasks for, as data; daemon/controller/directive.py puts it in words."""
 
     quotas: tuple[Quota, ...]
@@ -187,7 +187,7 @@ class DirectiveWritten(Decision):
     """Why the analyzer's word was not used, where one is configured."""
 
 
-class Verified(Frozen):
+class Verified(StrictModel):
     """A check that a written task passed."""
 
     check: Check

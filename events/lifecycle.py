@@ -97,17 +97,17 @@ def after(adapter: str, state: State | None, event: ServingEvent) -> State | Non
     if state is None:
         return None
     if isinstance(event, RouteChanged):
-        return _routed(adapter, state, event)
+        return _after_route_change(adapter, state, event)
     if isinstance(event, AdapterMoved):
-        return _moved(state, State(event.state))
+        return _after_move(state, State(event.state))
     if isinstance(event, AdapterStaged):
-        return _staged(state)
+        return _after_staging(state)
     if isinstance(event, AdapterEvaluated):
-        return _evaluated(state)
-    return _gated(state, event)
+        return _after_evaluation(state)
+    return _after_gate(state, event)
 
 
-def _routed(adapter: str, state: State, event: RouteChanged) -> State | None:
+def _after_route_change(adapter: str, state: State, event: RouteChanged) -> State | None:
     if adapter not in {part.adapter for part in event.shares}:
         if state not in SERVING:
             return state
@@ -120,25 +120,25 @@ def _routed(adapter: str, state: State, event: RouteChanged) -> State | None:
     return State.CANARY
 
 
-def _moved(state: State, wanted: State) -> State | None:
+def _after_move(state: State, wanted: State) -> State | None:
     return wanted if wanted in NEXT[state] and state not in SERVING else None
 
 
-def _staged(state: State) -> State | None:
+def _after_staging(state: State) -> State | None:
     """On more replicas, or proven again after one was restarted, it stays what it is."""
     if State.STAGED in NEXT[state]:
         return State.STAGED
     return state if state in LOADED - RETIRED else None
 
 
-def _evaluated(state: State) -> State | None:
+def _after_evaluation(state: State) -> State | None:
     """A new measurement takes back what the gate said of an older one; a route's it does not."""
     if state in (State.STAGED, State.EVALUATED, State.GATED):
         return State.EVALUATED
     return state if state in SERVING else None
 
 
-def _gated(state: State, event: GateDecided) -> State | None:
+def _after_gate(state: State, event: GateDecided) -> State | None:
     if state is not State.EVALUATED:
         return None
     verdicts = {"PROMOTE": State.GATED, "REJECT": State.REJECTED, "EXTEND": State.EVALUATED}

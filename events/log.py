@@ -139,15 +139,15 @@ def record_sha256(record: Record) -> str:
     """What tells a record from every other, in hex: a digest of source, sequence, key, headers and
     value. The same in each log that holds the record; where it stands and when it was recorded
     there is left out."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     parts = [record.source.encode(), str(record.sequence).encode(), record.key.encode()]
     for name, content in record.headers:
         parts += [name.encode(), content]
     for part in (*parts, record.value):
         # With its length, or two records could spell the same bytes.
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.hexdigest()
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.hexdigest()
 
 
 def check_bounds(stream: str, partition: int, offset: int, start: int, end: int) -> None:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.log import Cursor, Entry, Place, Record, check_bounds, check_size, within_bytes
 from events.streams import STREAMS
 
@@ -13,7 +13,7 @@ class MemoryLog:
     """Lists of records, gone with the process."""
 
     def __init__(self) -> None:
-        self.source = minted_id()
+        self.source = new_id()
         self._changed = threading.Condition()
         self._records = {
             (stream.name, partition): list[Record]()
@@ -55,8 +55,8 @@ class MemoryLog:
             records = self._records[stream, partition]
             start = self._starts[stream, partition]
             check_bounds(stream, partition, offset, start, start + len(records))
-            found = records[offset - start : offset - start + limit]
-        return within_bytes(found, max_bytes)
+            page = records[offset - start : offset - start + limit]
+        return within_bytes(page, max_bytes)
 
     def start(self, stream: str) -> tuple[int, ...]:
         with self._changed:

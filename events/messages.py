@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class Frozen(BaseModel):
+class StrictModel(BaseModel):
     """Base of everything that is stored: immutable, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ToolCall(Frozen):
+class ToolCall(StrictModel):
     """A call of one tool, as the caller wrote it."""
 
     name: str
@@ -29,7 +29,7 @@ class ToolCall(Frozen):
     id: str | None = None
 
 
-class Message(Frozen):
+class Message(StrictModel):
     """One message of a conversation."""
 
     role: Role
@@ -53,7 +53,7 @@ class Message(Frozen):
         return self.content or ""
 
 
-class Action(Frozen):
+class Action(StrictModel):
     """A call that the task's author expects (gold), or that was executed."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]

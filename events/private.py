@@ -54,9 +54,9 @@ def tighten(path: Path) -> None:
     """Take from a file or a folder of ours what everybody may do with it; nothing where it is not
     there, or another's."""
     try:
-        found = path.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
-            path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+        status = path.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
     except FileNotFoundError:
         return
     except OSError:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from events.messages import Action, Frozen, Message
+from events.messages import Action, StrictModel, Message
 
 NOBODY: Final = "unknown"
 """The base and the policy of a live call, or rollout, that no engine answered. An import may use
@@ -59,7 +59,7 @@ def is_logprob(value: float) -> bool:
     return LOWEST_LOGPROB < value <= HIGHEST_LOGPROB
 
 
-class EventData(Frozen):
+class EventData(StrictModel):
     """Base of the heads: what an event says, without what was said."""
 
     TYPE: ClassVar[str]
@@ -74,7 +74,7 @@ class EventData(Frozen):
         raise TypeError(f"{type(self).__name__} has no key; an event type must define one")
 
 
-class Task(Frozen):
+class Task(StrictModel):
     """What was to be done, as far as anyone wrote it down."""
 
     id: Id
@@ -92,7 +92,7 @@ class Task(Frozen):
     """sha256 of the full task definition as it was when the rollout was graded."""
 
 
-class Labels(Frozen):
+class Labels(StrictModel):
     """What the rules say of a rollout that no fold can read, by who could read it."""
 
     messages: Count
@@ -109,7 +109,7 @@ class Labels(Frozen):
     same calls of one person."""
 
 
-class RolloutContent(Frozen):
+class RolloutContent(StrictModel):
     """What was said in a rollout."""
 
     messages: tuple[Message, ...] = ()
@@ -188,7 +188,7 @@ class CallsGathered(EventData):
         return self.session
 
 
-class CallStartedContent(Frozen):
+class CallStartContent(StrictModel):
     """The part of the request that its parent call did not hold already."""
 
     messages: tuple[Message, ...] = ()
@@ -233,13 +233,13 @@ class CallStarted(EventData):
     """Policy -> the probability with which chance chose it for this call; None where chance had no
     choice."""
 
-    content: CallStartedContent | None = Field(default=None, exclude=True)
+    content: CallStartContent | None = Field(default=None, exclude=True)
 
     def key(self) -> str:
         return self.session
 
 
-class CallEndedContent(Frozen):
+class CallEndContent(StrictModel):
     """What the model answered, one message per choice."""
 
     messages: tuple[Message, ...] = ()
@@ -273,7 +273,7 @@ class CallEnded(EventData):
     upstream: str | None = None
     """Which server answered; None where none did."""
 
-    content: CallEndedContent | None = Field(default=None, exclude=True)
+    content: CallEndContent | None = Field(default=None, exclude=True)
 
     def key(self) -> str:
         return self.session
@@ -319,7 +319,7 @@ class ClosingFailed(EventData):
         return self.session
 
 
-class FeedbackContent(Frozen):
+class FeedbackContent(StrictModel):
     """What a person wrote."""
 
     comment: str | None = None

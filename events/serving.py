@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from events.gate import GateReport
 from events.learning import Decision
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.position import Position
 from events.rollouts import Count, Name, Reason
 
@@ -70,7 +70,7 @@ class AdapterStaged(Decision):
     """From the fingerprint of its base, in the same way; of the replica where it is smallest."""
 
 
-class PassRates(Frozen):
+class PassRates(StrictModel):
     """pass^1 of both, over the same tasks and seeds."""
 
     incumbent: Annotated[float, Field(ge=0, le=1)]
@@ -105,7 +105,7 @@ class GateDecided(Decision):
     report: GateReport
 
 
-class RouteShare(Frozen):
+class RouteShare(StrictModel):
     """A part of an alias' sessions, and who answers them."""
 
     adapter: Name | None = None
@@ -113,14 +113,14 @@ class RouteShare(Frozen):
     share: Annotated[float, Field(gt=0, le=1)]
 
 
-class ArmCounts(Frozen):
+class ArmCounts(StrictModel):
     """The judged sessions of a canary, or of its incumbent."""
 
     judged: Count
     failed: Count
 
 
-class LiveEvidence(Frozen):
+class LiveEvidence(StrictModel):
     """What the live guard had seen when it decided."""
 
     pairs: Count

@@ -18,9 +18,9 @@ def _run(connection: Connection) -> None:
         context.run_migrations()
 
 
-given: Connection | None = context.config.attributes.get("connection")
-if given is not None:
-    _run(given)
+existing: Connection | None = context.config.attributes.get("connection")
+if existing is not None:
+    _run(existing)
 else:
     # `alembic revision --autogenerate -x url=...` while developing.
     engine = open_database(context.get_x_argument(as_dictionary=True)["url"])

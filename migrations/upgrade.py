@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
-from consumers.database import DatabaseOutdated, reading, writing
+from consumers.database import DatabaseMismatch, read_transaction, write_transaction
 from consumers.tables import METADATA
 
 _LOCK: Final = 0x6B696E74
@@ -27,7 +27,7 @@ def upgrade(engine: Engine) -> str:
     newer version has been here."""
     _refuse_newer(engine, current(engine))
     config = _config()
-    with writing(engine) as connection:
+    with write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         config.attributes["connection"] = connection
@@ -44,27 +44,27 @@ def head() -> str:
 
 def current(engine: Engine) -> str | None:
     """The revision of the database; None for an empty one."""
-    with reading(engine) as connection:
+    with read_transaction(engine) as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def require_head(engine: Engine) -> None:
     """Raise DatabaseOutdated unless the database is at this code's revision."""
-    found = current(engine)
-    _refuse_newer(engine, found)
-    if found != head():
-        raise DatabaseOutdated(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision {found}, "
+    revision = current(engine)
+    _refuse_newer(engine, revision)
+    if revision != head():
+        raise DatabaseMismatch(
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision {revision}, "
             f"this version needs {head()}; run kintsugi db upgrade"
         )
 
 
-def _refuse_newer(engine: Engine, found: str | None) -> None:
+def _refuse_newer(engine: Engine, revision: str | None) -> None:
     """Nothing that this code could do would help there."""
-    known = {one.revision for one in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if found is not None and found not in known:
-        raise DatabaseOutdated(
-            f"database {engine.url.render_as_string(hide_password=True)} is at revision {found}, "
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise DatabaseMismatch(
+            f"database {engine.url.render_as_string(hide_password=True)} is at revision {revision}, "
             f"which this version does not know (it needs {head()}); run the newer kintsugi that "
             "made it"
         )
@@ -72,7 +72,7 @@ def _refuse_newer(engine: Engine, found: str | None) -> None:
 
 def differences(engine: Engine) -> list[str]:
     """Where the database's tables differ from the code's: empty when they are the same."""
-    with reading(engine) as connection:
+    with read_transaction(engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return [repr(difference) for difference in compare_metadata(context, METADATA)]
 

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from events.codec import Encoded, encode
-from events.envelope import Envelope, derived_id
+from events.codec import WireEvent, encode
+from events.envelope import Envelope, derive_id
 from events.learning import PatternsDiagnosed
 from events.log import Entry
 from events.messages import Action, Message, ToolCall
 from events.position import Position
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     FeedbackReceived,
     RolloutContent,
@@ -41,13 +41,13 @@ def mix(count: int, seed: int = 0, start: int = 0) -> Iterator[Entry]:
         yield event(number, seed).entry
 
 
-def event(number: int, seed: int = 0) -> Encoded:
+def event(number: int, seed: int = 0) -> WireEvent:
     """Event `number` of the mix."""
     period, place = divmod(number, len(PERIOD))
     chance = random.Random(f"{seed}/{number}")
     data, arrays = _data(PERIOD[place], period, place, chance)
     envelope = Envelope(
-        id=derived_id("mix", str(seed), str(number)),
+        id=derive_id("mix", str(seed), str(number)),
         type=data.TYPE,
         version=data.VERSION,
         subject=data.key(),
@@ -61,7 +61,7 @@ def round_closed(position: Position, number: int, seed: int = 0) -> Entry:
     """A round over `position`."""
     data = PatternsDiagnosed(trigger="diagnose", position=position)
     envelope = Envelope(
-        id=derived_id("mix-round", str(seed), str(number)),
+        id=derive_id("mix-round", str(seed), str(number)),
         type=data.TYPE,
         version=data.VERSION,
         subject=data.key(),
@@ -101,7 +101,7 @@ def _call_started(call: str, session: str, chance: random.Random) -> CallStarted
             "seed": chance.randrange(9),
         },
         stream=True,
-        content=CallStartedContent(messages=(Message(role="user", content=_words(chance, 40)),)),
+        content=CallStartContent(messages=(Message(role="user", content=_words(chance, 40)),)),
     )
 
 
@@ -118,7 +118,7 @@ def _call_ended(call: str, session: str, chance: random.Random) -> CallEnded:
         trainable=not failed,
         # An engine's error text is what makes a head large.
         error=_words(chance, 260),
-        content=CallEndedContent(messages=(Message(role="assistant", content=_words(chance, 30)),)),
+        content=CallEndContent(messages=(Message(role="assistant", content=_words(chance, 30)),)),
     )
 
 

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from events import private
 from events.errors import KintsugiError, LogError, LogFull, LogUnavailable
-from events.kafka.sender import Outgoing, Pending, Sender
+from events.kafka.sender import OutboundRecord, Pending, Sender
 from events.log import Cursor, Record
 from events.streams import STREAMS
 
@@ -59,9 +59,9 @@ class Spool(Protocol):
     ) -> list[Record]: ...
     def end(self, stream: str) -> tuple[int, ...]: ...
     def wait(self, cursor: Cursor, timeout_seconds: float) -> bool: ...
-    def shipped(self, stream: str) -> tuple[int, ...]: ...
-    def mark_shipped(self, stream: str, partition: int, next_offset: int) -> None: ...
-    def unmark_shipped(self) -> None: ...
+    def read_ship_offsets(self, stream: str) -> tuple[int, ...]: ...
+    def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None: ...
+    def reset_ship_offsets(self) -> None: ...
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Shipper:
         go on from its own cursor, and store that.
         """
         with self._alone():
-            self._spool.unmark_shipped()
+            self._spool.reset_ship_offsets()
 
     def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
         """One producer's life; it ends when everything before `goal` was acknowledged."""
@@ -194,7 +194,7 @@ class _Session:
         self.cursor: dict[At, int] = {
             (stream, partition): offset
             for stream in STREAMS
-            for partition, offset in enumerate(spool.shipped(stream))
+            for partition, offset in enumerate(spool.read_ship_offsets(stream))
         }
         """Next to send."""
         self._acknowledged: dict[At, int] = {}
@@ -213,7 +213,7 @@ class _Session:
                 break
             room_records = min(room_records, ends[at[0]][at[1]] - self.cursor[at])
             for record in self._spool.read(*at, self.cursor[at], room_records, room_bytes):
-                pending = self._sender.send(Outgoing.of(record))
+                pending = self._sender.send(OutboundRecord.of(record))
                 self.cursor[at] = record.offset + 1
                 self.in_flight.append((at, record.offset + 1, pending))
         self._turn += 1
@@ -244,7 +244,7 @@ class _Session:
     def mark(self) -> None:
         """Store how far each partition was acknowledged without a gap."""
         for (stream, partition), following in self._acknowledged.items():
-            self._spool.mark_shipped(stream, partition, following)
+            self._spool.store_ship_offset(stream, partition, following)
         self._acknowledged.clear()
         self._marked = time.monotonic()
 
@@ -254,7 +254,7 @@ def unshipped(spool: Spool, goal: Ends) -> int:
     return sum(
         max(0, end - shipped)
         for stream, ends in goal.items()
-        for end, shipped in zip(ends, spool.shipped(stream), strict=True)
+        for end, shipped in zip(ends, spool.read_ship_offsets(stream), strict=True)
     )
 
 

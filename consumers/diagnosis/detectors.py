@@ -73,11 +73,11 @@ def diagnose(rollout: RolloutEnded, catalog: ToolCatalog | None) -> Diagnosis:
     if rollout.success:
         if rollout.reward is None or rollout.reward >= KAPPA:
             return Diagnosis(None, (), "*")
-        shaped = {"policy_violation": _shaped(rollout)}
+        shaped = {"policy_violation": _collect_shaping(rollout)}
         return Diagnosis("policy_violation", tuple(shaped), Facts(rollout, catalog).pivot, shaped)
     facts = Facts(rollout, catalog)
     evidence: dict[str, list[Finding]] = {
-        name: found for name, rule in RULES.items() if (found := rule(facts))
+        name: findings for name, rule in RULES.items() if (findings := rule(facts))
     }
     if not evidence:
         evidence = {"other": []}
@@ -95,7 +95,7 @@ def dedup_key(rollout: RolloutEnded) -> str:
     return sha256(task + canonical_json(trace(executed_calls(messages))))
 
 
-def _shaped(rollout: RolloutEnded) -> list[Finding]:
+def _collect_shaping(rollout: RolloutEnded) -> list[Finding]:
     """What a success was shaped down for, as far as its parts say."""
     parts = {name: part for name, part in rollout.reward_parts.items() if part}
     return [{"reward": rollout.reward, "parts": parts}]

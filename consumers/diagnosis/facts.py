@@ -13,7 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from consumers.diagnosis.matching import GoldWrite, Matching, executed_write, gold_writes, match
+from consumers.diagnosis.matching import GoldWrite, WriteMatch, parse_agent_write, gold_writes, match
 from envs.catalog import Record, ToolCatalog, undeclared
 from events.messages import ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded
@@ -38,10 +38,10 @@ class Call:
     failed: bool
 
     @property
-    def succeeded(self) -> bool:
+    def is_success(self) -> bool:
         return not self.failed and self.item.result is not None
 
-    def finding(self) -> Finding:
+    def describe(self) -> Finding:
         return {
             "turn": self.item.turn,
             "tool": self.name,
@@ -52,7 +52,7 @@ class Call:
 def agent_calls(messages: Sequence[Message]) -> list[Call]:
     """The agent's own calls in a conversation, in order."""
     return [
-        Call(item, item.call.name, _has_failed(item))
+        Call(item, item.call.name, _is_failure(item))
         for item in executed_calls(messages)
         if item.requestor == "assistant"
     ]
@@ -67,9 +67,9 @@ class Facts:
         self.gold = rollout.task.gold_actions if rollout.task else None
         self.messages: Sequence[Message] = rollout.content.messages if rollout.content else ()
         self.calls = agent_calls(self.messages)
-        self.catalog = catalog if catalog is not None else self._undeclared()
+        self.catalog = catalog if catalog is not None else self._infer_catalog()
 
-    def _undeclared(self) -> ToolCatalog:
+    def _infer_catalog(self) -> ToolCatalog:
         """A catalog by rule, of the tools that were offered, called or expected."""
         gold = self.gold or ()
         names = {call.name for call in self.calls} | {action.name for action in gold}
@@ -79,7 +79,7 @@ class Facts:
         )
 
     @cached_property
-    def matching(self) -> Matching | None:
+    def write_match(self) -> WriteMatch | None:
         """None without gold."""
         if self.gold is None:
             return None
@@ -87,37 +87,37 @@ class Facts:
         return match(
             gold_writes(self.gold, self.catalog),
             [
-                executed_write(call.item, self.catalog)
+                parse_agent_write(call.item, self.catalog)
                 for call in self.calls
-                if call.name in writes and call.succeeded
+                if call.name in writes and call.is_success
             ],
         )
 
     @property
     def pivot(self) -> str:
-        return self.matching.pivot if self.matching else "*"
+        return self.write_match.pivot if self.write_match else "*"
 
     @cached_property
-    def wrong_writes(self) -> Matching | None:
+    def wrong_writes(self) -> WriteMatch | None:
         """The matching, where its writes can be what is wrong."""
-        return None if self.state_verdict == 1.0 else self.matching
+        return None if self.state_verdict == 1.0 else self.write_match
 
     @cached_property
-    def tried(self) -> dict[int, list[Call]]:
+    def attempts(self) -> dict[int, list[Call]]:
         """Place of a missing gold write -> the failed calls that tried it."""
         if self.wrong_writes is None or not self.wrong_writes.missing:
             return {}
         writes = gold_writes(self.gold or (), self.catalog)
         names = {write.action.name for write in writes}
-        meant = self._meant(names, {(write.action.name, write.record) for write in writes})
+        meant = self._group_failures(names, {(write.action.name, write.record) for write in writes})
         tried = {
-            write.place: self._calls_meant(meant, write)
+            write.place: self._select_attempts(meant, write)
             for write in self.wrong_writes.missing
             if write.action.name in names
         }
         return {place: calls for place, calls in tried.items() if calls}
 
-    def _meant(
+    def _group_failures(
         self, names: set[str], records: set[tuple[str, Record | None]]
     ) -> dict[tuple[str, Record | None, bool], list[tuple[int, Call]]]:
         """Failed writes with their places, by (tool, record, whether a gold write of the tool is on
@@ -125,13 +125,13 @@ class Facts:
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]] = {}
         for place, call in enumerate(self.calls):
             if call.failed and call.name in names:
-                record = executed_write(call.item, self.catalog).record
+                record = parse_agent_write(call.item, self.catalog).record
                 known = (call.name, record) in records
                 key = (call.name, record if known else None, known)
                 meant.setdefault(key, []).append((place, call))
         return meant
 
-    def _calls_meant(
+    def _select_attempts(
         self,
         meant: dict[tuple[str, Record | None, bool], list[tuple[int, Call]]],
         write: GoldWrite,
@@ -144,11 +144,11 @@ class Facts:
         return [call for _, call in islice(both, TRIED)]
 
     @cached_property
-    def omitted(self) -> list[GoldWrite]:
+    def omissions(self) -> list[GoldWrite]:
         """Gold writes that were neither made, replaced nor tried."""
         if self.wrong_writes is None:
             return []
-        return [write for write in self.wrong_writes.missing if write.place not in self.tried]
+        return [write for write in self.wrong_writes.missing if write.place not in self.attempts]
 
     @cached_property
     def transfer(self) -> Call | None:
@@ -171,20 +171,20 @@ class Facts:
         return parts["DB"] if "DB" in parts else parts.get("r_actions")
 
     @cached_property
-    def said(self) -> list[tuple[int, str]]:
+    def agent_texts(self) -> list[tuple[int, str]]:
         """(turn, text) of what the agent itself said, up to `SAID_CHARACTERS`."""
-        said: list[tuple[int, str]] = []
+        texts: list[tuple[int, str]] = []
         left = SAID_CHARACTERS
         for turn, message in enumerate(self.messages):
             if message.role == "assistant" and message.content and message.sampled is not False:
-                said.append((turn, message.text[:left]))
-                left -= len(said[-1][1])
+                texts.append((turn, message.text[:left]))
+                left -= len(texts[-1][1])
                 if left <= 0:
                     break
-        return said
+        return texts
 
 
-def _has_failed(item: ExecutedCall) -> bool:
+def _is_failure(item: ExecutedCall) -> bool:
     """Whether the tool answered with an error; by its text where the source has no flag."""
     if item.result is None or item.result.error is not None:
         return item.failed

@@ -31,7 +31,7 @@ it likes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelResult:
     """What the rules say of a rollout."""
 
     labels: Labels
@@ -39,7 +39,7 @@ class Labelled:
     """Quotes what was said; None where the rollout is sealed, or nothing is wrong with it."""
 
 
-def labelled(data: RolloutEnded) -> Labelled:
+def label_rollout(data: RolloutEnded) -> LabelResult:
     """By the rules, from what was said."""
     task = data.task
     diagnosis = diagnose(data, catalog(task.environment) if task and task.environment else None)
@@ -60,7 +60,7 @@ def labelled(data: RolloutEnded) -> Labelled:
         trace_key=dedup_key(data),
     )
     kept = {name: _first(findings) for name, findings in diagnosis.evidence.items()}
-    return Labelled(labels, kept if diagnosis.category else None)
+    return LabelResult(labels, kept if diagnosis.category else None)
 
 
 def _first(findings: Sequence[Finding]) -> list[Finding]:
@@ -76,14 +76,14 @@ def _first(findings: Sequence[Finding]) -> list[Finding]:
     return [*kept, {"left_out": left_out}] if left_out else kept
 
 
-def labelled_event(event: Event, data: RolloutEnded) -> Labelled:
+def label_event(event: Event, data: RolloutEnded) -> LabelResult:
     """Label a rollout as a fold may: by its head where its words are sealed or lie in a blob.
     Raises BadRecord for a sealed rollout whose head has no labels."""
     if not event.sealed and (event.blob is None or data.labels is None):
-        return labelled(data)
+        return label_rollout(data)
     if data.labels is None:
         raise BadRecord(
             f"rollout {data.rollout} is sealed and carries no labels; only who closes sessions "
             "(kintsugi work) writes sealed rollouts"
         )
-    return Labelled(data.labels, None)
+    return LabelResult(data.labels, None)

@@ -59,7 +59,7 @@ class GoldWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutedWrite:
+class AgentWrite:
     """A write that the agent asked for, whatever came of it."""
 
     turn: int
@@ -73,21 +73,21 @@ class Pair:
     """An executed write that stands for a gold write without being it."""
 
     gold: GoldWrite
-    executed: ExecutedWrite
+    executed: AgentWrite
     relation: Relation
     differing: tuple[str, ...]
     """Names of the arguments that differ, sorted; empty across tools."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class WriteMatch:
     """What became of each gold write and of each successful executed one."""
 
     pairs: tuple[Pair, ...]
     """Stand-ins; exact matches are not listed."""
     missing: tuple[GoldWrite, ...]
     """Gold writes that no successful write stands for."""
-    surplus: tuple[ExecutedWrite, ...]
+    surplus: tuple[AgentWrite, ...]
     """Successful writes that stand for no gold write."""
     pivot: str
     """Tool of the first gold write that no successful write matches exactly; "*" if all do."""
@@ -102,19 +102,19 @@ def value_key(value: Any) -> bytes:
     """Equal for two JSON values exactly where they have the same canonical JSON, but that a number
     is its value however it is written; found in time linear in the value's size, so that many
     values are grouped without holding each against each."""
-    text = exact_json(_keyed(value))
+    text = exact_json(_mark_types(value))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _keyed(value: Any) -> Any:
+def _mark_types(value: Any) -> Any:
     """The value with strings and numbers as marked texts, so that no two kinds are taken for one
     another."""
     if isinstance(value, str):
         return f"s{canonical(value)}"
     if isinstance(value, dict):
-        return {key: _keyed(item) for key, item in value.items()}
+        return {key: _mark_types(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_keyed(item) for item in value]
+        return [_mark_types(item) for item in value]
     if isinstance(value, float):
         # Hexadecimal: writing a number of many digits in decimals takes the square of their count.
         return f"n{int(value):x}" if value.is_integer() else f"n{value!r}"
@@ -137,11 +137,11 @@ def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWri
     ]
 
 
-def executed_write(item: ExecutedCall, catalog: ToolCatalog) -> ExecutedWrite:
+def parse_agent_write(item: ExecutedCall, catalog: ToolCatalog) -> AgentWrite:
     """A call as a write; malformed arguments count as none."""
     call = item.call
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
-    return ExecutedWrite(
+    return AgentWrite(
         item.turn, call.name, catalog.settled(call.name, arguments), catalog.record(arguments)
     )
 
@@ -157,15 +157,15 @@ class _Gold:
         return _argument_keys(self.write.arguments)
 
     @cached_property
-    def counting(self) -> tuple[str, ...] | None:
+    def argument_names(self) -> tuple[str, ...] | None:
         compare = self.write.action.compare
         return None if compare is None else tuple(sorted(set(compare))[:ARGUMENTS])
 
 
-class _Executed:
+class _Actual:
     """The same of an executed one."""
 
-    def __init__(self, write: ExecutedWrite) -> None:
+    def __init__(self, write: AgentWrite) -> None:
         self.write = write
 
     @cached_property
@@ -178,33 +178,33 @@ def _argument_keys(arguments: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: value_key(arguments[name]) for name in names}
 
 
-def match(gold: Sequence[GoldWrite], executed: Sequence[ExecutedWrite]) -> Matching:
+def match(gold: Sequence[GoldWrite], executed: Sequence[AgentWrite]) -> WriteMatch:
     """Pair gold writes with successful executed ones."""
     missing = [_Gold(write) for write in gold[:WRITES]]
-    surplus = [_Executed(write) for write in executed[:WRITES]]
+    surplus = [_Actual(write) for write in executed[:WRITES]]
     pairs: list[Pair] = []
     pivot = "*"
     for relation in Relation:
         if missing and surplus:
-            found = _paired(relation, missing, surplus)
+            matches = _take_pairs(relation, missing, surplus)
             if relation is not Relation.EXACT:
-                pairs += found
+                pairs += matches
         if relation is Relation.EXACT and missing:
             pivot = missing[0].write.action.name
     pairs.sort(key=lambda pair: pair.gold.place)
-    return Matching(
+    return WriteMatch(
         tuple(pairs),
-        tuple(one.write for one in missing),
-        tuple(one.write for one in surplus),
+        tuple(item.write for item in missing),
+        tuple(item.write for item in surplus),
         pivot,
     )
 
 
-def _paired(relation: Relation, missing: list[_Gold], surplus: list[_Executed]) -> list[Pair]:
+def _take_pairs(relation: Relation, missing: list[_Gold], surplus: list[_Actual]) -> list[Pair]:
     """The pairs of one relation; both lists lose what is in them."""
     related, differs = _RELATED[relation], relation in (Relation.ARGUMENTS, Relation.ENTITY)
     candidates = [
-        (_differing(wanted, other) if differs else (), left, right)
+        (_find_differences(wanted, other) if differs else (), left, right)
         for left, wanted in enumerate(missing)
         for right, other in enumerate(surplus)
         if related(wanted, other)
@@ -224,24 +224,24 @@ def _paired(relation: Relation, missing: list[_Gold], surplus: list[_Executed]) 
     return pairs
 
 
-def _differing(wanted: _Gold, other: _Executed) -> tuple[str, ...]:
+def _find_differences(wanted: _Gold, other: _Actual) -> tuple[str, ...]:
     """Names of the arguments that count and differ; one side's lack of it is a difference."""
-    left, right, counting = wanted.keys, other.keys, wanted.counting
+    left, right, counting = wanted.keys, other.keys, wanted.argument_names
     names = left.keys() | right.keys() if counting is None else counting
     return tuple(sorted(name for name in names if left.get(name) != right.get(name)))
 
 
-def _exact(wanted: _Gold, other: _Executed) -> bool:
-    return wanted.write.action.name == other.write.tool and not _differing(wanted, other)
+def _exact(wanted: _Gold, other: _Actual) -> bool:
+    return wanted.write.action.name == other.write.tool and not _find_differences(wanted, other)
 
 
-def _same_tool_same_record(wanted: _Gold, other: _Executed) -> bool:
+def _same_tool_same_record(wanted: _Gold, other: _Actual) -> bool:
     return (
         wanted.write.action.name == other.write.tool and wanted.write.record == other.write.record
     )
 
 
-def _other_tool_same_record(wanted: _Gold, other: _Executed) -> bool:
+def _other_tool_same_record(wanted: _Gold, other: _Actual) -> bool:
     return (
         wanted.write.action.name != other.write.tool
         and wanted.write.record is not None
@@ -249,13 +249,13 @@ def _other_tool_same_record(wanted: _Gold, other: _Executed) -> bool:
     )
 
 
-def _same_tool_other_record(wanted: _Gold, other: _Executed) -> bool:
+def _same_tool_other_record(wanted: _Gold, other: _Actual) -> bool:
     return (
         wanted.write.action.name == other.write.tool and wanted.write.record != other.write.record
     )
 
 
-_RELATED: dict[Relation, Callable[[_Gold, _Executed], bool]] = {
+_RELATED: dict[Relation, Callable[[_Gold, _Actual], bool]] = {
     Relation.EXACT: _exact,
     Relation.ARGUMENTS: _same_tool_same_record,
     Relation.TOOL: _other_tool_same_record,

@@ -125,7 +125,7 @@ def _exact_pass_rate(state: PatternState) -> Fraction:
     return Fraction(state.passes + 1, state.attempts + 2)
 
 
-def ordered(states: Mapping[str, PatternState]) -> list[str]:
+def rank_patterns(states: Mapping[str, PatternState]) -> list[str]:
     """Pattern ids by (−P, −streak, id)."""
     return sorted(states, key=lambda pid: (-states[pid].priority, -states[pid].streak, pid))
 
@@ -148,8 +148,8 @@ def quotas(priorities: Mapping[str, float], q_max: int) -> dict[str, int]:
         shares = _shares({pid: wanted[pid] for pid in ranked if pid not in fixed}, left)
         outside = _outside(shares, cap)
         if not outside:
-            given = fixed | _largest_remainder(shares, left)
-            return {pid: given[pid] for pid in ranked}
+            counts = fixed | _largest_remainder(shares, left)
+            return {pid: counts[pid] for pid in ranked}
         fixed |= outside
 
 
@@ -175,8 +175,8 @@ def _shares(weights: Mapping[str, float], total: int) -> dict[str, Fraction]:
 
 def _largest_remainder(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
     """Whole parts, and one more for the largest remainders (ties: larger share, then id)."""
-    given = {pid: math.floor(share) for pid, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda pid: (given[pid] - shares[pid], -shares[pid], pid))
-    for pid in by_remainder[: total - sum(given.values())]:
-        given[pid] += 1
-    return given
+    counts = {pid: math.floor(share) for pid, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda pid: (counts[pid] - shares[pid], -shares[pid], pid))
+    for pid in by_remainder[: total - sum(counts.values())]:
+        counts[pid] += 1
+    return counts

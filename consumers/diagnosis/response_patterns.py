@@ -134,7 +134,7 @@ def _exceeds_tokens(text: str) -> bool:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    return (found.group().rstrip() for found in _SENTENCE.finditer(text))
+    return (match.group().rstrip() for match in _SENTENCE.finditer(text))
 
 
 def _read(text: str) -> str:

@@ -103,25 +103,25 @@ def totals(connection: Connection, number: int) -> dict[Pair, Totals]:
 
 def failures(connection: Connection, number: int) -> Mapping[Pair, Failures]:
     """The round's deduplicated failures per pair and pattern, with their earliest rollouts."""
-    failed = _deduplicated_failures(number).c
-    found: defaultdict[Pair, Failures] = defaultdict(Failures)
+    failed = _select_failures(number).c
+    by_pair: defaultdict[Pair, Failures] = defaultdict(Failures)
     for row in connection.execute(
         select(failed.alias, failed.base, failed.category, failed.pattern, func.count().label("n"))
         .group_by(failed.alias, failed.base, failed.category, failed.pattern)
         .order_by(failed.alias, failed.base, failed.pattern)
     ):
-        seen = found[Pair(row.alias, row.base)]
+        seen = by_pair[Pair(row.alias, row.base)]
         seen.total += row.n
         if row.category == OTHER:
             seen.other += row.n
         else:
             seen.by_pattern[row.pattern] = row.n
-    _add_examples(connection, number, found)
-    return found
+    _add_examples(connection, number, by_pair)
+    return by_pair
 
 
-def _add_examples(connection: Connection, number: int, found: Mapping[Pair, Failures]) -> None:
-    failed = _deduplicated_failures(number).c
+def _add_examples(connection: Connection, number: int, by_pair: Mapping[Pair, Failures]) -> None:
+    failed = _select_failures(number).c
     earliest = func.row_number().over(
         partition_by=(failed.alias, failed.base, failed.pattern),
         order_by=(failed.time.asc().nulls_first(), failed.rollout),
@@ -135,12 +135,12 @@ def _add_examples(connection: Connection, number: int, found: Mapping[Pair, Fail
         .where(ranked.c["rank"] <= EXAMPLES, ranked.c.category != OTHER)
         .order_by(ranked.c.alias, ranked.c.base, ranked.c.pattern, ranked.c["rank"])
     ):
-        found[Pair(row.alias, row.base)].examples.setdefault(row.pattern, []).append(row.rollout)
+        by_pair[Pair(row.alias, row.base)].examples.setdefault(row.pattern, []).append(row.rollout)
 
 
 def tag(connection: Connection, number: int) -> None:
     """Tag each task with the patterns that the round's failures on it were attributed to."""
-    failed = _deduplicated_failures(number).c
+    failed = _select_failures(number).c
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     connection.execute(
         dialect.insert(TaskPattern.table())
@@ -170,7 +170,7 @@ def attempts(connection: Connection, pair: Pair, number: int) -> dict[str, Attem
     rows = connection.execute(
         select(tags.pattern, func.count().label("attempts"), func.sum(passed).label("passes"))
         .join_from(TaskPattern.table(), Rollout.table(), same_task)
-        .where(tags.alias == pair[0], tags.base == pair[1], *_counted(number))
+        .where(tags.alias == pair[0], tags.base == pair[1], *_build_conditions(number))
         .group_by(tags.pattern)
     )
     return {row.pattern: Attempts(row.attempts, int(row.passes)) for row in rows}
@@ -191,19 +191,19 @@ def representatives(number: int) -> Subquery:
             (rollouts.category + literal("|") + rollouts.pivot).label("pattern"),
             place.label("place"),
         )
-        .where(*_counted(number))
+        .where(*_build_conditions(number))
         .subquery()
     )  # fmt: skip
     return select(ranked).where(ranked.c.place == 1).subquery("representatives")
 
 
-def _deduplicated_failures(number: int) -> Subquery:
+def _select_failures(number: int) -> Subquery:
     """The representatives that failed."""
     seen = representatives(number)
     return select(seen).where(seen.c.category.is_not(None)).subquery("failed")
 
 
-def _counted(number: int) -> tuple[ColumnElement[bool], ...]:
+def _build_conditions(number: int) -> tuple[ColumnElement[bool], ...]:
     """The rollouts whose outcome counts in a round."""
     rollouts = Rollout.table().c
     return (

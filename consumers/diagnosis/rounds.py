@@ -22,7 +22,7 @@ from consumers.batch import Batch, Row
 from consumers.diagnosis import round_counts
 from consumers.diagnosis.priority import PatternState, Status, update
 from consumers.diagnosis.round_counts import Attempts, Failures, Pair
-from consumers.tables import Cycle, Pattern, PatternRound
+from consumers.tables import Round, Pattern, PatternRound
 from events.canonical import exact_json
 from events.learning import PatternsDiagnosed
 from events.position import Position, ahead
@@ -49,7 +49,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
     rollouts = sum(of_pair.rollouts for of_pair in totals.values())
     judged = sum(of_pair.judged for of_pair in totals.values())
     batch.stage(
-        Cycle,
+        Round,
         {
             "round": number,
             "trigger": data.trigger,
@@ -68,7 +68,7 @@ def close_round(data: PatternsDiagnosed, time: str | None, pointer: Row, batch: 
 
 
 def _last_round(connection: Connection) -> tuple[int | None, Position]:
-    cycles = Cycle.table().c
+    cycles = Round.table().c
     row = connection.execute(
         select(cycles.round, cycles.position).order_by(cycles.round.desc()).limit(1)
     ).first()
@@ -76,7 +76,7 @@ def _last_round(connection: Connection) -> tuple[int | None, Position]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _PatternRecord:
     state: PatternState
     first_round: int
     examples: str
@@ -84,7 +84,7 @@ class _Known:
 
 def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> None:
     attempts = round_counts.attempts(batch.connection, pair, number)
-    older = _known(batch.connection, pair)
+    older = _read_patterns(batch.connection, pair)
     # A proposed task may name a pattern of which nothing has failed yet: it is none so far.
     for pattern in sorted(older.keys() | failures.by_pattern.keys()):
         known, seen = older.get(pattern), attempts.get(pattern, Attempts())
@@ -98,13 +98,13 @@ def _update_pair(batch: Batch, pair: Pair, number: int, failures: Failures) -> N
         _stage_pattern(batch, pair, number, pattern, known, state, failures)
 
 
-def _known(connection: Connection, pair: Pair) -> dict[str, _Known]:
+def _read_patterns(connection: Connection, pair: Pair) -> dict[str, _PatternRecord]:
     patterns = Pattern.table()
     rows = connection.execute(
         select(patterns).where(patterns.c.alias == pair[0], patterns.c.base == pair[1])
     )
     return {
-        row.pattern: _Known(
+        row.pattern: _PatternRecord(
             PatternState(
                 recurrence=row.recurrence,
                 streak=row.streak,
@@ -122,7 +122,7 @@ def _known(connection: Connection, pair: Pair) -> dict[str, _Known]:
 
 
 def _stage_pattern(
-    batch: Batch, pair: Pair, number: int, pattern: str, known: _Known | None, state: PatternState,
+    batch: Batch, pair: Pair, number: int, pattern: str, known: _PatternRecord | None, state: PatternState,
     failures: Failures,
 ) -> None:  # fmt: skip
     category, pivot = pattern.split("|", 1)

@@ -16,10 +16,10 @@ from typing import Final
 
 from consumers.diagnosis.facts import Call, Facts, Finding
 from consumers.diagnosis.matching import (
-    ExecutedWrite,
+    AgentWrite,
     GoldWrite,
     Relation,
-    executed_write,
+    parse_agent_write,
     value_key,
 )
 from consumers.diagnosis.response_patterns import asks, hands_over, overflows, refuses
@@ -85,7 +85,7 @@ def _rows(calls: Sequence[_Keyed], often: Collection[str]) -> list[Finding]:
         for (name, _), run in groupby(calls, key=itemgetter(1))
         if name in often
     )
-    return [_repeated("in a row", run) for run in runs if len(run) >= _IN_A_ROW]
+    return [_describe_repeat("in a row", run) for run in runs if len(run) >= _IN_A_ROW]
 
 
 def _repeats(calls: Sequence[_Keyed], names: Collection[str]) -> list[Finding]:
@@ -94,11 +94,11 @@ def _repeats(calls: Sequence[_Keyed], names: Collection[str]) -> list[Finding]:
     for call, key in calls:
         if call.name in names:
             groups.setdefault(key, []).append(call)
-    found = [group for group in groups.values() if len(group) >= _IN_ALL]
-    return [_repeated("in all", group) for group in sorted(found, key=lambda g: g[0].name)]
+    loops = [group for group in groups.values() if len(group) >= _IN_ALL]
+    return [_describe_repeat("in all", group) for group in sorted(loops, key=lambda g: g[0].name)]
 
 
-def _repeated(kind: str, calls: Sequence[Call]) -> Finding:
+def _describe_repeat(kind: str, calls: Sequence[Call]) -> Finding:
     return {
         "kind": kind,
         "tool": calls[0].name,
@@ -109,12 +109,12 @@ def _repeated(kind: str, calls: Sequence[Call]) -> Finding:
 
 def _user_id_failure(facts: Facts) -> list[Finding]:
     reaching = facts.catalog.user_record
-    if not reaching or not (facts.said or facts.calls):
+    if not reaching or not (facts.agent_texts or facts.calls):
         return []
     tried = [call for call in facts.calls if call.name in reaching]
-    if any(call.succeeded for call in tried):
+    if any(call.is_success for call in tried):
         return []
-    return [{"needed": sorted(reaching), "tried": [call.finding() for call in tried[:NAMED]]}]
+    return [{"needed": sorted(reaching), "tried": [call.describe() for call in tried[:NAMED]]}]
 
 
 def _policy_violation(facts: Facts) -> list[Finding]:
@@ -131,12 +131,12 @@ def _no_transfer(facts: Facts) -> list[Finding]:
     """Gold hands the user over and does nothing else; the agent did something else."""
     if facts.wrong_writes is None or not facts.gold_transfers or _expects_writes(facts):
         return []
-    made = facts.wrong_writes.surplus
-    if facts.transfer is not None and not made:
+    surplus = facts.wrong_writes.surplus
+    if facts.transfer is not None and not surplus:
         return []
     return [
         {"gold": "only transfers", "transferred": facts.transfer is not None},
-        *(_write(write) for write in made),
+        *(_write(write) for write in surplus),
     ]
 
 
@@ -156,61 +156,61 @@ def _wrong_item_selection(facts: Facts) -> list[Finding]:
 
 def _incorrect_arguments(facts: Facts) -> list[Finding]:
     if facts.gold is None:
-        return _broken_calls(facts)
+        return _find_invalid_calls(facts)
     selections = facts.catalog.selection_arguments
-    found = _stand_ins(facts, Relation.ARGUMENTS, lambda name: name not in selections)
-    for place, calls in facts.tried.items():
-        found.append({"gold": place, "only_failed": [call.finding() for call in calls]})
-    return found
+    findings = _stand_ins(facts, Relation.ARGUMENTS, lambda name: name not in selections)
+    for place, calls in facts.attempts.items():
+        findings.append({"gold": place, "only_failed": [call.describe() for call in calls]})
+    return findings
 
 
-def _broken_calls(facts: Facts) -> list[Finding]:
+def _find_invalid_calls(facts: Facts) -> list[Finding]:
     """What can be told without gold: malformed calls, made-up tools, tools that only failed."""
     known = frozenset(facts.rollout.known_tools or ())
-    found = [
+    findings = [
         {"kind": "malformed" if isinstance(call.item.call.arguments, str) else "unknown tool"}
-        | call.finding()
+        | call.describe()
         for call in facts.calls
         if isinstance(call.item.call.arguments, str) or (known and call.name not in known)
     ]
     helped = {call.name for call in facts.calls if not call.failed}
     only_failed = [call for call in facts.calls if call.name not in helped]
-    return found + [{"kind": "only failed"} | call.finding() for call in only_failed]
+    return findings + [{"kind": "only failed"} | call.describe() for call in only_failed]
 
 
 def _over_cautious(facts: Facts) -> list[Finding]:
-    if not facts.omitted:
+    if not facts.omissions:
         return []
-    omitted = [_gold(write) for write in facts.omitted]
-    if not facts.gold_transfers and (turn := _handed_over(facts)) is not None:
+    omitted = [_gold(write) for write in facts.omissions]
+    if not facts.gold_transfers and (turn := _find_transfer_turn(facts)) is not None:
         return [{"transferred": turn}, *omitted]
-    refusals = [turn for turn, text in facts.said if refuses(text)]
+    refusals = [turn for turn, text in facts.agent_texts if refuses(text)]
     if not refusals:
         return []
-    after = _written_after(facts, refusals[-1])
-    refused = [_gold(w) for w in facts.omitted if (w.action.name, w.record) not in after]
+    after = _find_writes_after(facts, refusals[-1])
+    refused = [_gold(w) for w in facts.omissions if (w.action.name, w.record) not in after]
     return [{"refused": refusals[:NAMED]}, *refused] if refused else []
 
 
-def _written_after(facts: Facts, turn: int) -> set[tuple[str, Record | None]]:
+def _find_writes_after(facts: Facts, turn: int) -> set[tuple[str, Record | None]]:
     """The writes that the agent made after its last refusal, and on which records: what it took
     back."""
-    names = {write.action.name for write in facts.omitted}
+    names = {write.action.name for write in facts.omissions}
     return {
-        (call.name, executed_write(call.item, facts.catalog).record)
+        (call.name, parse_agent_write(call.item, facts.catalog).record)
         for call in facts.calls
-        if call.item.turn > turn and call.name in names and call.succeeded
+        if call.item.turn > turn and call.name in names and call.is_success
     }
 
 
-def _handed_over(facts: Facts) -> int | None:
+def _find_transfer_turn(facts: Facts) -> int | None:
     """The turn of the transfer: by its tool, by the agent's word for it, or by the token with
     which tau2's simulated user takes the agent at its word."""
     if facts.transfer is not None:
         return facts.transfer.item.turn
     if facts.messages and "###TRANSFER###" in facts.messages[-1].text:
         return len(facts.messages) - 1
-    return next((turn for turn, text in facts.said if hands_over(text)), None)
+    return next((turn for turn, text in facts.agent_texts if hands_over(text)), None)
 
 
 def _premature_termination(facts: Facts) -> list[Finding]:
@@ -271,16 +271,16 @@ def _open_question(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def _missing_write_action(facts: Facts) -> list[Finding]:
-    return [_gold(write) for write in facts.omitted]
+def _write_omission(facts: Facts) -> list[Finding]:
+    return [_gold(write) for write in facts.omissions]
 
 
 def _information_error(facts: Facts) -> list[Finding]:
     task = facts.task
     if task is None or not task.outputs or not _state_is_right(facts):
         return []
-    said = "\n".join(text for _, text in facts.said).lower().replace(",", "")
-    unsaid = [output for output in task.outputs[:OUTPUTS] if output.lower() not in said]
+    speech = "\n".join(text for _, text in facts.agent_texts).lower().replace(",", "")
+    unsaid = [output for output in task.outputs[:OUTPUTS] if output.lower() not in speech]
     return [{"unsaid": unsaid}] if unsaid else []
 
 
@@ -288,7 +288,7 @@ def _state_is_right(facts: Facts) -> bool:
     verdict = facts.state_verdict
     if verdict is not None:
         return verdict == 1.0
-    return facts.matching is not None and facts.matching.exact
+    return facts.write_match is not None and facts.write_match.exact
 
 
 def _stand_ins(
@@ -297,15 +297,15 @@ def _stand_ins(
     """Writes that stand for gold ones in this relation; `counts` says which arguments matter."""
     if facts.wrong_writes is None:
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for pair in facts.wrong_writes.pairs:
         if pair.relation is not relation:
             continue
         differing = [name for name in pair.differing if counts is None or counts(name)]
         if counts is not None and not differing:
             continue
-        wanted, given = pair.gold.arguments, pair.executed.arguments
-        found.append(
+        wanted, actual = pair.gold.arguments, pair.executed.arguments
+        findings.append(
             {
                 "gold": pair.gold.place,
                 "expected": pair.gold.action.name,
@@ -313,15 +313,15 @@ def _stand_ins(
                 "tool": pair.executed.tool,
                 "record": _record(pair.executed.record),
                 "differs": {
-                    name: {"gold": wanted.get(name), "executed": given.get(name)}
+                    name: {"gold": wanted.get(name), "executed": actual.get(name)}
                     for name in differing
                 },
             }
         )
-    return found
+    return findings
 
 
-def _write(write: ExecutedWrite) -> Finding:
+def _write(write: AgentWrite) -> Finding:
     return {"turn": write.turn, "tool": write.tool, "arguments": dict(write.arguments)}
 
 
@@ -348,7 +348,7 @@ RULES: Final[Mapping[str, Callable[[Facts], list[Finding]]]] = {
     "incorrect_arguments": _incorrect_arguments,
     "over_cautious": _over_cautious,
     "premature_termination": _premature_termination,
-    "missing_write_action": _missing_write_action,
+    "missing_write_action": _write_omission,
     "information_error": _information_error,
 }
 """In the order of the primary label."""

@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folds.record import Folding
-from consumers.folds.routing import Candidate, RouteRefused, Standing, changed
-from consumers.tables import Adapter, Evaluation, OperatorAction, Projected, Route, ServingStep
+from consumers.folds.record import FoldInput
+from consumers.folds.routing import Candidate, RouteRefusal, RouteState, apply_route_change
+from consumers.tables import Adapter, Evaluation, OperatorAction, ProjectionTable, Route, LifecycleStep
 from events.canonical import exact_json
 from events.lifecycle import State, after
 from events.serving import (
@@ -32,7 +32,7 @@ from events.serving import (
 )
 
 
-def adapter_produced(folding: Folding, data: AdapterProduced, batch: Batch) -> None:
+def fold_adapter_production(folding: FoldInput, data: AdapterProduced, batch: Batch) -> None:
     """An adapter begins its life."""
     named = {"adapter", "alias", "base", "sha256", "path", "capability", "job", "origin"}
     born: Row = {
@@ -46,7 +46,7 @@ def adapter_produced(folding: Folding, data: AdapterProduced, batch: Batch) -> N
     _adapter_step(folding, data, batch, born)
 
 
-def adapter_staged(folding: Folding, data: AdapterStaged, batch: Batch) -> None:
+def fold_adapter_staging(folding: FoldInput, data: AdapterStaged, batch: Batch) -> None:
     """Replicas hold it and answer with it."""
     proof: Row = {
         "replicas": exact_json(data.replicas),
@@ -56,7 +56,7 @@ def adapter_staged(folding: Folding, data: AdapterStaged, batch: Batch) -> None:
     _adapter_step(folding, data, batch, proof)
 
 
-def adapter_evaluated(folding: Folding, data: AdapterEvaluated, batch: Batch) -> None:
+def fold_adapter_evaluation(folding: FoldInput, data: AdapterEvaluated, batch: Batch) -> None:
     """It was measured: what the gate decides on."""
     evaluations = Evaluation.table().c
     taken = _adapter_step(folding, data, batch, {})
@@ -80,16 +80,16 @@ def adapter_evaluated(folding: Folding, data: AdapterEvaluated, batch: Batch) ->
     )
 
 
-def gate_decided(folding: Folding, data: GateDecided, batch: Batch) -> None:
+def fold_gate_decision(folding: FoldInput, data: GateDecided, batch: Batch) -> None:
     """The gate spoke; its report stays with the adapter."""
     report = exact_json(data.report.model_dump(mode="json"))
     _adapter_step(folding, data, batch, {"incumbent": data.incumbent, "gate": report})
 
 
-def adapter_moved(folding: Folding, data: AdapterMoved, batch: Batch) -> None:
+def fold_adapter_move(folding: FoldInput, data: AdapterMoved, batch: Batch) -> None:
     """A step out of service. What a route still names is not unloaded."""
     unloaded = State(data.state) in (State.UNLOADED, State.COLLECTED)
-    alias = _shadowed(batch, data.adapter) if unloaded else None
+    alias = _find_alias_with_shadow(batch, data.adapter) if unloaded else None
     if alias is not None:
         refused = f"the route of {alias} names {data.adapter} as its shadow"
         _refuse(folding, batch, "adapter", data.adapter, refused, data.reason)
@@ -97,15 +97,15 @@ def adapter_moved(folding: Folding, data: AdapterMoved, batch: Batch) -> None:
     _adapter_step(folding, data, batch, {"replicas": "[]"} if unloaded else {}, data.reason)
 
 
-def route_changed(folding: Folding, data: RouteChanged, batch: Batch) -> None:
+def fold_route_change(folding: FoldInput, data: RouteChanged, batch: Batch) -> None:
     """A route turns as a whole or not at all, and the adapters move with it."""
-    if _repeated(folding, batch):
+    if _is_repeat(folding, batch):
         return
-    standing = _standing(batch, data.alias)
-    rows = _adapters(batch, data, standing)
+    route = _read_route_state(batch, data.alias)
+    rows = _adapters(batch, data, route)
     try:
-        following = changed(standing, {name: candidate(row) for name, row in rows.items()}, data)
-    except RouteRefused as refused:
+        following = apply_route_change(route, {name: candidate(row) for name, row in rows.items()}, data)
+    except RouteRefusal as refused:
         _refuse(folding, batch, "alias", data.alias, str(refused), data.reason)
         return
     _step(folding, batch, "alias", data.alias, None, data.reason)
@@ -117,7 +117,7 @@ def route_changed(folding: Folding, data: RouteChanged, batch: Batch) -> None:
     batch.stage(Route, _route_row(folding, data, following))
 
 
-def operator_acted(folding: Folding, data: OperatorActed, batch: Batch) -> None:
+def fold_operator_action(folding: FoldInput, data: OperatorActed, batch: Batch) -> None:
     """A person asked for something: who, what and why."""
     batch.stage(
         OperatorAction,
@@ -144,9 +144,9 @@ def candidate(row: Row) -> Candidate:
     )
 
 
-def standing(row: Row) -> Standing:
+def parse_route_state(row: Row) -> RouteState:
     """A route's row as the next change sees it."""
-    return Standing(
+    return RouteState(
         base=row["base"],
         shares=tuple(RouteShare.model_validate(part) for part in json.loads(row["shares"])),
         shadow=row["shadow"],
@@ -159,11 +159,11 @@ def standing(row: Row) -> Standing:
 
 
 def _adapter_step(
-    folding: Folding, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
+    folding: FoldInput, data: ServingEvent, batch: Batch, changes: Row, reason: str = ""
 ) -> bool:
     """Move the adapter that an event names; False where it was refused, or a repetition."""
     assert not isinstance(data, RouteChanged), "a route moves several"
-    if _repeated(folding, batch):
+    if _is_repeat(folding, batch):
         return False
     row = _adapter(batch, data.adapter)
     state = after(data.adapter, None if row is None else State(row["state"]), data)
@@ -187,7 +187,7 @@ def _refusal(data: ServingEvent, row: Row | None) -> str:
     return f"{data.adapter} is {row['state']}: no {wanted} from there"
 
 
-def _move(folding: Folding, batch: Batch, row: Row, state: State, reason: str) -> None:
+def _move(folding: FoldInput, batch: Batch, row: Row, state: State, reason: str) -> None:
     batch.stage(
         Adapter,
         {
@@ -201,7 +201,7 @@ def _move(folding: Folding, batch: Batch, row: Row, state: State, reason: str) -
     )
 
 
-def _route_row(folding: Folding, data: RouteChanged, following: Standing) -> Row:
+def _route_row(folding: FoldInput, data: RouteChanged, following: RouteState) -> Row:
     return {
         "alias": data.alias,
         "base": following.base,
@@ -221,17 +221,17 @@ def _route_row(folding: Folding, data: RouteChanged, following: Standing) -> Row
 
 
 def _step(
-    folding: Folding, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
+    folding: FoldInput, batch: Batch, kind: str, subject: str, state: State | None, reason: str,
     refused: str | None = None,
 ) -> None:  # fmt: skip
-    steps = ServingStep.table().c
+    steps = LifecycleStep.table().c
     envelope = folding.event.envelope
     batch.stage(
-        ServingStep,
+        LifecycleStep,
         {
             "kind": kind,
             "subject": subject,
-            "number": _count(batch, ServingStep, steps.kind == kind, steps.subject == subject),
+            "number": _count(batch, LifecycleStep, steps.kind == kind, steps.subject == subject),
             "type": envelope.type,
             "state": None if state is None else state.value,
             "refused": refused,
@@ -245,26 +245,26 @@ def _step(
 
 
 def _refuse(
-    folding: Folding, batch: Batch, kind: str, subject: str, refused: str, reason: str
+    folding: FoldInput, batch: Batch, kind: str, subject: str, refused: str, reason: str
 ) -> None:
-    if not _repeated(folding, batch):
+    if not _is_repeat(folding, batch):
         _step(folding, batch, kind, subject, None, reason, refused)
 
 
 # What the tables hold
 
 
-def _repeated(folding: Folding, batch: Batch) -> bool:
+def _is_repeat(folding: FoldInput, batch: Batch) -> bool:
     """Whether this very event counted before: whoever was killed after an append appends again."""
     batch.flush()
-    steps = ServingStep.table().c
+    steps = LifecycleStep.table().c
     same = select(steps.event).where(
         steps.event == folding.event.envelope.id, steps.refused.is_(None)
     )
     return batch.connection.execute(same.limit(1)).first() is not None
 
 
-def _count(batch: Batch, table: type[Projected], *where: Any) -> int:
+def _count(batch: Batch, table: type[ProjectionTable], *where: Any) -> int:
     query = select(func.count()).select_from(table.table()).where(*where)
     return int(batch.connection.execute(query).scalar_one())
 
@@ -279,7 +279,7 @@ def _rows(batch: Batch, names: Iterable[str]) -> dict[str, Row]:
     return {row["adapter"]: dict(row) for row in batch.connection.execute(query).mappings()}
 
 
-def _adapters(batch: Batch, data: RouteChanged, route: Standing | None) -> dict[str, Row]:
+def _adapters(batch: Batch, data: RouteChanged, route: RouteState | None) -> dict[str, Row]:
     """Those that the route names, and those that it named until now."""
     named = {part.adapter for part in data.shares} | {data.shadow}
     if route is not None:
@@ -287,16 +287,16 @@ def _adapters(batch: Batch, data: RouteChanged, route: Standing | None) -> dict[
     return _rows(batch, (name for name in named if name is not None))
 
 
-def _standing(batch: Batch, alias: str) -> Standing | None:
+def _read_route_state(batch: Batch, alias: str) -> RouteState | None:
     routes = Route.table()
     row = batch.connection.execute(select(routes).where(routes.c.alias == alias)).mappings().first()
-    return None if row is None else standing(dict(row))
+    return None if row is None else parse_route_state(dict(row))
 
 
-def _shadowed(batch: Batch, adapter: str) -> str | None:
+def _find_alias_with_shadow(batch: Batch, adapter: str) -> str | None:
     """The alias whose route has this shadow."""
     batch.flush()
     routes = Route.table().c
     query = select(routes.alias).where(routes.shadow == adapter).limit(1)
-    found: str | None = batch.connection.execute(query).scalar()
-    return found
+    alias: str | None = batch.connection.execute(query).scalar()
+    return alias

@@ -19,8 +19,8 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from consumers.batch import Batch, Row
-from consumers.folds.record import Folding
-from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
+from consumers.folds.record import FoldInput
+from consumers.tables import Job, Leader, Cycle, ProjectionTable, Rejection, Task
 from events.canonical import exact_json
 from events.learning import (
     CycleEnded,
@@ -42,7 +42,7 @@ PROPOSED: Final = "proposed"
 """Origin of a task that was written for a pattern."""
 
 
-def fenced(folding: Folding, batch: Batch) -> bool:
+def is_stale_epoch(folding: FoldInput, batch: Batch) -> bool:
     """Whether a decision is of a leader that is not, or not yet, the current one."""
     epoch = folding.event.envelope.epoch
     if folding.record.stream != LEARNING.name or epoch is None:
@@ -50,7 +50,7 @@ def fenced(folding: Folding, batch: Batch) -> bool:
     return not isinstance(folding.event.data, LeaderClaimed) and epoch != _epoch(batch)
 
 
-def leader_claimed(folding: Folding, data: LeaderClaimed, batch: Batch) -> None:
+def fold_leader_claim(folding: FoldInput, data: LeaderClaimed, batch: Batch) -> None:
     """The first claim of the next epoch wins."""
     if data.epoch != _epoch(batch) + 1:
         return
@@ -66,9 +66,9 @@ def leader_claimed(folding: Folding, data: LeaderClaimed, batch: Batch) -> None:
     )
 
 
-def cycle_started(folding: Folding, data: CycleStarted, batch: Batch) -> None:
+def fold_cycle_start(folding: FoldInput, data: CycleStarted, batch: Batch) -> None:
     """A cycle is open from here on."""
-    if _blocked(data, batch):
+    if _is_redundant(data, batch):
         return
     named = {
         "cycle", "alias", "base", "number", "environment", "trigger", "reason", "slot", "acted",
@@ -78,7 +78,7 @@ def cycle_started(folding: Folding, data: CycleStarted, batch: Batch) -> None:
         "ended_because", "diagnosed", "directed", "ended",
     )  # fmt: skip
     batch.stage(
-        LearningCycle,
+        Cycle,
         {
             **data.model_dump(include=named),
             **dict.fromkeys(unknown),
@@ -100,25 +100,25 @@ def awaits_round(data: PatternsDiagnosed, batch: Batch) -> bool:
     return row is not None and row["round"] is None
 
 
-def cycle_diagnosed(folding: Folding, data: PatternsDiagnosed, number: int, batch: Batch) -> None:
+def store_cycle_round(folding: FoldInput, data: PatternsDiagnosed, number: int, batch: Batch) -> None:
     """A cycle has its round: the one it closed, or the last one where nothing was new."""
     row = None if data.cycle is None else _open(batch, data.cycle)
     if row is not None:
-        batch.stage(LearningCycle, {**row, "round": number, "diagnosed": folding.time})
+        batch.stage(Cycle, {**row, "round": number, "diagnosed": folding.time})
 
 
-def directive_written(folding: Folding, data: DirectiveWritten, batch: Batch) -> None:
+def fold_directive(folding: FoldInput, data: DirectiveWritten, batch: Batch) -> None:
     """A cycle knows what its tasks shall stress."""
     row = _open(batch, data.cycle)
     if row is None or row["directive"] is not None:
         return
-    said = data.model_dump(mode="json", include={"directive", "findings"})
+    values = data.model_dump(mode="json", include={"directive", "findings"})
     batch.stage(
-        LearningCycle,
+        Cycle,
         {
             **row,
-            "directive": exact_json(said["directive"]),
-            "findings": exact_json(said["findings"]),
+            "directive": exact_json(values["directive"]),
+            "findings": exact_json(values["findings"]),
             "summary": data.summary,
             "analyzer": data.analyzer,
             "trouble": data.trouble,
@@ -127,7 +127,7 @@ def directive_written(folding: Folding, data: DirectiveWritten, batch: Batch) ->
     )
 
 
-def accepts_task(folding: Folding, data: TaskProposed, batch: Batch) -> bool:
+def accepts_task(folding: FoldInput, data: TaskProposed, batch: Batch) -> bool:
     """Whether a proposed task counts: no redo, and its cycle, if any, is open. The cycle counts it
     unless it was proposed before."""
     tasks = Task.table().c
@@ -140,24 +140,24 @@ def accepts_task(folding: Folding, data: TaskProposed, batch: Batch) -> bool:
         return False
     same = (tasks.alias == data.alias) & (tasks.task == data.task.id) & (tasks.origin == PROPOSED)
     if not _exists(batch, Task, same):
-        batch.stage(LearningCycle, {**row, "accepted": row["accepted"] + 1})
+        batch.stage(Cycle, {**row, "accepted": row["accepted"] + 1})
     return True
 
 
-def task_rejected(folding: Folding, data: TaskRejected, batch: Batch) -> None:
+def fold_task_rejection(folding: FoldInput, data: TaskRejected, batch: Batch) -> None:
     """A task came to nothing, and why."""
     event = folding.event.envelope.id
     row = _open(batch, data.cycle)
     if row is None or _exists(batch, Rejection, Rejection.table().c.event == event):
         return
-    batch.stage(LearningCycle, {**row, "rejected": row["rejected"] + 1})
+    batch.stage(Cycle, {**row, "rejected": row["rejected"] + 1})
     batch.stage(
         Rejection,
         {**data.model_dump(), "event": event, "time": folding.time, **folding.place()},
     )
 
 
-def job_requested(folding: Folding, data: JobRequested, batch: Batch) -> None:
+def fold_job_request(folding: FoldInput, data: JobRequested, batch: Batch) -> None:
     """A job is open from here on. A cycle has one."""
     if _exists(batch, Job, Job.table().c.job == data.job):
         return
@@ -165,7 +165,7 @@ def job_requested(folding: Folding, data: JobRequested, batch: Batch) -> None:
         row = _open(batch, data.cycle)
         if row is None or row["job"] is not None:
             return
-        batch.stage(LearningCycle, {**row, "job": data.job})
+        batch.stage(Cycle, {**row, "job": data.job})
     unknown = (
         "outcome", "reason", "adapter", "sha256", "steps", "rollouts", "seconds", "attempts",
         "ended",
@@ -183,26 +183,26 @@ def job_requested(folding: Folding, data: JobRequested, batch: Batch) -> None:
     )
 
 
-def job_ended(folding: Folding, data: JobEnded, batch: Batch) -> None:
+def fold_job_end(folding: FoldInput, data: JobEnded, batch: Batch) -> None:
     """A job is over."""
     row = _row(batch, Job, Job.table().c.job == data.job)
     if row is not None and row["outcome"] is None:
         batch.stage(Job, {**row, **data.model_dump(), "ended": folding.time})
 
 
-def cycle_ended(folding: Folding, data: CycleEnded, batch: Batch) -> None:
+def fold_cycle_end(folding: FoldInput, data: CycleEnded, batch: Batch) -> None:
     """A cycle is over."""
     row = _open(batch, data.cycle)
     if row is not None:
         how: Row = {"outcome": data.outcome, "ended_because": data.reason, "ended": folding.time}
-        batch.stage(LearningCycle, {**row, **how})
+        batch.stage(Cycle, {**row, **how})
 
 
-def _blocked(data: CycleStarted, batch: Batch) -> bool:
+def _is_redundant(data: CycleStarted, batch: Batch) -> bool:
     """Whether a cycle of the agent is open, this one is known, or its number is not the next."""
-    cycles = LearningCycle.table().c
+    cycles = Cycle.table().c
     is_open = (cycles.alias == data.alias) & cycles.outcome.is_(None)
-    if _exists(batch, LearningCycle, is_open | (cycles.cycle == data.cycle)):
+    if _exists(batch, Cycle, is_open | (cycles.cycle == data.cycle)):
         return True
     last = select(func.max(cycles.number)).where(
         cycles.alias == data.alias, cycles.base == data.base
@@ -215,20 +215,20 @@ def _blocked(data: CycleStarted, batch: Batch) -> bool:
 
 def _epoch(batch: Batch) -> int:
     """The current one; 0 before anybody has led."""
-    found: int | None = batch.connection.execute(select(Leader.table().c.epoch)).scalar()
-    return found or 0
+    epoch: int | None = batch.connection.execute(select(Leader.table().c.epoch)).scalar()
+    return epoch or 0
 
 
 def _open(batch: Batch, cycle: str) -> Row | None:
     """A cycle that is not over."""
-    cycles = LearningCycle.table().c
-    return _row(batch, LearningCycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
+    cycles = Cycle.table().c
+    return _row(batch, Cycle, (cycles.cycle == cycle) & cycles.outcome.is_(None))
 
 
-def _row(batch: Batch, table: type[Projected], where: Any) -> Row | None:
-    found = batch.connection.execute(select(table.table()).where(where)).mappings().first()
-    return None if found is None else dict(found)
+def _row(batch: Batch, table: type[ProjectionTable], where: Any) -> Row | None:
+    row = batch.connection.execute(select(table.table()).where(where)).mappings().first()
+    return None if row is None else dict(row)
 
 
-def _exists(batch: Batch, table: type[Projected], where: Any) -> bool:
+def _exists(batch: Batch, table: type[ProjectionTable], where: Any) -> bool:
     return _row(batch, table, where) is not None

@@ -13,14 +13,14 @@ from typing import Final
 from sqlalchemy import Connection, select
 
 from consumers.batch import Batch
-from consumers.folds.record import Folding
-from consumers.tables import Adapter, Erasure, Job, LearningCycle, Rollout, Task
+from consumers.folds.record import FoldInput
+from consumers.tables import Adapter, Erasure, Job, Cycle, Rollout, Task
 from events.learning import PersonErased
 
 _IDS_PER_QUERY: Final = 500
 
 
-def person_erased(folding: Folding, data: PersonErased, batch: Batch) -> None:
+def fold_person_erasure(folding: FoldInput, data: PersonErased, batch: Batch) -> None:
     """From now on nobody may read what this key sealed; a repetition changes nothing."""
     batch.stage(
         Erasure,
@@ -34,13 +34,13 @@ def person_erased(folding: Folding, data: PersonErased, batch: Batch) -> None:
     )
 
 
-def erased_keys(connection: Connection) -> frozenset[str]:
+def read_erasure_keys(connection: Connection) -> frozenset[str]:
     """Ids of the keys of erased persons."""
     return frozenset(connection.execute(select(Erasure.table().c.keyid)).scalars())
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedOn:
+class AdapterDependence:
     """An adapter in whose training somebody's rollouts had a part."""
 
     adapter: str
@@ -53,7 +53,7 @@ class TrainedOn:
     of this list."""
 
 
-def trained_on(connection: Connection, rollouts: Collection[str]) -> list[TrainedOn]:
+def find_dependent_adapters(connection: Connection, rollouts: Collection[str]) -> list[AdapterDependence]:
     """The adapters that rest on any of these rollouts, by name."""
     cycles = _cycles(connection, frozenset(rollouts))
     jobs, adapters = Job.table().c, Adapter.table().c
@@ -63,41 +63,41 @@ def trained_on(connection: Connection, rollouts: Collection[str]) -> list[Traine
         .order_by(adapters.adapter)
     )
     rows = connection.execute(query).all()
-    found = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
+    reasons = {row.adapter: cycles[row.cycle] for row in rows if row.cycle in cycles}
     while True:
-        folders = {row.path for row in rows if row.adapter in found}
+        folders = {row.path for row in rows if row.adapter in reasons}
         heirs = [
             row.adapter
             for row in rows
             if json.loads(row.spec)["parent"] in folders
-            and "parent" not in found.get(row.adapter, ())
+            and "parent" not in reasons.get(row.adapter, ())
         ]
         if not heirs:
             break
-        found |= {name: (*found.get(name, ()), "parent") for name in heirs}
+        reasons |= {name: (*reasons.get(name, ()), "parent") for name in heirs}
     return [
-        TrainedOn(row.adapter, row.state, row.job, row.cycle, found[row.adapter])
+        AdapterDependence(row.adapter, row.state, row.job, row.cycle, reasons[row.adapter])
         for row in rows
-        if row.adapter in found
+        if row.adapter in reasons
     ]
 
 
 def _cycles(connection: Connection, rollouts: frozenset[str]) -> Mapping[str, tuple[str, ...]]:
     """Cycle -> how these rollouts had a part in it."""
-    found: dict[str, tuple[str, ...]] = {}
+    reasons: dict[str, tuple[str, ...]] = {}
     for cycle, why in _parts(connection, rollouts):
-        if why not in found.get(cycle, ()):
-            found[cycle] = (*found.get(cycle, ()), why)
-    return found
+        if why not in reasons.get(cycle, ()):
+            reasons[cycle] = (*reasons.get(cycle, ()), why)
+    return reasons
 
 
 def _parts(connection: Connection, rollouts: frozenset[str]) -> Iterator[tuple[str, str]]:
-    seen, cycles, tasks = Rollout.table().c, LearningCycle.table().c, Task.table().c
+    seen, cycles, tasks = Rollout.table().c, Cycle.table().c, Task.table().c
     counted = (
         select(cycles.cycle)
         .distinct()
         .join_from(
-            LearningCycle.table(),
+            Cycle.table(),
             Rollout.table(),
             (seen.round == cycles.round)
             & (seen.alias == cycles.alias)

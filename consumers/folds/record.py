@@ -13,7 +13,7 @@ from events.log import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class FoldInput:
     """What every fold is given."""
 
     event: Event

@@ -10,36 +10,36 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from consumers.batch import Batch, Row, Staging
-from consumers.diagnosis.labels import labelled_event
+from consumers.diagnosis.labels import label_event
 from consumers.diagnosis.rounds import close_round
 from consumers.folds.adapters import (
-    adapter_evaluated,
-    adapter_moved,
-    adapter_produced,
-    adapter_staged,
-    gate_decided,
-    operator_acted,
-    route_changed,
+    fold_adapter_evaluation,
+    fold_adapter_move,
+    fold_adapter_production,
+    fold_adapter_staging,
+    fold_gate_decision,
+    fold_operator_action,
+    fold_route_change,
 )
 from consumers.folds.cycles import (
     PROPOSED,
     accepts_task,
     awaits_round,
-    cycle_diagnosed,
-    cycle_ended,
-    cycle_started,
-    directive_written,
-    fenced,
-    job_ended,
-    job_requested,
-    leader_claimed,
-    task_rejected,
+    store_cycle_round,
+    fold_cycle_end,
+    fold_cycle_start,
+    fold_directive,
+    is_stale_epoch,
+    fold_job_end,
+    fold_job_request,
+    fold_leader_claim,
+    fold_task_rejection,
 )
-from consumers.folds.erasures import person_erased
-from consumers.folds.record import Folding
+from consumers.folds.erasures import fold_person_erasure
+from consumers.folds.record import FoldInput
 from consumers.tables import Call, DeadLetter, Feedback, Rollout, SessionEnd, Task, TaskPattern
 from events.canonical import exact_json
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import BadRecord
 from events.learning import (
     CycleEnded,
@@ -73,23 +73,23 @@ from events.serving import (
     RouteChanged,
 )
 
-Fact = Callable[[Folding, Any, Staging], None]
+Fact = Callable[[FoldInput, Any, Staging], None]
 """The fold of an event of `rollouts`: it reads no tables."""
 
-Fold = Callable[[Folding, Any, Batch], None]
+Fold = Callable[[FoldInput, Any, Batch], None]
 """The fold of a decision: it reads what earlier ones made."""
 
 CALLS: Final = 200_000
 """That one rollout may name."""
 
 
-def rollout_ended(folding: Folding, data: RolloutEnded, batch: Staging) -> None:
+def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None:
     """A rollout, labelled; the calls that it is of, and the task it attempted."""
     if len(data.calls) + len(data.forks) > CALLS:
         named = len(data.calls) + len(data.forks)
         raise BadRecord(f"rollout {data.rollout} names {named:,} calls, one has at most {CALLS:,}")
     task = data.task
-    found = labelled_event(folding.event, data)
+    found = label_event(folding.event, data)
     labels = found.labels
     batch.stage(
         Rollout,
@@ -126,12 +126,12 @@ def rollout_ended(folding: Folding, data: RolloutEnded, batch: Staging) -> None:
         batch.stage(Task, _task_row(data.alias, task, "rollout", order))
 
 
-def calls_gathered(folding: Folding, data: CallsGathered, batch: Staging) -> None:
+def fold_call_list(folding: FoldInput, data: CallsGathered, batch: Staging) -> None:
     """The calls of a rollout that has too many for one event."""
     _take_calls(folding, data, batch)
 
 
-def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Staging) -> None:
+def _take_calls(folding: FoldInput, data: RolloutEnded | CallsGathered, batch: Staging) -> None:
     for call in (*data.calls, *data.forks):
         batch.stage(
             Call,
@@ -145,7 +145,7 @@ def _take_calls(folding: Folding, data: RolloutEnded | CallsGathered, batch: Sta
         )
 
 
-def closing_failed(folding: Folding, data: ClosingFailed, batch: Staging) -> None:
+def fold_close_failure(folding: FoldInput, data: ClosingFailed, batch: Staging) -> None:
     """A session that waits for a person, among the events that do."""
     batch.stage(
         DeadLetter,
@@ -159,7 +159,7 @@ def closing_failed(folding: Folding, data: ClosingFailed, batch: Staging) -> Non
     )
 
 
-def call_started(folding: Folding, data: CallStarted, batch: Staging) -> None:
+def fold_call_start(folding: FoldInput, data: CallStarted, batch: Staging) -> None:
     """The first half of a call."""
     batch.stage(
         Call,
@@ -186,7 +186,7 @@ def call_started(folding: Folding, data: CallStarted, batch: Staging) -> None:
     )
 
 
-def call_ended(folding: Folding, data: CallEnded, batch: Staging) -> None:
+def fold_call_end(folding: FoldInput, data: CallEnded, batch: Staging) -> None:
     """The second half of a call."""
     batch.stage(
         Call,
@@ -210,7 +210,7 @@ def call_ended(folding: Folding, data: CallEnded, batch: Staging) -> None:
     )
 
 
-def session_ended(folding: Folding, data: SessionEnded, batch: Staging) -> None:
+def fold_session_end(folding: FoldInput, data: SessionEnded, batch: Staging) -> None:
     """An end of a session, and the id of the rollout that it will be."""
     ended = folding.event.envelope.id
     batch.stage(
@@ -219,14 +219,14 @@ def session_ended(folding: Folding, data: SessionEnded, batch: Staging) -> None:
             "session_end": ended,
             "session": data.session,
             "because": data.because,
-            "rollout": derived_id(ended, "rollout"),
+            "rollout": derive_id(ended, "rollout"),
             "time": folding.time,
             **folding.pointer(),
         },
     )
 
 
-def feedback_received(folding: Folding, data: FeedbackReceived, batch: Staging) -> None:
+def fold_feedback(folding: FoldInput, data: FeedbackReceived, batch: Staging) -> None:
     """A verdict or remark; the sender's idempotency key makes its id."""
     batch.stage(
         Feedback,
@@ -244,7 +244,7 @@ def feedback_received(folding: Folding, data: FeedbackReceived, batch: Staging) 
     )
 
 
-def task_proposed(folding: Folding, data: TaskProposed, batch: Batch) -> None:
+def fold_task_proposal(folding: FoldInput, data: TaskProposed, batch: Batch) -> None:
     """A task written for a pattern: from now on its rollouts count for that pattern."""
     if not accepts_task(folding, data, batch):
         return
@@ -254,7 +254,7 @@ def task_proposed(folding: Folding, data: TaskProposed, batch: Batch) -> None:
         {
             **_task_row(data.alias, data.task, PROPOSED, f"0|{data.task.id}"),
             **data.model_dump(include=of_data),
-            "verified": exact_json([one.model_dump() for one in data.verified]),
+            "verified": exact_json([check.model_dump() for check in data.verified]),
             "event": folding.event.envelope.id,
             "offset": folding.record.offset,
         },
@@ -270,11 +270,11 @@ def task_proposed(folding: Folding, data: TaskProposed, batch: Batch) -> None:
     )
 
 
-def patterns_diagnosed(folding: Folding, data: PatternsDiagnosed, batch: Batch) -> None:
+def fold_diagnosis(folding: FoldInput, data: PatternsDiagnosed, batch: Batch) -> None:
     """A round closes: priorities move."""
     if awaits_round(data, batch):
         number = close_round(data, folding.time, folding.pointer(), batch)
-        cycle_diagnosed(folding, data, number, batch)
+        store_cycle_round(folding, data, number, batch)
 
 
 def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
@@ -306,35 +306,35 @@ def _task_row(alias: str, task: TaskData, origin: str, order_key: str) -> Row:
 
 
 FACTS: Final[Mapping[str, Fact]] = {
-    RolloutEnded.TYPE: rollout_ended,
-    CallsGathered.TYPE: calls_gathered,
-    ClosingFailed.TYPE: closing_failed,
-    CallStarted.TYPE: call_started,
-    CallEnded.TYPE: call_ended,
-    SessionEnded.TYPE: session_ended,
-    FeedbackReceived.TYPE: feedback_received,
+    RolloutEnded.TYPE: fold_rollout,
+    CallsGathered.TYPE: fold_call_list,
+    ClosingFailed.TYPE: fold_close_failure,
+    CallStarted.TYPE: fold_call_start,
+    CallEnded.TYPE: fold_call_end,
+    SessionEnded.TYPE: fold_session_end,
+    FeedbackReceived.TYPE: fold_feedback,
 }
 """Event type of `rollouts` -> its fold. Every type has one: an event that nothing reads is not
 written."""
 
 FOLDS: Final[Mapping[str, Fold]] = {
-    LeaderClaimed.TYPE: leader_claimed,
-    CycleStarted.TYPE: cycle_started,
-    PatternsDiagnosed.TYPE: patterns_diagnosed,
-    DirectiveWritten.TYPE: directive_written,
-    TaskProposed.TYPE: task_proposed,
-    TaskRejected.TYPE: task_rejected,
-    JobRequested.TYPE: job_requested,
-    JobEnded.TYPE: job_ended,
-    CycleEnded.TYPE: cycle_ended,
-    AdapterProduced.TYPE: adapter_produced,
-    AdapterStaged.TYPE: adapter_staged,
-    AdapterEvaluated.TYPE: adapter_evaluated,
-    GateDecided.TYPE: gate_decided,
-    RouteChanged.TYPE: route_changed,
-    AdapterMoved.TYPE: adapter_moved,
-    OperatorActed.TYPE: operator_acted,
-    PersonErased.TYPE: person_erased,
+    LeaderClaimed.TYPE: fold_leader_claim,
+    CycleStarted.TYPE: fold_cycle_start,
+    PatternsDiagnosed.TYPE: fold_diagnosis,
+    DirectiveWritten.TYPE: fold_directive,
+    TaskProposed.TYPE: fold_task_proposal,
+    TaskRejected.TYPE: fold_task_rejection,
+    JobRequested.TYPE: fold_job_request,
+    JobEnded.TYPE: fold_job_end,
+    CycleEnded.TYPE: fold_cycle_end,
+    AdapterProduced.TYPE: fold_adapter_production,
+    AdapterStaged.TYPE: fold_adapter_staging,
+    AdapterEvaluated.TYPE: fold_adapter_evaluation,
+    GateDecided.TYPE: fold_gate_decision,
+    RouteChanged.TYPE: fold_route_change,
+    AdapterMoved.TYPE: fold_adapter_move,
+    OperatorActed.TYPE: fold_operator_action,
+    PersonErased.TYPE: fold_person_erasure,
 }
 """Event type of `learning` -> its fold."""
 
@@ -342,11 +342,11 @@ READS_CONTENT: Final = frozenset({RolloutEnded.TYPE})
 """Types whose fold reads what was said; of the others only the head is decoded."""
 
 
-def fold_decision(folding: Folding, batch: Batch) -> bool:
+def fold_decision(folding: FoldInput, batch: Batch) -> bool:
     """Stage what a decision makes of the tables; nothing, and False, for one of who does not
     lead."""
     data = folding.event.data
-    if fenced(folding, batch):
+    if is_stale_epoch(folding, batch):
         return False
     FOLDS[data.TYPE](folding, data, batch)
     return True

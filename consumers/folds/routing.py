@@ -24,12 +24,12 @@ KEPT: Final = 8
 """How many of those that answered alone a route remembers."""
 
 
-class RouteRefused(KintsugiError):
+class RouteRefusal(KintsugiError):
     """A `RouteChanged` that changes nothing, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RouteState:
     """A route as it is; of an alias without one, `Standing.of_base`."""
 
     base: str
@@ -41,7 +41,7 @@ class Standing:
     """Who answered alone before the incumbent, newest first."""
 
     @classmethod
-    def of_base(cls, base: str) -> "Standing":
+    def of_base(cls, base: str) -> "RouteState":
         """What answers before anything was decided."""
         return cls(base, (RouteShare(share=1),), None, None, ())
 
@@ -70,108 +70,108 @@ class Candidate:
     """Whom the gate compared it with; None for the base."""
 
 
-def changed(
-    route: Standing | None, adapters: Mapping[str, Candidate], event: RouteChanged
-) -> Standing:
+def apply_route_change(
+    route: RouteState | None, adapters: Mapping[str, Candidate], event: RouteChanged
+) -> RouteState:
     """The route after `event`.
 
     `adapters` holds those that the event names and that anybody produced. Raises RouteRefused.
     """
-    standing = route or Standing.of_base(event.base)
-    _check_base(standing, event)
+    state = route or RouteState.of_base(event.base)
+    _check_base(state, event)
     if event.why == "rollback":
-        _check_rollback(standing, event)
+        _check_rollback(state, event)
     for part in event.shares:
-        _check_share(standing, adapters, event, part.adapter)
+        _check_share(state, adapters, event, part.adapter)
     if event.shadow is not None:
-        _check_loaded(_known(adapters, event, event.shadow), event.shadow)
-    return _following(standing, event)
+        _check_readiness(_find_candidate(adapters, event, event.shadow), event.shadow)
+    return _next_state(state, event)
 
 
-def _check_base(standing: Standing, event: RouteChanged) -> None:
+def _check_base(state: RouteState, event: RouteChanged) -> None:
     if event.why == "rebased":
-        _check_rebased(standing, event)
-    elif event.base != standing.base and event.why != "operator":
-        raise RouteRefused(
-            f"{event.alias} is answered by {standing.base}, not by {event.base}; only an operator "
+        _check_rebase(state, event)
+    elif event.base != state.base and event.why != "operator":
+        raise RouteRefusal(
+            f"{event.alias} is answered by {state.base}, not by {event.base}; only an operator "
             "moves an alias to another base"
         )
 
 
-def _check_rebased(standing: Standing, event: RouteChanged) -> None:
-    if event.base == standing.base:
-        raise RouteRefused(f"{event.alias} is answered by {event.base} already")
+def _check_rebase(state: RouteState, event: RouteChanged) -> None:
+    if event.base == state.base:
+        raise RouteRefusal(f"{event.alias} is answered by {event.base} already")
     if event.shares != (RouteShare(share=1),) or event.shadow is not None:
-        raise RouteRefused(f"on another base {event.alias} begins with the base alone")
+        raise RouteRefusal(f"on another base {event.alias} begins with the base alone")
 
 
 def _check_share(
-    standing: Standing, adapters: Mapping[str, Candidate], event: RouteChanged, name: str | None
+    state: RouteState, adapters: Mapping[str, Candidate], event: RouteChanged, name: str | None
 ) -> None:
     if name is None:
-        if event.why in ("canary", "promoted", "expired") and None not in standing.adapters:
-            raise RouteRefused(
+        if event.why in ("canary", "promoted", "expired") and None not in state.adapters:
+            raise RouteRefusal(
                 f"the base answers no session of {event.alias} now; only a rollback or an operator "
                 "brings it back"
             )
         return
-    candidate = _known(adapters, event, name)
+    candidate = _find_candidate(adapters, event, name)
     if after(name, candidate.state, event) is None:
-        raise RouteRefused(f"{name} is {candidate.state} and cannot join as {event.why}")
-    _check_loaded(candidate, name)
-    _check_gate(standing, candidate, event, name)
+        raise RouteRefusal(f"{name} is {candidate.state} and cannot join as {event.why}")
+    _check_readiness(candidate, name)
+    _check_gate(state, candidate, event, name)
 
 
-def _check_gate(standing: Standing, candidate: Candidate, event: RouteChanged, name: str) -> None:
+def _check_gate(state: RouteState, candidate: Candidate, event: RouteChanged, name: str) -> None:
     """That whoever passed the gate passed it against the one that it is to follow."""
     judged = candidate.state in (State.GATED, State.CANARY)
     if event.why not in ("canary", "promoted") or not judged:
         return
-    if candidate.incumbent != standing.incumbent:
-        raise RouteRefused(
-            f"{name} was compared with {candidate.incumbent or standing.base}, and "
-            f"{standing.incumbent or standing.base} is the incumbent now; evaluate it again"
+    if candidate.incumbent != state.incumbent:
+        raise RouteRefusal(
+            f"{name} was compared with {candidate.incumbent or state.base}, and "
+            f"{state.incumbent or state.base} is the incumbent now; evaluate it again"
         )
 
 
-def _known(adapters: Mapping[str, Candidate], event: RouteChanged, name: str) -> Candidate:
+def _find_candidate(adapters: Mapping[str, Candidate], event: RouteChanged, name: str) -> Candidate:
     candidate = adapters.get(name)
     if candidate is None:
-        raise RouteRefused(f"nobody produced an adapter {name}")
+        raise RouteRefusal(f"nobody produced an adapter {name}")
     if (candidate.alias, candidate.base) != (event.alias, event.base):
-        raise RouteRefused(
+        raise RouteRefusal(
             f"{name} is for {candidate.alias} on {candidate.base}, not for {event.alias} on "
             f"{event.base}"
         )
     return candidate
 
 
-def _check_loaded(candidate: Candidate, name: str) -> None:
+def _check_readiness(candidate: Candidate, name: str) -> None:
     if candidate.state not in LOADED or not candidate.proven:
-        raise RouteRefused(f"{name} is {candidate.state} and proven on no replica; stage it first")
+        raise RouteRefusal(f"{name} is {candidate.state} and proven on no replica; stage it first")
 
 
-def _check_rollback(standing: Standing, event: RouteChanged) -> None:
-    if len(event.shares) != 1 or event.shares[0].adapter not in standing.before:
-        names = ", ".join(name or standing.base for name in standing.before) or "nobody"
-        raise RouteRefused(f"a rollback of {event.alias} goes to one of those before it: {names}")
+def _check_rollback(state: RouteState, event: RouteChanged) -> None:
+    if len(event.shares) != 1 or event.shares[0].adapter not in state.before:
+        names = ", ".join(name or state.base for name in state.before) or "nobody"
+        raise RouteRefusal(f"a rollback of {event.alias} goes to one of those before it: {names}")
 
 
-def _following(standing: Standing, event: RouteChanged) -> Standing:
-    if event.base != standing.base:
-        standing = Standing.of_base(event.base)
-    incumbent, previous = standing.incumbent, standing.previous
+def _next_state(state: RouteState, event: RouteChanged) -> RouteState:
+    if event.base != state.base:
+        state = RouteState.of_base(event.base)
+    incumbent, previous = state.incumbent, state.previous
     if len(event.shares) == 1:
         incumbent = event.shares[0].adapter
-        previous = _previous(standing, incumbent, event.why)
-    return Standing(event.base, event.shares, event.shadow, incumbent, previous)
+        previous = _previous(state, incumbent, event.why)
+    return RouteState(event.base, event.shares, event.shadow, incumbent, previous)
 
 
-def _previous(standing: Standing, alone: str | None, why: Why) -> tuple[str | None, ...]:
-    incumbent, previous = standing.incumbent, standing.previous
+def _previous(state: RouteState, alone: str | None, why: Why) -> tuple[str | None, ...]:
+    incumbent, previous = state.incumbent, state.previous
     if why == "rollback":
         older = previous if alone == incumbent else previous[previous.index(alone) + 1 :]
-        return tuple(name for name in older if name is None or name not in standing.adapters)
+        return tuple(name for name in older if name is None or name not in state.adapters)
     if alone == incumbent:
         return previous
     return (incumbent, *(name for name in previous if name not in (alone, incumbent)))[:KEPT]

@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     purpose: str
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether anybody answered in them."""
         return self.purpose != "live" or self.base != NOBODY
 
@@ -44,15 +44,15 @@ def present(connection: Connection) -> list[Pair]:
 
 def newest_rollouts(connection: Connection) -> dict[str, str]:
     """Alias -> time of the newest rollout of its own traffic; without those that have no time."""
-    found: dict[str, str] = {}
+    times: dict[str, str] = {}
     for kind in live_kinds(connection):
         time = connection.execute(_of(kind, func.max(Rollout.table().c.time))).scalar()
         if time is not None:
-            found[kind.alias] = max(time, found.get(kind.alias, time))
-    return found
+            times[kind.alias] = max(time, times.get(kind.alias, time))
+    return times
 
 
-def first_seen(connection: Connection, alias: str, base: str) -> str | None:
+def read_oldest_rollout_time(connection: Connection, alias: str, base: str) -> str | None:
     """Time of the oldest rollout of an agent's own traffic."""
     oldest = func.min(Rollout.table().c.time)
     times = (
@@ -71,7 +71,7 @@ def live_kinds(connection: Connection) -> Iterator[Kind]:
             of_base = rollouts.base == base
             for purpose in _values(connection, rollouts.purpose, of_alias, of_base):
                 kind = Kind(alias, base, purpose)
-                if purpose in LIVE_PURPOSES and kind.answered:
+                if purpose in LIVE_PURPOSES and kind.has_answer:
                     yield kind
 
 

@@ -35,7 +35,7 @@ _BY_SHARES: Final = ("drawn", "kept")
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedSession:
+class SessionVerdict:
     """A session and its verdict."""
 
     session: str
@@ -72,7 +72,7 @@ def canary_share(shares: str, canary: str, incumbent: str) -> float | None:
     return float(parts[canary] / (parts[canary] + parts[incumbent]))
 
 
-def in_order(judged: JudgedSession) -> tuple[str, str]:
+def in_order(judged: SessionVerdict) -> tuple[str, str]:
     """What judged sessions are sorted by: the time of the verdict, none before all, then name."""
     return judged.time or "", judged.session
 
@@ -92,24 +92,24 @@ class Behaviour:
     format_errors: int
 
 
-def judged_sessions(
+def read_session_verdicts(
     connection: Connection,
     alias: str,
     base: str,
     since: str,
     until: Position | None = None,
     among: Collection[str] | None = None,
-) -> list[JudgedSession]:
+) -> list[SessionVerdict]:
     """The judged sessions of an alias that began at or after `since` (RFC 3339 as stored).
 
     With `until`, a position of `rollouts`, only by verdicts at or before it; with `among`, only
     those of these sessions, at most `MOST_AMONG`.
     """
     sessions = _sessions(alias, base, since, among)
-    rows = [*_graded(connection, sessions), *_told(connection, sessions)]
-    known = [row for row in rows if until is None or _covered(row, until)]
+    rows = [*_read_grades(connection, sessions), *_read_feedback(connection, sessions)]
+    known = [row for row in rows if until is None or _covers(row, until)]
     return [
-        JudgedSession(
+        SessionVerdict(
             row.session,
             None if row.policy == base else row.policy,
             row.capability or EVERY,
@@ -164,15 +164,15 @@ def latest_call(connection: Connection, alias: str) -> str | None:
     return connection.execute(latest).scalar()
 
 
-def touched_sessions(connection: Connection, after: Position, until: Position) -> set[str]:
+def find_session_changes(connection: Connection, after: Position, until: Position) -> set[str]:
     """Sessions of which a call began, or a verdict came, after one position and not after another:
     of all others `judged_sessions` says the same at both."""
     return {
         session
         for stream, partition, source, sequence in entries(until)
         if stream == ROLLOUTS.name
-        for session in _touched(
-            connection, partition, source, (_seen(after, partition, source), sequence)
+        for session in _find_changes(
+            connection, partition, source, (_last_sequence(after, partition, source), sequence)
         )
     }
 
@@ -182,7 +182,7 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
     `since` and became rollouts, judged or not."""
     sessions, rollouts = _sessions(alias, base, since).c, Rollout.table().c
 
-    def having(count: ColumnElement[Any]) -> ColumnElement[int]:
+    def count_sessions(count: ColumnElement[Any]) -> ColumnElement[int]:
         # Errors come in bunches; sessions are what chance gave out one by one.
         return func.count(case((count > 0, rollouts.session)).distinct())
 
@@ -191,9 +191,9 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
             sessions.policy,
             sessions.shares,
             func.count(rollouts.session.distinct()).label("sessions"),
-            having(rollouts.tool_errors).label("tool_errors"),
-            having(rollouts.loops).label("loops"),
-            having(rollouts.malformed_calls).label("format_errors"),
+            count_sessions(rollouts.tool_errors).label("tool_errors"),
+            count_sessions(rollouts.loops).label("loops"),
+            count_sessions(rollouts.malformed_calls).label("format_errors"),
         )
         .where(rollouts.session == sessions.session, rollouts.purpose == "live")
         .group_by(sessions.policy, sessions.shares)
@@ -212,7 +212,7 @@ def behaviours(connection: Connection, alias: str, base: str, since: str) -> lis
     ]
 
 
-def _touched(
+def _find_changes(
     connection: Connection, partition: int, source: str, span: tuple[int, int]
 ) -> Iterator[str]:
     """By the events of a source with sequences above the first of `span`, up to the second."""
@@ -268,7 +268,7 @@ def _sessions(alias: str, base: str, since: str, among: Collection[str] | None =
     )  # fmt: skip
 
 
-def _graded(connection: Connection, sessions: Subquery) -> Iterable[Any]:
+def _read_grades(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     rollouts = Rollout.table().c
     return connection.execute(
         select(
@@ -281,7 +281,7 @@ def _graded(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     )  # fmt: skip
 
 
-def _told(connection: Connection, sessions: Subquery) -> Iterable[Any]:
+def _read_feedback(connection: Connection, sessions: Subquery) -> Iterable[Any]:
     feedback = Feedback.table().c
     return connection.execute(
         select(
@@ -304,12 +304,12 @@ def _pointer(columns: Any) -> tuple[Any, Any, Any]:
     return columns.partition, columns.event_source, columns.sequence
 
 
-def _covered(row: Any, until: Position) -> bool:
+def _covers(row: Any, until: Position) -> bool:
     """Whether the position names the row's event, or one of its source after it."""
-    return bool(row.sequence <= _seen(until, row.partition, row.event_source))
+    return bool(row.sequence <= _last_sequence(until, row.partition, row.event_source))
 
 
-def _seen(position: Position, partition: int, source: str) -> int:
+def _last_sequence(position: Position, partition: int, source: str) -> int:
     """The last sequence of a source that a position names; -1 for none."""
     return position.get(ROLLOUTS.name, {}).get(str(partition), {}).get(source, -1)
 

@@ -15,9 +15,9 @@ from consumers.tables import (
     Adapter,
     Evaluation,
     Job,
-    LearningCycle,
+    Cycle,
     Pattern,
-    ServingStep,
+    LifecycleStep,
 )
 from events.lifecycle import State
 from events.serving import GateDecided
@@ -43,7 +43,7 @@ class PatternCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """An adapter beside the incumbent, when it was measured last."""
 
     adapter: str
@@ -62,29 +62,29 @@ def pattern_counts(connection: Connection) -> list[PatternCount]:
 
 def cycle_counts(connection: Connection) -> dict[tuple[str, str], int]:
     """(Alias, outcome or `OPEN`) -> cycles."""
-    table = LearningCycle.table().c
-    return _counted(connection, table.alias, table.outcome)
+    table = Cycle.table().c
+    return _count_by_alias(connection, table.alias, table.outcome)
 
 
 def job_counts(connection: Connection) -> dict[tuple[str, str], int]:
     """(Alias, outcome or `OPEN`) -> jobs."""
     table = Job.table().c
-    return _counted(connection, table.alias, table.outcome)
+    return _count_by_alias(connection, table.alias, table.outcome)
 
 
 def adapter_counts(connection: Connection) -> dict[tuple[str, str], int]:
     """(Alias, state) -> adapters."""
     table = Adapter.table().c
-    return _counted(connection, table.alias, table.state)
+    return _count_by_alias(connection, table.alias, table.state)
 
 
 def gate_counts(connection: Connection) -> dict[tuple[str, str], int]:
     """(Alias, decision) -> how often the gate decided so."""
-    found = _moves(connection, ServingStep.table().c.type == GateDecided.TYPE)
-    return {(alias, _DECISIONS[State(state)]): count for (alias, state), count in found.items()}
+    moves = _moves(connection, LifecycleStep.table().c.type == GateDecided.TYPE)
+    return {(alias, _DECISIONS[State(state)]): count for (alias, state), count in moves.items()}
 
 
-def entered_counts(connection: Connection) -> dict[tuple[str, str], int]:
+def state_entry_counts(connection: Connection) -> dict[tuple[str, str], int]:
     """(Alias, state) -> how often an adapter came into it; staying there counts again only where
     an adapter is measured or staged once more."""
     return _moves(connection)
@@ -92,7 +92,7 @@ def entered_counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
     """Alias -> tasks that its cycles wrote: those that passed every check, and the others."""
-    table = LearningCycle.table().c
+    table = Cycle.table().c
     sums = func.sum(table.accepted).label("accepted"), func.sum(table.rejected).label("rejected")
     query = select(table.alias, *sums).group_by(table.alias)
     return {row.alias: (int(row.accepted), int(row.rejected)) for row in connection.execute(query)}
@@ -101,15 +101,15 @@ def task_counts(connection: Connection) -> dict[str, tuple[int, int]]:
 def successes(connection: Connection) -> dict[tuple[str, str], str]:
     """(Alias, stop of a cycle) -> when that came off last. The stops are
     daemon/cycle/state_machine.py's."""
-    cycles, jobs = LearningCycle.table().c, Job.table().c
+    cycles, jobs = Cycle.table().c, Job.table().c
     trained = jobs.outcome == "trained"
     asked = {
         "diagnose": select(cycles.alias, func.max(cycles.diagnosed)).group_by(cycles.alias),
         "propose": select(jobs.alias, func.max(jobs.requested)).group_by(jobs.alias),
         "train": select(jobs.alias, func.max(jobs.ended)).where(trained).group_by(jobs.alias),
-        "gate": _entered(State.GATED),
-        "canary": _entered(State.CANARY),
-        "route": _entered(State.PROMOTED),
+        "gate": _last_entry(State.GATED),
+        "canary": _last_entry(State.CANARY),
+        "route": _last_entry(State.PROMOTED),
     }
     return {
         (alias, stop): time
@@ -129,7 +129,7 @@ class Over:
 
 def last_over(connection: Connection) -> dict[str, Over]:
     """Alias -> its last cycle that is over."""
-    table = LearningCycle.table().c
+    table = Cycle.table().c
     order = (table.ended.desc(), table.cycle.desc())
     place = func.row_number().over(partition_by=table.alias, order_by=order)
     ranked = (
@@ -141,7 +141,7 @@ def last_over(connection: Connection) -> dict[str, Over]:
     return {row.alias: Over(row.started, row.ended) for row in rows}
 
 
-def last_measured(connection: Connection) -> dict[str, Measured]:
+def last_measurements(connection: Connection) -> dict[str, Measurement]:
     """Alias -> the last measurement of an adapter of it."""
     adapters, table = Adapter.table().c, Evaluation.table().c
     place = func.row_number().over(partition_by=adapters.alias, order_by=table.offset.desc())
@@ -153,11 +153,11 @@ def last_measured(connection: Connection) -> dict[str, Measured]:
     )
     rows = connection.execute(select(ranked).where(ranked.c.place == 1))
     return {
-        row.alias: Measured(row.adapter, row.incumbent_pass, row.candidate_pass) for row in rows
+        row.alias: Measurement(row.adapter, row.incumbent_pass, row.candidate_pass) for row in rows
     }
 
 
-def measured(connection: Connection, names: Iterable[str]) -> dict[str, float]:
+def pass_rates(connection: Connection, names: Iterable[str]) -> dict[str, float]:
     """Adapter -> its pass^1 when it was measured last, of those that were."""
     table = Evaluation.table().c
     rates = select(table.adapter, table.candidate_pass).where(table.adapter.in_(names))
@@ -165,24 +165,24 @@ def measured(connection: Connection, names: Iterable[str]) -> dict[str, float]:
     return {row.adapter: row.candidate_pass for row in rows}
 
 
-def _counted(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:
+def _count_by_alias(connection: Connection, alias: Any, kind: Any) -> dict[tuple[str, str], int]:
     query = select(alias, kind, func.count()).group_by(alias, kind)
     return {(name, of or OPEN): count for name, of, count in connection.execute(query)}
 
 
 def _steps(*where: Any) -> Select[Any]:
     """Steps of adapters that counted, with their agents."""
-    steps, adapters = ServingStep.table().c, Adapter.table().c
+    steps, adapters = LifecycleStep.table().c, Adapter.table().c
     own = (steps.kind == "adapter", steps.subject == adapters.adapter, steps.refused.is_(None))
     return select(adapters.alias).where(*own, *where).group_by(adapters.alias)
 
 
 def _moves(connection: Connection, *where: Any) -> dict[tuple[str, str], int]:
-    state = ServingStep.table().c.state
+    state = LifecycleStep.table().c.state
     query = _steps(state.is_not(None), *where).add_columns(state, func.count()).group_by(state)
     return {(alias, into): count for alias, into, count in connection.execute(query)}
 
 
-def _entered(state: State) -> Select[Any]:
-    steps = ServingStep.table().c
+def _last_entry(state: State) -> Select[Any]:
+    steps = LifecycleStep.table().c
     return _steps(steps.state == state.value).add_columns(func.max(steps.time))

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.serving import AdapterRow
-from consumers.tables import Adapter, OperatorAction, ServingStep
+from consumers.tables import Adapter, OperatorAction, LifecycleStep
 from events.lifecycle import State
 
 CYCLE_CANCEL = "cycle cancel"
@@ -24,7 +24,7 @@ JOBS_CANCEL = "jobs cancel"
 
 
 @dataclass(frozen=True, slots=True)
-class CycleStanding:
+class CycleState:
     """An open cycle, its job and its adapter."""
 
     cycle: CycleRow
@@ -40,36 +40,36 @@ class CycleStanding:
     """Why a person called it off; None where nobody did."""
 
 
-def standing(connection: Connection, cycle: CycleRow) -> CycleStanding:
+def read_cycle_state(connection: Connection, cycle: CycleRow) -> CycleState:
     """How far a cycle has come."""
     job = None if cycle.job is None else learning.job(connection, cycle.job)
     adapter = None if cycle.job is None else _adapter_of(connection, cycle.job)
-    return CycleStanding(
+    return CycleState(
         cycle=cycle,
         job=job,
         adapter=adapter,
         been=frozenset() if adapter is None else _been(connection, adapter.adapter),
-        gates=0 if adapter is None else serving.gates_passed(connection, adapter.adapter),
+        gates=0 if adapter is None else serving.count_gate_passes(connection, adapter.adapter),
         incumbent=_incumbent(connection, cycle.alias),
-        cancelled=_called_off(connection, cycle.cycle),
+        cancelled=_find_cancellation(connection, cycle.cycle),
     )
 
 
-def called_off_jobs(connection: Connection) -> dict[str, str]:
+def find_job_cancellations(connection: Connection) -> dict[str, str]:
     """Open jobs that nobody wants any more, and why: their cycle is over or was called off, or they
     were called off themselves."""
-    named = _named(connection, JOBS_CANCEL, "job")
-    found = {}
+    named = _read_cancellations(connection, JOBS_CANCEL, "job")
+    reasons = {}
     for job in learning.open_jobs(connection):
         why = named.get(job.job)
         cycle = None if job.cycle is None else learning.cycle(connection, job.cycle)
         if why is None and cycle is not None:
-            why = _called_off(connection, cycle.cycle)
+            why = _find_cancellation(connection, cycle.cycle)
             if why is None and cycle.outcome is not None:
                 why = f"its cycle is over: {cycle.ended_because}"
         if why is not None:
-            found[job.job] = why
-    return found
+            reasons[job.job] = why
+    return reasons
 
 
 def _adapter_of(connection: Connection, job: str) -> AdapterRow | None:
@@ -79,7 +79,7 @@ def _adapter_of(connection: Connection, job: str) -> AdapterRow | None:
 
 
 def _been(connection: Connection, adapter: str) -> frozenset[State]:
-    steps = ServingStep.table().c
+    steps = LifecycleStep.table().c
     query = select(steps.state).where(
         steps.kind == "adapter", steps.subject == adapter, steps.state.is_not(None)
     )
@@ -91,18 +91,18 @@ def _incumbent(connection: Connection, alias: str) -> str | None:
     return None if route is None else route.standing.incumbent
 
 
-def _called_off(connection: Connection, cycle: str) -> str | None:
-    return _named(connection, CYCLE_CANCEL, "cycle").get(cycle)
+def _find_cancellation(connection: Connection, cycle: str) -> str | None:
+    return _read_cancellations(connection, CYCLE_CANCEL, "cycle").get(cycle)
 
 
-def _named(connection: Connection, action: str, what: str) -> dict[str, str]:
+def _read_cancellations(connection: Connection, action: str, what: str) -> dict[str, str]:
     """What people called off by an action: its name -> who did, and why; the first counts."""
     actions = OperatorAction.table().c
     query = select(OperatorAction.table()).where(actions.action == action)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for row in connection.execute(query.order_by(actions.offset)):
         name = json.loads(row.arguments).get(what)
         if name is not None:
             reason = f": {row.reason}" if row.reason else ""
-            found.setdefault(name, f"{row.actor} called it off{reason}")
-    return found
+            reasons.setdefault(name, f"{row.actor} called it off{reason}")
+    return reasons

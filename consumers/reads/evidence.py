@@ -21,7 +21,7 @@ _IDS_PER_QUERY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRollout:
+class RoundRollout:
     """A deduplicated rollout of a round."""
 
     rollout: str
@@ -49,7 +49,7 @@ class TaskRate:
     passes: int
 
 
-def seen_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[SeenRollout]:
+def read_round_rollouts(connection: Connection, alias: str, base: str, number: int) -> list[RoundRollout]:
     """The deduplicated judged rollouts of a round, failed and passed."""
     seen = round_counts.representatives(number).c
     rows = connection.execute(
@@ -58,7 +58,7 @@ def seen_rollouts(connection: Connection, alias: str, base: str, number: int) ->
         .order_by(seen.rollout)
     )
     return [
-        SeenRollout(row.rollout, row.task_key, row.reward, row.category, row.pivot or "*")
+        RoundRollout(row.rollout, row.task_key, row.reward, row.category, row.pivot or "*")
         for row in rows
     ]
 
@@ -83,9 +83,9 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
         )
         .order_by(rollouts.task)
     )
-    found: dict[str, list[Any]] = {}
+    by_task: dict[str, list[Any]] = {}
     for row in connection.execute(query):
-        found.setdefault(row.task, []).append(row)
+        by_task.setdefault(row.task, []).append(row)
     return [
         TaskRate(
             task=task,
@@ -93,7 +93,7 @@ def task_rates(connection: Connection, alias: str, base: str, number: int) -> li
             attempts=len(rows),
             passes=sum(bool(row.success and row.category is None) for row in rows),
         )
-        for task, rows in found.items()
+        for task, rows in by_task.items()
     ]
 
 
@@ -107,7 +107,7 @@ def last_outcomes(
         partition_by=rollouts.task_key,
         order_by=(rollouts.time.desc().nulls_last(), rollouts.rollout.desc()),
     )
-    found: dict[str, tuple[int, int]] = {}
+    outcomes: dict[str, tuple[int, int]] = {}
     for start in range(0, len(tasks), _IDS_PER_QUERY):
         ranked = (
             select(
@@ -127,8 +127,8 @@ def last_outcomes(
             .where(ranked.c.place <= window)
             .group_by(ranked.c.task_key)
         ):
-            found[row.task_key] = (row.n, int(row.c))
-    return found
+            outcomes[row.task_key] = (row.n, int(row.c))
+    return outcomes
 
 
 def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:
@@ -143,4 +143,4 @@ def tasks_of(connection: Connection, rollouts: Sequence[str]) -> dict[str, str]:
 def _actions(stored: str | None) -> tuple[Action, ...] | None:
     if stored is None:
         return None
-    return tuple(Action.model_validate(one) for one in json.loads(stored))
+    return tuple(Action.model_validate(action) for action in json.loads(stored))

@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Row, select
 from consumers.tables import (
     Adapter,
     Job,
-    LearningCycle,
+    Cycle,
     Pattern,
     PatternRound,
-    Projected,
+    ProjectionTable,
     Rollout,
     Route,
     Task,
@@ -27,7 +27,7 @@ from consumers.tables import (
 from events.errors import KintsugiError
 
 
-class Unexplained(KintsugiError):
+class UnknownNode(KintsugiError):
     """Nothing has this name."""
 
 
@@ -47,10 +47,10 @@ def explain(connection: Connection, name: str) -> Node:
     """Why the route, adapter, job, cycle, pattern, task or rollout `name` is as it is. Raises
     Unexplained."""
     for find in (_route, _adapter, _job, _cycle, _pattern, _task, _rollout):
-        found = find(connection, name)
-        if found is not None:
-            return found
-    raise Unexplained(
+        node = find(connection, name)
+        if node is not None:
+            return node
+    raise UnknownNode(
         f"no route, adapter, job, cycle, pattern, task or rollout is called {name!r}; see kintsugi "
         "route show, adapters ls, jobs ls and patterns"
     )
@@ -63,15 +63,15 @@ def _route(connection: Connection, alias: str) -> Node | None:
     shares = {part["adapter"]: part["share"] for part in json.loads(row.shares)}
     who = ", ".join(f"{name or row.base} {share:.0%}" for name, share in shares.items())
     named = [name for name in shares if name is not None]
-    adapters = (_adapter(connection, name) for name in (*named, *_taken_out(connection, row)))
+    adapters = (_adapter(connection, name) for name in (*named, *_find_rollback_adapters(connection, row)))
     since = None if row.since is None else f"since {row.since}"
     return Node(
         alias, "route", _line(f"{row.why}: {who}", row.reason, since),
-        tuple(one for one in adapters if one is not None),
+        tuple(node for node in adapters if node is not None),
     )  # fmt: skip
 
 
-def _taken_out(connection: Connection, route: Row[Any]) -> list[str]:
+def _find_rollback_adapters(connection: Connection, route: Row[Any]) -> list[str]:
     """The adapters that the rollback which made this route took out of service."""
     if route.why != "rollback":
         return []
@@ -86,17 +86,17 @@ def _adapter(connection: Connection, name: str) -> Node | None:
     row = _row(connection, Adapter, "adapter", name)
     if row is None:
         return None
-    because = [_job(connection, row.job)] if row.job is not None else [_pushed(row)]
+    because = [_job(connection, row.job)] if row.job is not None else [_build_push_node(row)]
     return Node(
         name, "adapter",
         _line(
-            row.state, *_answered(connection, name), _trained_for(row), _gate(row.gate), row.reason
+            row.state, *_describe_routes(connection, name), _describe_capability(row), _gate(row.gate), row.reason
         ),
-        tuple(one for one in because if one is not None),
+        tuple(node for node in because if node is not None),
     )  # fmt: skip
 
 
-def _answered(connection: Connection, adapter: str) -> list[str]:
+def _describe_routes(connection: Connection, adapter: str) -> list[str]:
     """Which agents it answers now, with which part of their sessions."""
     routes = Route.table()
     return [
@@ -107,26 +107,26 @@ def _answered(connection: Connection, adapter: str) -> list[str]:
     ]
 
 
-def _pushed(row: Row[Any]) -> Node:
+def _build_push_node(row: Row[Any]) -> Node:
     return Node(row.path, "push", "an operator's directory")
 
 
-def _trained_for(row: Row[Any]) -> str:
+def _describe_capability(row: Row[Any]) -> str:
     return "" if row.capability is None else f"for {row.capability}"
 
 
 def _gate(report: str | None) -> str:
     if report is None:
         return ""
-    found = json.loads(report)
-    p_value = "" if found["p_value"] is None else f", p = {found['p_value']:.2g}"
+    fields = json.loads(report)
+    p_value = "" if fields["p_value"] is None else f", p = {fields['p_value']:.2g}"
     gains = [
         f"{check['name']} {100 * check['value']:+.1f}"
-        for check in found["checks"]
+        for check in fields["checks"]
         if check["name"] in ("target", "overall")
     ]
     gained = f", points of pass^1: {', '.join(gains)}" if gains else ""
-    return f"gate {found['decision']} over {found['tasks']} tasks{p_value}{gained}"
+    return f"gate {fields['decision']} over {fields['tasks']} tasks{p_value}{gained}"
 
 
 def _job(connection: Connection, name: str) -> Node | None:
@@ -135,35 +135,35 @@ def _job(connection: Connection, name: str) -> Node | None:
         return None
     done = f"{row.steps} steps, {row.rollouts} rollouts" if row.steps else ""
     cycle = None if row.cycle is None else _cycle(connection, row.cycle)
-    because = (_continued(connection, json.loads(row.spec)["parent"]), cycle)
+    because = (_find_parent_adapter(connection, json.loads(row.spec)["parent"]), cycle)
     return Node(
         name, "job", _line(row.outcome or "open", done, row.reason),
-        tuple(one for one in because if one is not None),
+        tuple(node for node in because if node is not None),
     )  # fmt: skip
 
 
-def _continued(connection: Connection, folder: str | None) -> Node | None:
+def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | None:
     """The adapter from whose weights a job went on; what that rests on is asked for by its name."""
     row = None if folder is None else _row(connection, Adapter, "path", folder)
     if row is None:
         return None
-    said = _line("the job went on from its weights", row.state, _trained_for(row))
+    said = _line("the job went on from its weights", row.state, _describe_capability(row))
     return Node(row.adapter, "adapter", said)
 
 
 def _cycle(connection: Connection, name: str) -> Node | None:
-    row = _row(connection, LearningCycle, "cycle", name)
+    row = _row(connection, Cycle, "cycle", name)
     if row is None:
         return None
     quotas = json.loads(row.directive)["quotas"] if row.directive is not None else []
     return Node(
         name, "cycle",
         _line(f"{row.trigger}: {row.reason}", row.outcome or "open", row.ended_because),
-        tuple(_stressed(connection, row, quota) for quota in quotas),
+        tuple(_build_pattern_node(connection, row, quota) for quota in quotas),
     )  # fmt: skip
 
 
-def _stressed(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
+def _build_pattern_node(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) -> Node:
     """A pattern as the cycle saw it, and the tasks that it wrote for it."""
     tasks = Task.table()
     query = select(tasks).where(tasks.c.cycle == cycle.cycle, tasks.c.pattern == quota["pattern"])
@@ -174,7 +174,7 @@ def _stressed(connection: Connection, cycle: Row[Any], quota: dict[str, Any]) ->
         quota["pattern"], "pattern",
         _line(numbers, f"priority {quota['priority']:.3g}", f"{len(written)} tasks written"),
         (
-            *(one for one in rollouts if one is not None),
+            *(node for node in rollouts if node is not None),
             *(_task_node(connection, row) for row in written),
         ),
     )  # fmt: skip
@@ -201,11 +201,11 @@ def _pattern(connection: Connection, name: str) -> Node | None:
     ).first()
     if row is None:
         return None
-    rollouts = (_rollout(connection, one) for one in json.loads(row.examples))
+    rollouts = (_rollout(connection, item) for item in json.loads(row.examples))
     return Node(
         name, "pattern",
         _line(f"{row.alias} on {row.base}", f"{row.failures} failures, {row.status}"),
-        tuple(one for one in rollouts if one is not None),
+        tuple(item for item in rollouts if item is not None),
     )  # fmt: skip
 
 
@@ -234,10 +234,10 @@ def _rollout(connection: Connection, name: str) -> Node | None:
     return Node(name, "rollout", _line(verdict, what, row.task, f"by {row.policy}"))
 
 
-def _row(connection: Connection, table: type[Projected], key: str, value: str) -> Row[Any] | None:
+def _row(connection: Connection, table: type[ProjectionTable], key: str, value: str) -> Row[Any] | None:
     """The one row, or the first of several agents."""
-    found = table.table()
-    query = select(found).where(found.c[key] == value).order_by(*found.primary_key.columns)
+    sql_table = table.table()
+    query = select(sql_table).where(sql_table.c[key] == value).order_by(*sql_table.primary_key.columns)
     return connection.execute(query.limit(1)).first()
 
 

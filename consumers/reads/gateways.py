@@ -42,7 +42,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GatewayState:
     """A gateway's last report, and how old it is."""
 
     report: Report
@@ -54,20 +54,20 @@ class Seen:
 _GATEWAYS = METADATA.tables["gateways"]
 
 
-def report(connection: Connection, said: Report) -> None:
+def report(connection: Connection, status: Report) -> None:
     """Write the row of one gateway, within `database.writing`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     now = clock(connection)
     row = {
-        "host": said.host,
+        "host": status.host,
         "seen": now,
-        "position": said.position,
-        "in_flight": exact_json(dict(said.in_flight)),
-        "open_sessions": exact_json(dict(said.open_sessions)),
+        "position": status.position,
+        "in_flight": exact_json(dict(status.in_flight)),
+        "open_sessions": exact_json(dict(status.open_sessions)),
     }
     connection.execute(
         dialect.insert(_GATEWAYS)
-        .values(gateway=said.gateway, started=now, **row)
+        .values(gateway=status.gateway, started=now, **row)
         .on_conflict_do_update(index_elements=["gateway"], set_=row)
     )
 
@@ -80,8 +80,8 @@ def leave(connection: Connection, gateway: str) -> None:
 def silent(connection: Connection, for_seconds: float) -> list[str]:
     """The gateways that were not heard of for so long, by id."""
     since = _GATEWAYS.c.seen < clock(connection) - for_seconds
-    found = select(_GATEWAYS.c.gateway).where(since).order_by(_GATEWAYS.c.gateway)
-    return list(connection.execute(found).scalars())
+    query = select(_GATEWAYS.c.gateway).where(since).order_by(_GATEWAYS.c.gateway)
+    return list(connection.execute(query).scalars())
 
 
 def forget(connection: Connection, for_seconds: float) -> None:
@@ -89,12 +89,12 @@ def forget(connection: Connection, for_seconds: float) -> None:
     connection.execute(delete(_GATEWAYS).where(_GATEWAYS.c.seen < clock(connection) - for_seconds))
 
 
-def seen(connection: Connection, within_seconds: float) -> list[Seen]:
+def read_live_gateways(connection: Connection, within_seconds: float) -> list[GatewayState]:
     """The gateways that were heard of within so many seconds, by id: those that are live."""
     now = clock(connection)
     live = _GATEWAYS.c.seen >= now - within_seconds
     return [
-        Seen(
+        GatewayState(
             Report(
                 row.gateway, row.host, row.position, json.loads(row.in_flight),
                 json.loads(row.open_sessions),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from consumers.folds.cycles import PROPOSED
-from consumers.tables import Job, Leader, LearningCycle, Projected, Rejection, Task
+from consumers.tables import Job, Leader, Cycle, ProjectionTable, Rejection, Task
 from events.errors import KintsugiError
 from events.jobs import JobSpec
 from events.learning import (
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 100
 """Rows of the buffer that are fetched together."""
 
 
-class NotFound(KintsugiError):
+class UnknownId(KintsugiError):
     """No cycle or job has this id, or several begin so."""
 
 
@@ -109,7 +109,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BufferedTask:
+class BufferTask:
     """A task that was written for a pattern."""
 
     task: TaskData
@@ -150,35 +150,35 @@ def leader(connection: Connection) -> LeaderRow | None:
 
 def cycle(connection: Connection, name: str) -> CycleRow | None:
     """A cycle by its id."""
-    cycles = LearningCycle.table()
+    cycles = Cycle.table()
     return _first_cycle(connection, select(cycles).where(cycles.c.cycle == name))
 
 
-def cycle_named(connection: Connection, name: str) -> CycleRow:
+def find_cycle(connection: Connection, name: str) -> CycleRow:
     """A cycle by its id, or how it begins. Raises NotFound."""
-    row = cycle(connection, _whole(connection, LearningCycle, "cycle", name))
+    row = cycle(connection, _whole(connection, Cycle, "cycle", name))
     if row is None:
-        raise NotFound(f"there is no cycle {name!r}; see kintsugi cycle ls")
+        raise UnknownId(f"there is no cycle {name!r}; see kintsugi cycle ls")
     return row
 
 
 def open_cycle(connection: Connection, alias: str) -> CycleRow | None:
     """The cycle of an agent that is not over."""
-    cycles = LearningCycle.table()
+    cycles = Cycle.table()
     query = select(cycles).where(cycles.c.alias == alias, cycles.c.outcome.is_(None))
     return _first_cycle(connection, query)
 
 
 def open_cycles(connection: Connection) -> list[CycleRow]:
     """The cycles that are not over, one of an agent, by agent."""
-    table = LearningCycle.table()
+    table = Cycle.table()
     query = select(table).where(table.c.outcome.is_(None)).order_by(table.c.alias)
     return [_cycle(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def begun_at(connection: Connection) -> dict[str, int]:
+def read_cycle_offsets(connection: Connection) -> dict[str, int]:
     """Cycle -> the offset of `learning` at which it began."""
-    table = LearningCycle.table().c
+    table = Cycle.table().c
     return {row.cycle: row.offset for row in connection.execute(select(table.cycle, table.offset))}
 
 
@@ -186,7 +186,7 @@ def cycles(
     connection: Connection, alias: str | None = None, limit: int | None = None
 ) -> list[CycleRow]:
     """Cycles, the newest first."""
-    table = LearningCycle.table()
+    table = Cycle.table()
     query = select(table).order_by(table.c.offset.desc(), table.c.cycle).limit(limit)
     if alias is not None:
         query = query.where(table.c.alias == alias)
@@ -195,7 +195,7 @@ def cycles(
 
 def newest_cycle(connection: Connection) -> CycleRow | None:
     """The open cycle that began last; where none is open, the one that began last."""
-    table = LearningCycle.table()
+    table = Cycle.table()
     order = (table.c.outcome.is_not(None), table.c.offset.desc(), table.c.cycle)
     return _first_cycle(connection, select(table).order_by(*order).limit(1))
 
@@ -203,15 +203,15 @@ def newest_cycle(connection: Connection) -> CycleRow | None:
 def job(connection: Connection, name: str) -> JobRow | None:
     """A job by its id."""
     table = Job.table()
-    found = _jobs(connection, select(table).where(table.c.job == name))
-    return found[0] if found else None
+    rows = _jobs(connection, select(table).where(table.c.job == name))
+    return rows[0] if rows else None
 
 
-def job_named(connection: Connection, name: str) -> JobRow:
+def find_job(connection: Connection, name: str) -> JobRow:
     """A job by its id, or how it begins. Raises NotFound."""
     row = job(connection, _whole(connection, Job, "job", name))
     if row is None:
-        raise NotFound(f"there is no job {name!r}; see kintsugi jobs ls")
+        raise UnknownId(f"there is no job {name!r}; see kintsugi jobs ls")
     return row
 
 
@@ -233,7 +233,7 @@ def jobs(
 
 def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str | None:
     """The newest cycle of an agent on a base that wrote tasks, were it in vain; `but` is none."""
-    table = LearningCycle.table()
+    table = Cycle.table()
     query = select(table.c.cycle).where(
         table.c.alias == alias,
         table.c.base == base,
@@ -241,11 +241,11 @@ def wrote_last(connection: Connection, alias: str, base: str, but: str) -> str |
         table.c.accepted + table.c.rejected > 0,
     )
     newest = query.order_by(table.c.offset.desc(), table.c.cycle).limit(1)
-    found: str | None = connection.execute(newest).scalar()
-    return found
+    name: str | None = connection.execute(newest).scalar()
+    return name
 
 
-def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferedTask]:
+def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Iterator[BufferTask]:
     """The buffer: tasks that were written for an agent, in log order; of one base, or of all, for
     a task outlives the base that it was written on. One after the other, within the transaction:
     every cycle writes more, and a whole one takes 10 KiB."""
@@ -254,7 +254,7 @@ def tasks_of(connection: Connection, alias: str, base: str | None = None) -> Ite
     if base is not None:
         query = query.where(table.c.base == base)
     query = query.order_by(table.c.offset, table.c.task).execution_options(yield_per=_AT_ONCE)
-    return (_buffered(dict(row)) for row in connection.execute(query).mappings())
+    return (_parse_buffer_task(dict(row)) for row in connection.execute(query).mappings())
 
 
 def patterns_of(connection: Connection, alias: str) -> dict[str, str]:
@@ -277,14 +277,14 @@ def rejections_of(connection: Connection, cycle: str) -> list[RejectionRow]:
 # Rows
 
 
-def _whole(connection: Connection, table: type[Projected], key: str, begins: str) -> str:
+def _whole(connection: Connection, table: type[ProjectionTable], key: str, begins: str) -> str:
     """The one id that begins so; `begins` itself where none does. Raises NotFound for several."""
     ids = table.table().c[key]
     query = select(ids).where(ids.startswith(begins, autoescape=True)).order_by(ids).limit(3)
-    found: list[str] = list(connection.execute(query).scalars())
-    if len(found) > 1 and begins not in found:
-        raise NotFound(f"several {key}s begin with {begins!r}: {', '.join(found)}, ...; give more")
-    return found[0] if len(found) == 1 else begins
+    matches: list[str] = list(connection.execute(query).scalars())
+    if len(matches) > 1 and begins not in matches:
+        raise UnknownId(f"several {key}s begin with {begins!r}: {', '.join(matches)}, ...; give more")
+    return matches[0] if len(matches) == 1 else begins
 
 
 def _first_cycle(connection: Connection, query: Select[Any]) -> CycleRow | None:
@@ -298,7 +298,7 @@ def _cycle(row: dict[str, Any]) -> CycleRow:
     known |= {
         "position": json.loads(row["position"]),
         "directive": None if directive is None else Directive.model_validate_json(directive),
-        "findings": tuple(PatternFinding.model_validate(one) for one in findings),
+        "findings": tuple(PatternFinding.model_validate(finding) for finding in findings),
     }
     return CycleRow(**known)
 
@@ -315,7 +315,7 @@ def _jobs(connection: Connection, query: Select[Any]) -> list[JobRow]:
     ]
 
 
-def _buffered(row: dict[str, Any]) -> BufferedTask:
+def _parse_buffer_task(row: dict[str, Any]) -> BufferTask:
     task = TaskData.model_validate(
         {
             "id": row["task"],
@@ -328,13 +328,13 @@ def _buffered(row: dict[str, Any]) -> BufferedTask:
             "definition": row["definition"],
         }
     )
-    return BufferedTask(
+    return BufferTask(
         task=task,
         pattern=row["pattern"],
         base=row["base"],
         cycle=row["cycle"],
         mode=row["mode"],
-        verified=tuple(Verified.model_validate(one) for one in json.loads(row["verified"])),
+        verified=tuple(Verified.model_validate(check) for check in json.loads(row["verified"])),
         text_by=row["text_by"],
         source_rollout=row["source_rollout"],
         event=row["event"],

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
 from consumers.diagnosis.round_counts import of_agents
-from consumers.tables import Cycle, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
+from consumers.tables import Round, DeadLetter, OperatorAction, Pattern, PatternRound, Rollout, Task
 from events.position import Position
 from events.rollouts import ClosingFailed
 
@@ -168,7 +168,7 @@ def rollout_row(connection: Connection, rollout: str) -> RolloutRow | None:
     )
 
 
-def rollouts_starting_with(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
+def find_rollouts_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
     """Ids that start with `prefix`, so that a person need not type a whole one."""
     rollouts = Rollout.table().c
     return list(
@@ -181,7 +181,7 @@ def rollouts_starting_with(connection: Connection, prefix: str, limit: int = 3) 
     )
 
 
-def known_rollouts(connection: Connection, ids: Sequence[str]) -> set[str]:
+def filter_rollout_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Which of `ids` have been folded."""
     rollouts = Rollout.table().c
     query = select(rollouts.rollout).where(rollouts.rollout.in_(ids))
@@ -260,8 +260,8 @@ def _trends(connection: Connection) -> dict[tuple[str, str, str], list[float]]:
 
 def last_round(connection: Connection) -> RoundLine | None:
     """The round that was closed last."""
-    cycles = Cycle.table().c
-    row = connection.execute(select(Cycle.table()).order_by(cycles.round.desc()).limit(1)).first()
+    cycles = Round.table().c
+    row = connection.execute(select(Round.table()).order_by(cycles.round.desc()).limit(1)).first()
     if row is None:
         return None
     return RoundLine(
@@ -272,7 +272,7 @@ def last_round(connection: Connection) -> RoundLine | None:
 
 def last_position(connection: Connection) -> Position:
     """The position of the round that was closed last; empty before the first."""
-    cycles = Cycle.table().c
+    cycles = Round.table().c
     stored = connection.execute(
         select(cycles.position).order_by(cycles.round.desc()).limit(1)
     ).scalar()
@@ -280,7 +280,7 @@ def last_position(connection: Connection) -> Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Backlog:
     """What the next round would count, and who nobody judged."""
 
     undiagnosed: int
@@ -288,7 +288,7 @@ class Waiting:
     rollouts: int
 
 
-def waiting(connection: Connection) -> Waiting:
+def count_backlog(connection: Connection) -> Backlog:
     """Of the agent's own traffic, rollouts that no round has counted and rollouts without a
     verdict; and all rollouts, whatever they were made for."""
     rollouts = Rollout.table().c
@@ -300,13 +300,13 @@ def waiting(connection: Connection) -> Waiting:
             func.count().filter(own, rollouts.success.is_(None)).label("unjudged"),
         ).select_from(Rollout.table())
     ).one()
-    return Waiting(row.undiagnosed, row.unjudged, row.rollouts)
+    return Backlog(row.undiagnosed, row.unjudged, row.rollouts)
 
 
 def dead_letters(connection: Connection) -> list[DeadLetterLine]:
     """Events that could not be folded, in log order."""
     letters = DeadLetter.table().c
-    dropped = _dropped(connection)
+    dropped = _read_drops(connection)
     query = select(DeadLetter.table())
     return [
         DeadLetterLine(
@@ -314,7 +314,7 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
             row.sequence, dropped.get((row.stream, row.event_source, row.sequence)), row.rollout,
         )
         for row in connection.execute(
-            query.where(~_is_settled())
+            query.where(~_is_obsolete())
             .order_by(letters.stream.desc(), letters.partition, letters.offset)
         )
     ]  # fmt: skip
@@ -323,20 +323,20 @@ def dead_letters(connection: Connection) -> list[DeadLetterLine]:
 def dead_letter_counts(connection: Connection) -> dict[str, int]:
     """Stream -> events that could not be folded and that nobody dropped."""
     letters = DeadLetter.table().c
-    query = select(letters.stream, func.count().label("events")).where(~_is_settled())
+    query = select(letters.stream, func.count().label("events")).where(~_is_obsolete())
     query = query.group_by(letters.stream)
     counts = Counter({row.stream: row.events for row in connection.execute(query)})
-    for stream, source, sequence in _dropped(connection):
+    for stream, source, sequence in _read_drops(connection):
         named = (
             letters.stream == stream, letters.event_source == source, letters.sequence == sequence,
         )  # fmt: skip
         counts[stream] -= connection.execute(
-            select(func.count()).where(*named, ~_is_settled())
+            select(func.count()).where(*named, ~_is_obsolete())
         ).scalar_one()
     return dict(+counts)
 
 
-def _is_settled() -> ColumnElement[bool]:
+def _is_obsolete() -> ColumnElement[bool]:
     """Whether a letter is of a session that is a rollout by now, or that another letter is of: two
     workers that fail at once say so twice."""
     letters, rollouts = DeadLetter.table().c, Rollout.table().c
@@ -352,15 +352,15 @@ def _is_settled() -> ColumnElement[bool]:
     return of_session & (is_made.exists() | is_said.exists())
 
 
-def _dropped(connection: Connection) -> dict[tuple[str, str, int], str]:
+def _read_drops(connection: Connection) -> dict[tuple[str, str, int], str]:
     """(Stream, source, sequence) -> why a person dropped that letter last."""
     actions = OperatorAction.table().c
     query = select(actions.arguments, actions.reason).where(actions.action == DROP)
-    found: dict[tuple[str, str, int], str] = {}
+    reasons: dict[tuple[str, str, int], str] = {}
     for row in connection.execute(query.order_by(actions.offset)):
         named = json.loads(row.arguments)
-        found[named["stream"], named["source"], int(named["sequence"])] = row.reason
-    return found
+        reasons[named["stream"], named["source"], int(named["sequence"])] = row.reason
+    return reasons
 
 
 def _line(row: Any) -> RolloutLine:

@@ -18,9 +18,9 @@ from sqlalchemy.sql import ColumnElement
 from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import LIVE_PURPOSES
 from consumers.position import position
-from consumers.reads.agents import first_seen
+from consumers.reads.agents import read_oldest_rollout_time
 from consumers.reads.learning import open_cycle
-from consumers.tables import Job, LearningCycle, OperatorAction, Pattern, Rollout
+from consumers.tables import Job, Cycle, OperatorAction, Pattern, Rollout
 from events.position import Position, entries
 from events.streams import ROLLOUTS
 
@@ -67,12 +67,12 @@ def scheduling(connection: Connection, alias: str, base: str, now: datetime) -> 
         open_cycle=_open_cycle(connection, alias),
         **_unread(connection, alias, base),
         priority=_priority(connection, alias, base),
-        first_seen=first_seen(connection, alias, base),
+        first_seen=read_oldest_rollout_time(connection, alias, base),
         last_started=None if newest is None else newest.started,
         last_ended=None if newest is None else newest.ended,
         fruitless=_fruitless(connection, alias, base),
         job_seconds=job_seconds(connection, now),
-        asked=_asked(connection, alias),
+        asked=_find_start_request(connection, alias),
     )
 
 
@@ -94,19 +94,19 @@ def unread_since(
 ) -> Unread:
     """As `scheduling` counts, if the last cycle had read up to `read` and begun at the offset
     `decided` of `learning` (-1: there was none)."""
-    counted = _counted(connection, alias, base, ~_within(read))
+    counted = _count_rollouts(connection, alias, base, ~_within(read))
     return Unread(
         rollouts=counted["rollouts"],
         failed=counted["failed"],
         priority=_priority(connection, alias, base),
-        first_seen=first_seen(connection, alias, base),
-        asked=_asked_since(connection, alias, decided),
+        first_seen=read_oldest_rollout_time(connection, alias, base),
+        asked=_find_start_request_since(connection, alias, decided),
     )
 
 
 def rollouts_within(connection: Connection, alias: str, base: str, read: Position) -> int:
     """Of the agent's own traffic, up to a position."""
-    return _counted(connection, alias, base, _within(read))["rollouts"]
+    return _count_rollouts(connection, alias, base, _within(read))["rollouts"]
 
 
 def _within(read: Position) -> ColumnElement[bool]:
@@ -136,27 +136,27 @@ def job_seconds(connection: Connection, now: datetime) -> float:
 
 
 def _newest(connection: Connection, alias: str, base: str) -> Any:
-    table = LearningCycle.table()
+    table = Cycle.table()
     query = select(table).where(table.c.alias == alias, table.c.base == base)
     return connection.execute(query.order_by(table.c.number.desc()).limit(1)).first()
 
 
 def _open_cycle(connection: Connection, alias: str) -> str | None:
-    found = open_cycle(connection, alias)
-    return None if found is None else found.cycle
+    cycle = open_cycle(connection, alias)
+    return None if cycle is None else cycle.cycle
 
 
 def _unread(connection: Connection, alias: str, base: str) -> dict[str, int]:
     """Rollouts of the agent's own traffic after the last round that a cycle of it has read."""
-    table, done = Rollout.table().c, LearningCycle.table().c
+    table, done = Rollout.table().c, Cycle.table().c
     read = select(func.max(done.round)).where(done.alias == alias, done.base == base)
     last: int | None = connection.execute(read).scalar()
     # Apart, for joined by OR a database reads every rollout of the agent.
     since = table.round > (-1 if last is None else last)
-    return _counted(connection, alias, base, table.round.is_(None), since)
+    return _count_rollouts(connection, alias, base, table.round.is_(None), since)
 
 
-def _counted(
+def _count_rollouts(
     connection: Connection, alias: str, base: str, *conditions: ColumnElement[bool]
 ) -> dict[str, int]:
     """Rollouts of the agent's own traffic for which one of these conditions holds; no two hold for
@@ -164,11 +164,11 @@ def _counted(
     table = Rollout.table().c
     own = (table.alias == alias, table.base == base, table.purpose.in_(LIVE_PURPOSES))
     counted = select(func.count().label("rollouts"), func.count(table.success).label("judged"))
-    each = [connection.execute(counted.where(*own, one)).one() for one in conditions]
+    each = [connection.execute(counted.where(*own, condition)).one() for condition in conditions]
     # Only what somebody judged has a category.
     failed = (*own, table.category.is_not(None))
     kind = select(table.policy, table.trace_key)
-    kinds = union_all(*(kind.where(*failed, one) for one in conditions)).subquery()
+    kinds = union_all(*(kind.where(*failed, condition) for condition in conditions)).subquery()
     different = select(kinds).distinct().subquery()
     return {
         "rollouts": sum(row.rollouts for row in each),
@@ -186,7 +186,7 @@ def _priority(connection: Connection, alias: str, base: str) -> float:
 
 
 def _fruitless(connection: Connection, alias: str, base: str) -> int:
-    table = LearningCycle.table().c
+    table = Cycle.table().c
     own = (table.alias == alias, table.base == base)
     promoted = select(func.max(table.number)).where(*own, table.outcome == "promoted")
     since: int = connection.execute(promoted).scalar() or 0
@@ -194,14 +194,14 @@ def _fruitless(connection: Connection, alias: str, base: str) -> int:
     return int(connection.execute(vain).scalar_one())
 
 
-def _asked(connection: Connection, alias: str) -> str | None:
-    done = LearningCycle.table().c
+def _find_start_request(connection: Connection, alias: str) -> str | None:
+    done = Cycle.table().c
     started = select(func.max(done.offset)).where(done.alias == alias)
     since: int | None = connection.execute(started).scalar()
-    return _asked_since(connection, alias, -1 if since is None else since)
+    return _find_start_request_since(connection, alias, -1 if since is None else since)
 
 
-def _asked_since(connection: Connection, alias: str, since: int) -> str | None:
+def _find_start_request_since(connection: Connection, alias: str, since: int) -> str | None:
     actions = OperatorAction.table().c
     query = (
         select(actions.event, actions.arguments)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from consumers.folds.adapters import standing
-from consumers.folds.routing import Candidate, Standing
+from consumers.folds.adapters import parse_route_state
+from consumers.folds.routing import Candidate, RouteState
 from consumers.position import next_offset
-from consumers.tables import Adapter, Evaluation, OperatorAction, Route, ServingStep
+from consumers.tables import Adapter, Evaluation, OperatorAction, Route, LifecycleStep
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.lifecycle import State
@@ -98,7 +98,7 @@ class RouteRow:
     """Everything that is known of an alias' route."""
 
     alias: str
-    standing: Standing
+    standing: RouteState
     why: str
     reason: str
     since: str | None
@@ -221,7 +221,7 @@ def adapter_row(connection: Connection, name: str) -> AdapterRow | None:
     return None if row is None else _adapter(dict(row))
 
 
-def adapters_starting_with(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
+def find_adapters_by_prefix(connection: Connection, prefix: str, limit: int = 3) -> list[str]:
     """Names that start with `prefix`, so that a person need not type a whole one."""
     adapters = Adapter.table().c
     query = (
@@ -233,15 +233,15 @@ def adapters_starting_with(connection: Connection, prefix: str, limit: int = 3) 
     return list(connection.execute(query).scalars())
 
 
-def adapter_named(connection: Connection, name: str) -> AdapterRow:
+def find_adapter(connection: Connection, name: str) -> AdapterRow:
     """An adapter by its name, or how it begins. Raises UnknownAdapter."""
     row = adapter_row(connection, name)
     if row is not None:
         return row
-    found = adapters_starting_with(connection, name)
-    if len(found) > 1:
-        raise UnknownAdapter(f"several adapters begin with {name!r}: {', '.join(found)}, ...")
-    row = adapter_row(connection, found[0]) if found else None
+    names = find_adapters_by_prefix(connection, name)
+    if len(names) > 1:
+        raise UnknownAdapter(f"several adapters begin with {name!r}: {', '.join(names)}, ...")
+    row = adapter_row(connection, names[0]) if names else None
     if row is None:
         raise UnknownAdapter(f"there is no adapter {name!r}; see kintsugi adapters ls")
     return row
@@ -254,7 +254,7 @@ def route_row(connection: Connection, alias: str) -> RouteRow | None:
     return None if row is None else _route(dict(row))
 
 
-def learning_position(connection: Connection) -> int:
+def read_decision_offset(connection: Connection) -> int:
     """How far `learning` is folded. While it stays the same, so do routes and adapters (except that
     a rebuild by a new fold version may find them to be others)."""
     return next_offset(connection, LEARNING.name, 0)
@@ -266,7 +266,7 @@ def route_table(connection: Connection) -> RouteTable:
     routes, adapters = Route.table(), Adapter.table()
     kept = adapters.c.state != State.COLLECTED.value
     return RouteTable(
-        position=learning_position(connection),
+        position=read_decision_offset(connection),
         routes=tuple(
             _route(dict(row))
             for row in connection.execute(select(routes).order_by(routes.c.alias)).mappings()
@@ -293,15 +293,15 @@ def route_steps(connection: Connection, alias: str) -> list[Step]:
 def steps_of(connection: Connection, event: str) -> list[Step]:
     """What an event made of the tables: how its writer learns whether it counted. Empty until it
     is folded, and for events that move nothing."""
-    steps = ServingStep.table()
+    steps = LifecycleStep.table()
     order = (steps.c.kind, steps.c.subject, steps.c.number)
     query = select(steps).where(steps.c.event == event).order_by(*order)
     return [_step(row) for row in connection.execute(query)]
 
 
-def gates_passed(connection: Connection, adapter: str) -> int:
+def count_gate_passes(connection: Connection, adapter: str) -> int:
     """How many gates an adapter has passed, against whichever incumbents."""
-    steps = ServingStep.table().c
+    steps = LifecycleStep.table().c
     query = select(func.count()).where(
         steps.kind == "adapter", steps.subject == adapter, steps.type == GateDecided.TYPE,
         steps.state == State.GATED, steps.refused.is_(None),
@@ -324,8 +324,8 @@ def evaluation_lines(connection: Connection, adapter: str) -> list[EvaluationLin
 
 def operator_action(connection: Connection, event: str) -> OperatorActionLine | None:
     """What a person asked for, by the id of its event."""
-    found = _operator_actions(connection, OperatorAction.table().c.event == event)
-    return found[0] if found else None
+    actions = _operator_actions(connection, OperatorAction.table().c.event == event)
+    return actions[0] if actions else None
 
 
 def operator_actions(connection: Connection, *named: str) -> list[OperatorActionLine]:
@@ -346,7 +346,7 @@ def _operator_actions(connection: Connection, *where: Any) -> list[OperatorActio
 
 
 def _steps(connection: Connection, kind: str, subject: str) -> list[Step]:
-    steps = ServingStep.table()
+    steps = LifecycleStep.table()
     query = select(steps).where(steps.c.kind == kind, steps.c.subject == subject)
     return [_step(row) for row in connection.execute(query.order_by(steps.c.number))]
 
@@ -376,7 +376,7 @@ def _adapter(row: dict[str, Any]) -> AdapterRow:
 def _route(row: dict[str, Any]) -> RouteRow:
     return RouteRow(
         alias=row["alias"],
-        standing=standing(row),
+        standing=parse_route_state(row),
         why=row["why"],
         reason=row["reason"],
         since=row["since"],

@@ -39,7 +39,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SpoolState:
     """A spool's last report, how old that is, and what came of its events."""
 
     report: Report
@@ -50,18 +50,18 @@ class Seen:
     """Events of it that are not in the tables."""
 
 
-def report(connection: Connection, said: Report) -> None:
+def report(connection: Connection, status: Report) -> None:
     """Write the row of one spool, within `database.writing`."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     row = {
-        "host": said.host,
-        "path": said.path,
+        "host": status.host,
+        "path": status.path,
         "seen": clock(connection),
-        "ends": exact_json({stream: list(ends) for stream, ends in said.ends.items()}),
+        "ends": exact_json({stream: list(ends) for stream, ends in status.ends.items()}),
     }
     connection.execute(
         dialect.insert(_SPOOLS)
-        .values(source=said.source, **row)
+        .values(source=status.source, **row)
         .on_conflict_do_update(index_elements=["source"], set_=row)
     )
 
@@ -72,14 +72,14 @@ def forget(connection: Connection, source: str) -> bool:
     return connection.execute(gone).first() is not None
 
 
-def known(connection: Connection) -> list[Seen]:
+def read_spools(connection: Connection) -> list[SpoolState]:
     """All that were reported and not taken out, by source."""
     now, folded = clock(connection), position(connection)
-    found = []
+    spools = []
     for row in connection.execute(select(_SPOOLS).order_by(_SPOOLS.c.source)):
-        said = Report(row.source, row.host, row.path, json.loads(row.ends))
-        found.append(Seen(said, row.seen, now - row.seen, unfolded(said, folded)))
-    return found
+        status = Report(row.source, row.host, row.path, json.loads(row.ends))
+        spools.append(SpoolState(status, row.seen, now - row.seen, count_lag(status, folded)))
+    return spools
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +95,20 @@ class Last:
 
 def lasts(connection: Connection, source: str) -> list[Last]:
     """How far a spool was folded."""
-    found = select(SOURCES).where(SOURCES.c.source == source, SOURCES.c.sequence >= 0)
+    query = select(SOURCES).where(SOURCES.c.source == source, SOURCES.c.sequence >= 0)
     return [
         Last(
             row.stream, row.partition, row.sequence,
             row.last_sha256 if row.last_sequence == row.sequence else None,
         )
-        for row in connection.execute(found)
+        for row in connection.execute(query)
     ]  # fmt: skip
 
 
-def unfolded(said: Report, folded: Position) -> int:
+def count_lag(status: Report, folded: Position) -> int:
     """How many of its events a fold at this position lacks."""
     return sum(
-        max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(said.source, -1))
-        for stream, ends in said.ends.items()
+        max(0, end - 1 - folded.get(stream, {}).get(str(partition), {}).get(status.source, -1))
+        for stream, ends in status.ends.items()
         for partition, end in enumerate(ends)
     )

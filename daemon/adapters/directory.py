@@ -27,7 +27,7 @@ from safetensors import SafetensorError, deserialize
 from daemon.adapters.fingerprint import Expected
 from events.errors import KintsugiError
 from events.jobs import LoraSettings
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.registry import first_problem
 
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -50,7 +50,7 @@ class AdapterNotWritten(KintsugiError):
     """The disk refused; nothing was left behind."""
 
 
-class Base(Frozen):
+class Base(StrictModel):
     """The model under an adapter."""
 
     name: str
@@ -58,7 +58,7 @@ class Base(Frozen):
     """Of its weights (`weights_sha256`), whatever files they lie in."""
 
 
-class Provenance(Frozen):
+class Provenance(StrictModel):
     """What an adapter was made of."""
 
     format: int = 1

@@ -40,7 +40,7 @@ from random import Random
 from typing import Any, Final
 
 from events.errors import KintsugiError
-from events.messages import Frozen
+from events.messages import StrictModel
 
 PROBES: Final = 16
 LENGTH: Final = 16
@@ -85,14 +85,14 @@ class BaseMixed(NotProven):
     """What an engine answers as its base is something else while an adapter answers."""
 
 
-class Fingerprint(Frozen):
+class Fingerprint(StrictModel):
     """What one model answered."""
 
     answers: tuple[tuple[Step, ...], ...]
     """Of each prompt, every step."""
 
 
-class Expected(Frozen):
+class Expected(StrictModel):
     """What an adapter and its base come to, computed from their weights."""
 
     prompts: Prompts

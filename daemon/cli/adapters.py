@@ -60,10 +60,10 @@ def _listing(lines: "list[AdapterLine]") -> Any:
 @command(group)
 def show(cli: Cli, adapter: Named) -> None:
     """Show one adapter: what it is, what became of it, and what the gate said."""
-    from consumers.reads.serving import adapter_named, adapter_steps, evaluation_lines
+    from consumers.reads.serving import find_adapter, adapter_steps, evaluation_lines
 
     with cli.app() as app, app.reading() as connection:
-        row = adapter_named(connection, adapter)
+        row = find_adapter(connection, adapter)
         life = adapter_steps(connection, row.adapter)
         measured = evaluation_lines(connection, row.adapter)
     if cli.out.json:

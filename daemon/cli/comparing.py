@@ -13,7 +13,7 @@ from daemon.cli.output import plain
 from daemon.cli.replaying import place_text
 
 if TYPE_CHECKING:
-    from consumers.snapshots import Parted
+    from consumers.snapshots import SnapshotDivergence
     from daemon.replay.bisect import First
     from daemon.replay.diff import Divergence, LogsCompared, TablesCompared
     from events.log import Record
@@ -60,7 +60,7 @@ def diff(
         return _show_tables(cli, one, other, tables, first)
 
 
-def _first(cli: Cli, parted: "Parted", named: list[str], opened: ExitStack) -> "First | None":
+def _first(cli: Cli, parted: "SnapshotDivergence", named: list[str], opened: ExitStack) -> "First | None":
     from daemon.replay.bisect import first_event, logs_of
 
     if len(named) > 2:

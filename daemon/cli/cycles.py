@@ -87,7 +87,7 @@ def show(
     from daemon.cycle.views import step_of
 
     with cli.app() as app, app.reading() as connection:
-        row = learning.cycle_named(connection, cycle)
+        row = learning.find_cycle(connection, cycle)
         step = step_of(connection, row)
         rejected = learning.rejections_of(connection, row.cycle)
     if cli.out.json:
@@ -158,11 +158,11 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
 
 
 def _check_trainable(alias: str, found: "Outlook | None") -> None:
-    from consumers.reads.learning import NotFound
+    from consumers.reads.learning import UnknownId
     from daemon.config.settings import ConfigurationError
 
     if found is None:
-        raise NotFound(
+        raise UnknownId(
             f"nothing of {alias!r} was recorded, so there is nothing to learn from; see kintsugi "
             "status for the agents that are known"
         )
@@ -186,7 +186,7 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
             row = learning.open_cycle(connection, alias)
             step = None if row is None else step_of(connection, row)
         if row is None:
-            raise learning.NotFound(f"{alias} has no open cycle; see kintsugi cycle ls")
+            raise learning.UnknownId(f"{alias} has no open cycle; see kintsugi cycle ls")
         if step == Step.WATCH:
             raise TooLate(
                 f"the adapter of {row.cycle} answers sessions already; take it back with kintsugi "

@@ -238,7 +238,7 @@ def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
                 "scripted user tells all it knows and agrees to everything; let a model play it "
                 "with --user-model"
             )
-        with cli.out.progress("Playing", run.waiting, "episodes") as advance:
+        with cli.out.progress("Playing", run.pending, "episodes") as advance:
             seen = asyncio.run(_play(app, environment, spec, run, means, advance))
         with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
             idle = passive(environment, spec, advance)

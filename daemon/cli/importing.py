@@ -60,7 +60,7 @@ def _append(
     cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
 ) -> "Appended":
     from consumers.position import position
-    from consumers.reads.rollouts import known_rollouts
+    from consumers.reads.rollouts import filter_rollout_ids
     from daemon.core.backlog import waiting_ids
     from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
 
@@ -71,7 +71,7 @@ def _append(
 
     def known(ids: list[str]) -> set[str]:
         with app.reading() as connection:
-            return known_rollouts(connection, ids) | waiting.intersection(ids)
+            return filter_rollout_ids(connection, ids) | waiting.intersection(ids)
 
     with cli.out.progress("Reading", total_bytes(paths), "bytes") as advance:
         found = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)

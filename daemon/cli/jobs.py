@@ -30,11 +30,11 @@ def ls(
 ) -> None:
     """List jobs, the newest first."""
     from consumers.reads import learning
-    from consumers.reads.cycle_state import called_off_jobs
+    from consumers.reads.cycle_state import find_job_cancellations
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.jobs(connection, alias, limit)
-        called_off = called_off_jobs(connection)
+        called_off = find_job_cancellations(connection)
     if cli.out.json:
         cli.out.document([_line(row, called_off) for row in rows])
     elif rows:
@@ -75,11 +75,11 @@ def _listing(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
 def show(cli: Cli, job: Named) -> None:
     """Show one job, with the spec that every attempt reads."""
     from consumers.reads import learning
-    from consumers.reads.cycle_state import called_off_jobs
+    from consumers.reads.cycle_state import find_job_cancellations
 
     with cli.app() as app, app.reading() as connection:
-        row = learning.job_named(connection, job)
-        called_off = called_off_jobs(connection)
+        row = learning.find_job(connection, job)
+        called_off = find_job_cancellations(connection)
     if cli.out.json:
         spec = row.spec.model_dump(mode="json")
         cli.out.document({**_line(row, called_off), "spec": spec})
@@ -123,7 +123,7 @@ def cancel(cli: Cli, job: Named, actor: ActorName = None, reason: WhyNot = "") -
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
-            row = learning.job_named(connection, job)
+            row = learning.find_job(connection, job)
         if row.outcome is not None:
             raise TooLate(f"job {row.job} is over ({row.outcome}); see kintsugi jobs ls")
         acted = Decisions(app).act(act_of(actor, reason), JOBS_CANCEL, {"job": row.job})

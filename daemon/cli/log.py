@@ -147,7 +147,7 @@ def _fill_data(line: dict[str, Any], record: "Record", bodies: "Bodies", tokens:
 
     line["data"] = decode(record).data.model_dump(mode="json")
     found = bodies.whole(record, arrays=tokens)
-    if found.erased:
+    if found.is_unreadable:
         line["erased"] = True
     content = getattr(found.event.data, "content", None)
     if content is not None:

@@ -40,11 +40,11 @@ def patterns(
     alias: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
 ) -> None:
     """Failure patterns as of the last round, highest priority first."""
-    from consumers.reads.rollouts import pattern_lines, waiting
+    from consumers.reads.rollouts import pattern_lines, count_backlog
 
     with cli.app() as app, app.reading() as connection:
         lines = pattern_lines(connection, alias)
-        counts = waiting(connection)
+        counts = count_backlog(connection)
     if cli.out.json:
         cli.out.document(
             [{name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)} for line in lines]

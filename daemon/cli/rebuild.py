@@ -57,13 +57,13 @@ def _fold_the_rest(cli: Cli, app: "App", log: "EventLog") -> None:
     Tables of another fold version, or of another log, stay where they are: replacing them is what a
     rebuild is for.
     """
-    from consumers.runner import FoldVersionChanged
+    from consumers.runner import FoldVersionMismatch
     from events.errors import AheadOfLog, LogDiverged
 
     try:
         with cli.out.progress("Folding") as advance:
             app.settle(advance, log)
-    except FoldVersionChanged as error:
+    except FoldVersionMismatch as error:
         cli.out.hint(str(error).partition(";")[0])
     except (AheadOfLog, LogDiverged) as error:
         cli.out.warn(str(error))

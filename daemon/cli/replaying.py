@@ -83,9 +83,9 @@ def replay(
 def read_log(app: "App", archive: Path | None) -> "Iterator[EventLog]":
     """The home's log, or an archive that goes on as it."""
     from events.archive.archive import Archive
-    from events.archive.views import Continued
+    from events.archive.views import ArchiveWithLog
 
-    yield app.readable_log if archive is None else Continued(Archive(archive), app.readable_log)
+    yield app.readable_log if archive is None else ArchiveWithLog(Archive(archive), app.readable_log)
 
 
 def _where(app: "App", archive: Path | None) -> tuple[str, ...]:

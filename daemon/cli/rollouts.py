@@ -44,12 +44,12 @@ def ls(
     ] = None,
 ) -> None:
     """List rollouts, by time and then by id."""
-    from consumers.reads.rollouts import rollout_lines, waiting
+    from consumers.reads.rollouts import rollout_lines, count_backlog
 
     selection = _selection(failed, passed, diagnosed)
     with cli.app() as app, app.reading() as connection:
         lines = rollout_lines(connection, selection, limit)
-        recorded = waiting(connection).rollouts
+        recorded = count_backlog(connection).rollouts
     if cli.out.json:
         cli.out.document([asdict(line) for line in lines])
     elif lines:

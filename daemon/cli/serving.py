@@ -73,12 +73,12 @@ def followed(cli: Cli, app: "App", row: "RouteRow") -> None:
 
 def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
     """How many gateways are live, and how many of them have not applied an event."""
-    from consumers.reads.gateways import seen
+    from consumers.reads.gateways import read_live_gateways
 
     until = time.monotonic() + _FOLLOW_SECONDS
     while True:
         with app.reading() as connection:
-            live = seen(connection, app.settings.serving.gateway_timeout_seconds)
+            live = read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
         behind = sum(one.report.position <= offset for one in live)
         if not behind or time.monotonic() >= until:
             return len(live), behind

@@ -12,7 +12,7 @@ from daemon.cli.output import facts, table
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
-    from consumers.reads.spools import Seen
+    from consumers.reads.spools import SpoolState
     from daemon.core.app import App
     from events.errors import LogUnavailable
     from events.sqlite.log import SqliteLog
@@ -80,10 +80,10 @@ def _cells(line: dict[str, Any], ships: bool) -> list[str | None]:
 @command(group, "ls")
 def list_spools(cli: Cli) -> None:
     """List the spools that the database was told of, and what of each is in no table."""
-    from consumers.reads.spools import known
+    from consumers.reads.spools import read_spools
 
     with cli.app() as app, app.reading() as connection:
-        found = [_spool_line(one) for one in known(connection)]
+        found = [_spool_line(one) for one in read_spools(connection)]
     if cli.out.json:
         cli.out.document(found)
         return
@@ -98,7 +98,7 @@ def list_spools(cli: Cli) -> None:
         cli.out.hint("no spool that is shipped was told of")
 
 
-def _spool_line(one: "Seen") -> dict[str, Any]:
+def _spool_line(one: "SpoolState") -> dict[str, Any]:
     from daemon.core.spool_reporter import SILENT_SECONDS
 
     return {
@@ -123,8 +123,8 @@ def forget(
 
     with cli.app() as app:
         engine = app.engine
-        with explained(engine), database.writing(engine) as connection:
-            known = {one.report.source: one for one in spools.known(connection)}
+        with explained(engine), database.write_transaction(engine) as connection:
+            known = {one.report.source: one for one in spools.read_spools(connection)}
             if source not in known:
                 raise UnknownSpool(
                     f"the database was told of no spool {source!r}; kintsugi spool ls names them"

@@ -69,9 +69,9 @@ def whatif(
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
     """As often as the leader looks, or as a log of this length allows."""
-    from events.archive.views import recorded_span
+    from events.archive.views import find_time_span
 
-    first, last = recorded_span(log, end)
+    first, last = find_time_span(log, end)
     return max(scheduler.tick_seconds, (last - first) / 1000 / _LOOKS)
 
 

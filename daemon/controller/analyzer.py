@@ -22,7 +22,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consumers.diagnosis.rules import RULES
-from consumers.reads.evidence import SeenRollout
+from consumers.reads.evidence import RoundRollout
 from daemon.controller.sampling import Shortened
 from envs.endpoint import AnswerFailed, Endpoint, EndpointRefused, Sampling
 from events.canonical import exact_json
@@ -59,7 +59,7 @@ class AnalyzerFailed(KintsugiError):
 class Shown:
     """A rollout as the analyzer is shown it."""
 
-    seen: SeenRollout
+    seen: RoundRollout
     task: str | None
     """What the user wants."""
     gold: tuple[Action, ...] | None
@@ -121,7 +121,7 @@ class _Answer(BaseModel):
 def analyze(
     settings: "Analyzer",
     shown: Sequence[Shown],
-    failures: Sequence[SeenRollout],
+    failures: Sequence[RoundRollout],
     redact: Callable[[str], str],
 ) -> Analysis:
     """Ask for the weaknesses behind `shown`; `failures` are all of the round. Raises nothing that
@@ -152,11 +152,11 @@ def check_host(url: str, allowed: Sequence[str]) -> None:
 
 
 def checked(
-    patterns: Sequence[_Pattern], names: dict[str, SeenRollout], failures: Sequence[SeenRollout]
+    patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
     """The patterns with what can be counted counted here; those of one name are one."""
     texts: dict[str, _Pattern] = {}
-    examples: dict[str, dict[str, SeenRollout]] = {}
+    examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:
         shown = [names[one] for one in pattern.example_task_ids if one in names]
         failed = {one.rollout: one for one in shown if one.category is not None}
@@ -180,7 +180,7 @@ def checked(
     )
 
 
-def _frequency(examples: Any, failures: Sequence[SeenRollout]) -> int:
+def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
     """The round's failures on the tasks of the examples."""
     tasks = {one.task_key for one in examples}
     return max(1, sum(one.task_key in tasks for one in failures))
@@ -188,7 +188,7 @@ def _frequency(examples: Any, failures: Sequence[SeenRollout]) -> int:
 
 async def _asked(
     settings: "Analyzer", shown: Sequence[Shown], redact: Callable[[str], str]
-) -> tuple[_Answer, dict[str, SeenRollout]]:
+) -> tuple[_Answer, dict[str, RoundRollout]]:
     """A usable answer, and which rollout each name in it stands for."""
     names = {f"r{place}": one for place, one in enumerate(shown, 1)}
     items = [redact(one.item(name)) for name, one in names.items()]

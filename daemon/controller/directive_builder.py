@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import evidence, learning, rollouts
-from consumers.reads.evidence import SeenRollout
-from consumers.reads.learning import BufferedTask
+from consumers.reads.evidence import RoundRollout
+from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.directive import Failures
@@ -41,7 +41,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
     with app.reading() as connection:
         patterns = [one for one in rollouts.pattern_lines(connection, alias) if one.base == base]
-        seen = evidence.seen_rollouts(connection, alias, base, number)
+        seen = evidence.read_round_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)
         written = _written(connection, alias, base, before)
@@ -74,7 +74,7 @@ class _Written:
 
     names: set[str] = field(default_factory=set)
     signatures: set[str] = field(default_factory=set)
-    last: list[BufferedTask] = field(default_factory=list)
+    last: list[BufferTask] = field(default_factory=list)
     """By the cycle before this one."""
 
 
@@ -89,7 +89,7 @@ def _written(connection: "Connection", alias: str, base: str, before: str | None
     return written
 
 
-def _by_pattern(failures: Sequence[SeenRollout], seed: str) -> list[Failures]:
+def _by_pattern(failures: Sequence[RoundRollout], seed: str) -> list[Failures]:
     patterns = sorted({one.pattern for one in failures if one.pattern is not None})
     return [
         Failures(
@@ -109,7 +109,7 @@ def _analysis(
     app: "App",
     connection: "Connection",
     seed: str,
-    seen: Sequence[SeenRollout],
+    seen: Sequence[RoundRollout],
     written: set[str],
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured, or no failure can be shown to it."""
@@ -139,7 +139,7 @@ def _analysis(
     return analyze(settings, shown, failed, redaction.redact_text)
 
 
-def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | None:
+def _shown(app: "App", connection: "Connection", seen: RoundRollout) -> Shown | None:
     """None for one whose event was trimmed; and for a person's: what a model says of it would stand
     unsealed in the log."""
     try:
@@ -159,5 +159,5 @@ def _shown(app: "App", connection: "Connection", seen: SeenRollout) -> Shown | N
     )
 
 
-def _candidate(seen: SeenRollout) -> Candidate:
+def _candidate(seen: RoundRollout) -> Candidate:
     return Candidate(seen.rollout, seen.task_key, seen.reward)

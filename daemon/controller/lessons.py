@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from consumers.reads.learning import BufferedTask, RejectionRow
+from consumers.reads.learning import BufferTask, RejectionRow
 from events.learning import BadTries, Mode
 
 BAD: Final = 0.5
@@ -21,7 +21,7 @@ REASONS: Final = 3
 
 
 def bad_tries(
-    written: Sequence[BufferedTask], rejected: Sequence[RejectionRow]
+    written: Sequence[BufferTask], rejected: Sequence[RejectionRow]
 ) -> tuple[BadTries, ...]:
     """Of the tasks that one cycle wrote and those that it wrote in vain, by pattern and mode."""
     failed: Counter[tuple[str, Mode]] = Counter((one.pattern, one.mode) for one in rejected)

@@ -126,12 +126,12 @@ class App:
     @cached_property
     def find_key(self) -> "FindKey":
         """The key of an id, for who may read what it sealed."""
-        from consumers.folds.erasures import erased_keys
+        from consumers.folds.erasures import read_erasure_keys
         from daemon.core.key_lookup import Opener
 
         def erased() -> frozenset[str]:
             with self.reading() as connection:
-                return erased_keys(connection)
+                return read_erasure_keys(connection)
 
         return Opener(lambda keyid: self.keys.find(keyid), erased)
 
@@ -205,7 +205,7 @@ class App:
         """A consistent view of the projection; what the driver says becomes one sentence."""
         from consumers import database
 
-        with explained(self.engine), database.reading(self.engine) as connection:
+        with explained(self.engine), database.read_transaction(self.engine) as connection:
             yield connection
 
     def append(self, entries: "Sequence[Entry]") -> None:
@@ -273,7 +273,7 @@ class App:
         with self.reading() as connection:
             folded = position.position(connection)
             last = rollouts.last_position(connection)
-            undiagnosed = rollouts.waiting(connection).undiagnosed
+            undiagnosed = rollouts.count_backlog(connection).undiagnosed
         reached: Position = {ROLLOUTS.name: folded.get(ROLLOUTS.name, {})}
         if undiagnosed and ahead(reached, last):
             self._close_round(trigger, reached)
@@ -287,13 +287,13 @@ class App:
         reached: dict[str, dict[str, dict[str, int]]],
     ) -> None:
         from events.codec import encode
-        from events.envelope import Envelope, minted_id, utc_now
+        from events.envelope import Envelope, new_id, utc_now
         from events.learning import PatternsDiagnosed
         from events.log import now_ms
 
         data = PatternsDiagnosed(trigger=trigger, position=reached)
         envelope = Envelope(
-            id=minted_id(),
+            id=new_id(),
             type=data.TYPE,
             version=data.VERSION,
             subject=data.key(),
@@ -323,11 +323,11 @@ def revision(engine: "Engine") -> str | None:
     from consumers import database
 
     try:
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     except DBAPIError as error:
         why = database.explain(error, engine)
-        if isinstance(why, database.DatabaseOutdated):
+        if isinstance(why, database.DatabaseMismatch):
             return None
         raise why from error
     return None if found is None else str(found)

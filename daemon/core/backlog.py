@@ -37,4 +37,4 @@ def _following(spool: SqliteLog, partition: int, sequences: Mapping[str, int]) -
     """The offset after the last of its own records that was folded; what is copied of others' lies
     before all of these, and is folded before them."""
     last = sequences.get(spool.source)
-    return 0 if last is None else spool.copied(ROLLOUTS.name, partition) + last + 1
+    return 0 if last is None else spool.copy_end(ROLLOUTS.name, partition) + last + 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from consumers.reads import serving
 from daemon.core.span_contexts import Contexts
 from events.codec import encode
-from events.envelope import Envelope, derived_id, minted_id, utc_now
+from events.envelope import Envelope, derive_id, new_id, utc_now
 from events.errors import KintsugiError
 from events.learning import Decision
 from events.log import now_ms
@@ -54,7 +54,7 @@ class Decisions:
         said = OperatorActed(
             actor=act.actor, action=action, arguments=dict(arguments), reason=act.reason
         )
-        cause = minted_id()
+        cause = new_id()
         self._append({cause: said}, None)
         return cause
 
@@ -75,7 +75,7 @@ class Decisions:
         Raises DecisionRefused, LogError (nothing was appended), DatabaseUnavailable (it counts as
         soon as it is folded).
         """
-        event = derived_id(origin or cause, step)
+        event = derive_id(origin or cause, step)
         self.record({event: data}, cause, within)
         return event
 
@@ -83,7 +83,7 @@ class Decisions:
         self, steps: Mapping[str, Decision], cause: str, origin: str | None = None
     ) -> list[str]:
         """The same for several, of which the log gets all or none: no kill parts them."""
-        events = {derived_id(origin or cause, step): data for step, data in steps.items()}
+        events = {derive_id(origin or cause, step): data for step, data in steps.items()}
         return self.record(events, cause)
 
     def record(

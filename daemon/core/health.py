@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sqlalchemy import select
 
-from consumers.position import Standing, check_log, gaps, position, standings
+from consumers.position import FoldPosition, check_log, gaps, position, read_fold_positions
 from consumers.tables import FOLD_VERSION, PROJECTION, Projection
 from events.codec import decode
 from events.errors import (
@@ -62,7 +62,7 @@ class Folded:
 
     version: int | None
     """None before the first event."""
-    standings: dict[tuple[str, int], Standing]
+    standings: dict[tuple[str, int], FoldPosition]
     """Where every partition stands that was folded."""
     gaps: list[str]
     """What the log lacks before the fold can go on with a source, as sentences."""
@@ -81,7 +81,7 @@ def folded(connection: "Connection") -> Folded:
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return Folded(version, standings(connection), gaps(connection), position(connection))
+    return Folded(version, read_fold_positions(connection), gaps(connection), position(connection))
 
 
 def lag(log: EventLog, reached: Folded) -> dict[str, int]:
@@ -175,7 +175,7 @@ def halting(log: EventLog, reached: Folded) -> list[Halt]:
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
-            stands = reached.standings.get((stream, partition), Standing())
+            stands = reached.standings.get((stream, partition), FoldPosition())
             # Reading where nothing was folded and nothing is there would tell nothing.
             reads = stands.next_offset != ends[partition] or start > stands.next_offset
             found += _halt_at(log, stream, partition, stands, reads)
@@ -183,7 +183,7 @@ def halting(log: EventLog, reached: Folded) -> list[Halt]:
 
 
 def _halt_at(
-    log: EventLog, stream: str, partition: int, stands: Standing, reads: bool
+    log: EventLog, stream: str, partition: int, stands: FoldPosition, reads: bool
 ) -> list[Halt]:
     try:
         check_log(log, stream, partition, stands)

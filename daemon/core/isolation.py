@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.database import DatabaseError
-from consumers.runner import FoldVersionChanged
+from consumers.runner import FoldVersionMismatch
 from events.errors import (
     AheadOfLog,
     KintsugiError,
@@ -25,7 +25,7 @@ from events.errors import (
 from events.privacy.keys import KeysUnavailable
 
 HALTS: Final = (
-    AheadOfLog, LogCorrupt, LogTruncated, LogUnavailable, FoldVersionChanged, SchemaAhead,
+    AheadOfLog, LogCorrupt, LogTruncated, LogUnavailable, FoldVersionMismatch, SchemaAhead,
     DatabaseError,
 )  # fmt: skip
 """What is wrong with log or tables, and so with whatever reads them."""

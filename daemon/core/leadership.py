@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from consumers import database, leases
 from consumers.reads import learning
 from events.codec import encode
-from events.envelope import Envelope, derived_id, minted_id, utc_now
+from events.envelope import Envelope, derive_id, new_id, utc_now
 from events.errors import KintsugiError
 from events.learning import LeaderClaimed
 from events.log import now_ms
@@ -64,7 +64,7 @@ class Leadership:
         timing: Timing = Timing(),
     ) -> None:
         """`holder` names this process, and no other one ever. `clock` is monotonic."""
-        self.holder = minted_id() if holder is None else holder
+        self.holder = new_id() if holder is None else holder
         self._app = app
         self._clock = clock
         self._timing = timing
@@ -134,7 +134,7 @@ class Leadership:
 
     def _is_free(self) -> bool:
         with self._app.reading() as connection:
-            held = leases.held(connection, LEASE)
+            held = leases.read_lease(connection, LEASE)
         return (
             held is None or held.holder == self.holder or not 0 < held.seconds <= self._timing.lease
         )
@@ -159,7 +159,7 @@ class Leadership:
         epoch = 1 if current is None else current.epoch + 1
         claim = LeaderClaimed(epoch=epoch, holder=self.holder)
         envelope = Envelope(
-            id=derived_id("leader", self.holder, str(epoch)), type=claim.TYPE,
+            id=derive_id("leader", self.holder, str(epoch)), type=claim.TYPE,
             version=claim.VERSION, subject=claim.key(), time=utc_now(), epoch=epoch,
         )  # fmt: skip
         self._app.append([encode(envelope, claim, now_ms()).entry])
@@ -178,5 +178,5 @@ class Leadership:
         from daemon.core.app import explained
 
         engine = self._app.engine
-        with explained(engine), database.writing(engine) as connection:
+        with explained(engine), database.write_transaction(engine) as connection:
             yield connection

@@ -19,10 +19,10 @@ from sqlalchemy import Connection, Row, select
 from consumers.tables import (
     Adapter,
     Job,
-    LearningCycle,
-    Projected,
+    Cycle,
+    ProjectionTable,
     Rollout,
-    ServingStep,
+    LifecycleStep,
     SessionEnd,
 )
 from events.envelope import from_headers
@@ -76,7 +76,7 @@ class Contexts:
 
     def before_cycle(self, cycle: str) -> TraceContext | None:
         """The span that a cycle's is a child of."""
-        row = self._row(LearningCycle, "cycle", cycle)
+        row = self._row(Cycle, "cycle", cycle)
         return None if row is None else self._header(LEARNING.name, 0, row.offset)
 
     def job(self, job: str) -> TraceContext:
@@ -115,11 +115,11 @@ class Contexts:
 
     def within(self, cause: str) -> TraceContext | None:
         """The span in which something is written that follows from an event of `learning`."""
-        if (row := self._row(LearningCycle, "event", cause)) is not None:
+        if (row := self._row(Cycle, "event", cause)) is not None:
             return self.cycle(row.cycle)
         if (row := self._row(Job, "event", cause)) is not None:
             return self.job(row.job)
-        row = self._row(ServingStep, "event", cause)
+        row = self._row(LifecycleStep, "event", cause)
         return None if row is None else self._header(LEARNING.name, 0, row.offset)
 
     def _of_rollout(self, row: Row[Any]) -> TraceContext | None:
@@ -127,7 +127,7 @@ class Contexts:
             return None
         return self._header(ROLLOUTS.name, row.partition, row.offset)
 
-    def _row(self, model: type[Projected], column: str, value: str) -> Row[Any] | None:
+    def _row(self, model: type[ProjectionTable], column: str, value: str) -> Row[Any] | None:
         table = model.table()
         return self._connection.execute(select(table).where(table.c[column] == value)).first()
 

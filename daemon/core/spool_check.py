@@ -38,7 +38,7 @@ def check_spool(
 
 
 def _holds(spool: "SqliteLog", last: "Last") -> bool:
-    offset = spool.copied(last.stream, last.partition) + last.sequence
+    offset = spool.copy_end(last.stream, last.partition) + last.sequence
     if offset >= spool.end(last.stream)[last.partition]:
         return False
     try:

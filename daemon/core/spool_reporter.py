@@ -84,10 +84,10 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
     from consumers.reads import spools
     from daemon.core.app import explained
 
-    shipped = all(spool.shipped(stream) == spool.end(stream) for stream in STREAMS)
+    shipped = all(spool.read_ship_offsets(stream) == spool.end(stream) for stream in STREAMS)
     said = report_of(spool)
     engine = app.engine
-    with explained(engine), database.writing(engine) as connection:
+    with explained(engine), database.write_transaction(engine) as connection:
         if ends and shipped:
             spools.forget(connection, said.source)
         else:
@@ -99,7 +99,7 @@ def report_of(spool: "SqliteLog") -> "Report":
     from consumers.reads.spools import Report
 
     ends = {
-        stream: [end - spool.copied(stream, p) for p, end in enumerate(spool.end(stream))]
+        stream: [end - spool.copy_end(stream, p) for p, end in enumerate(spool.end(stream))]
         for stream in STREAMS
     }
     return Report(spool.source, socket.gethostname(), str(spool.path), ends)

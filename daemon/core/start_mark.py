@@ -18,7 +18,7 @@ from typing import Final, Literal
 import httpx2
 
 from events.canonical import sha256
-from events.envelope import minted_id
+from events.envelope import new_id
 
 VARIABLE: Final = "STARTED_BY_KINTSUGI_UP"
 # Without the prefix of our settings, for it is none.
@@ -37,7 +37,7 @@ start left behind; anybody else."""
 
 def mint(home: Path) -> str:
     """The mark of a start, whose beginning is the home's."""
-    return f"{_beginning(home)}{minted_id()}"
+    return f"{_beginning(home)}{new_id()}"
 
 
 def _beginning(home: Path) -> str:

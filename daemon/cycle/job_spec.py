@@ -16,7 +16,7 @@ from uuid import UUID
 from daemon.config.presets import preset
 from envs.registry import located
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import (
     EndpointSource,
@@ -96,7 +96,7 @@ def capability_of(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> str:
 
 def seed_of(job: str) -> int:
     """Of everything that a job draws."""
-    return UUID(derived_id(job, "seed")).int >> (128 - _SEED_BITS)
+    return UUID(derive_id(job, "seed")).int >> (128 - _SEED_BITS)
 
 
 def _sampler(training: "Training", base: str) -> Sampler:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
-from consumers.reads.cycle_state import standing
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
 from daemon.core.decision_log import DecisionRefused, Decisions
 from daemon.core.isolation import Breaks
@@ -29,7 +29,7 @@ from daemon.core.span_contexts import Contexts
 from daemon.cycle.scheduler import Due, Facts, Waiting, decide
 from daemon.cycle.state_machine import OWNER, Ended, Step
 from daemon.cycle.views import read_facts, read_next_step
-from events.envelope import derived_id, utc_now
+from events.envelope import derive_id, utc_now
 from events.errors import KintsugiError
 from events.learning import (
     CycleEnded,
@@ -160,7 +160,7 @@ class Leader:
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
         """Of the facts that were decided on: the event names the position they were read at."""
-        name = derived_id("cycle", facts.alias, facts.base, str(facts.number))
+        name = derive_id("cycle", facts.alias, facts.base, str(facts.number))
         started = CycleStarted(
             cycle=name, alias=facts.alias, base=facts.base, number=facts.number,
             environment=facts.environment, trigger=due.trigger, reason=clip_reason(due.reason),
@@ -214,5 +214,5 @@ class Leader:
     def _waiting(self, cycle: CycleRow) -> str | None:
         """The adapter of a cycle that has answered nobody and waits for what comes next."""
         with self._app.reading() as connection:
-            row = standing(connection, cycle).adapter
+            row = read_cycle_state(connection, cycle).adapter
         return None if row is None or row.state not in WAITING else row.adapter

@@ -27,7 +27,7 @@ from daemon.proposer.probe import Engine, Probed, Prober
 from daemon.proposer.proposer import Wanted, propose
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_recorded
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.jobs import TaskPool
 from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
 
@@ -106,7 +106,7 @@ class FromTheLog:
             job = self._job(environment, cycle, found, parent)
         except NotTrainable as error:
             return Proposal(said, str(error))
-        return Proposal({**said, derived_id("job requested", cycle.cycle): job})
+        return Proposal({**said, derive_id("job requested", cycle.cycle): job})
 
     def _wanted(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
@@ -169,7 +169,7 @@ class FromTheLog:
                 f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "
                 f"back, or run kintsugi cycle cancel {cycle.alias}"
             )
-        job = derived_id("job", cycle.cycle)
+        job = derive_id("job", cycle.cycle)
         spec = spec_of(
             settings.training, agent, job=job, base=cycle.base, pools=found,
             benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents
-from consumers.reads.cycle_state import CycleStanding, standing
+from consumers.reads.cycle_state import CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.cycle.scheduler import Facts
@@ -34,14 +34,14 @@ ENDING: Final = "end"
 class NextStep(NamedTuple):
     """How far an open cycle is, and what follows."""
 
-    state: CycleStanding
+    state: CycleState
     step: Step | Ended
     """What it needs next, or how it ended."""
 
 
 def read_next_step(connection: "Connection", cycle: CycleRow, pair: Pair) -> NextStep:
     """What an open cycle needs next; `pair` names the base on which the agent runs now."""
-    state = standing(connection, cycle)
+    state = read_cycle_state(connection, cycle)
     return NextStep(state, following(view_of(state, pair)))
 
 
@@ -59,7 +59,7 @@ def step_name(step: Step | Ended) -> str:
     return ENDING if isinstance(step, Ended) else step.value
 
 
-def entered(state: CycleStanding) -> str | None:
+def entered(state: CycleState) -> str | None:
     """When the last thing happened that brought a cycle to where it is."""
     cycle, job, adapter = state.cycle, state.job, state.adapter
     moments = (
@@ -112,7 +112,7 @@ def facts_of(unread: Scheduling, pair: Pair, environment: str) -> Facts:
     )
 
 
-def view_of(state: CycleStanding, pair: Pair) -> View:
+def view_of(state: CycleState, pair: Pair) -> View:
     """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
     cycle, job, adapter = state.cycle, state.job, state.adapter
     cancelled = state.cancelled
@@ -136,7 +136,7 @@ def view_of(state: CycleStanding, pair: Pair) -> View:
     )
 
 
-def _outdated(state: CycleStanding) -> str:
+def _outdated(state: CycleState) -> str:
     """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
     adapter, incumbent = state.adapter, state.incumbent
     if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:

@@ -132,12 +132,12 @@ class Cycles:
         if name is None:
             return None
         with self._app.reading() as connection:
-            return serving.adapter_named(connection, name)
+            return serving.find_adapter(connection, name)
 
     def _gates(self, row: AdapterRow) -> int:
         """That the adapter has passed: each evaluation after one is another."""
         with self._app.reading() as connection:
-            return serving.gates_passed(connection, row.adapter)
+            return serving.count_gate_passes(connection, row.adapter)
 
     def _route(self, row: AdapterRow) -> str:
         share = self._app.settings.canary.shares[0]

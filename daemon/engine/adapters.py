@@ -85,7 +85,7 @@ class Adapters:
                     "replaced: give each version a name of its own."
                 )
             self._check(folder)
-            self._loaded[name] = Loaded(self._merged(folder, name), folder)
+            self._loaded[name] = Loaded(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
         """Serve it to nobody new. Raises UnknownModel."""
@@ -104,7 +104,7 @@ class Adapters:
                 )
         check(folder, self._model)
 
-    def _merged(self, folder: Path, name: str) -> Policy:
+    def _merge(self, folder: Path, name: str) -> Policy:
         try:
             return self.base.adapted(folder, name)
         # Whatever PEFT has against it; the adapter is at fault, the engine goes on.

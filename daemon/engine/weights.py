@@ -106,7 +106,7 @@ class Weights:
         """These, with the adapters in that the model they were read from carries now."""
         causal: Any = model
         changed = zip(self.layers, causal.get_decoder().layers, strict=True)
-        return replace(self, layers=tuple(_merged(own, layer) for own, layer in changed))
+        return replace(self, layers=tuple(_merge(own, layer) for own, layer in changed))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, V) in float32 at least, from (N, D) states after the last layer."""
@@ -151,7 +151,7 @@ def _fused(layer: Any) -> Layer:
         ) from error
 
 
-def _merged(own: Layer, layer: Any) -> Layer:
+def _merge(own: Layer, layer: Any) -> Layer:
     """A base's layer with what adapters change of it."""
     attention, feed = layer.self_attn, layer.mlp
     return replace(

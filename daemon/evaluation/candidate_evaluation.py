@@ -45,11 +45,11 @@ from daemon.jobs.runner import (
 )
 from envs.registry import located, open_place
 from events.canonical import exact_json, sha256
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import GateReport
 from events.learning import Decision
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.rollouts import clip_reason
 from events.serving import AdapterEvaluated, AdapterMoved, GateDecided, PassRates
 from producers.simulation import append_rollouts
@@ -70,7 +70,7 @@ class CannotExamine(KintsugiError):
     """A candidate that nobody can play."""
 
 
-class _Noted(Frozen):
+class _Noted(StrictModel):
     """What a finished trial came to, beside its files."""
 
     following: Sizes | None
@@ -323,7 +323,7 @@ class Examination:
             ),
         }
         with self._app.reading() as connection:
-            found = serving.steps_of(connection, derived_id(origin, "gate"))
+            found = serving.steps_of(connection, derive_id(origin, "gate"))
         if not any(step.refused is None for step in found):
             Decisions(self._app).take_all(said, self._row.cause, origin)
 

@@ -51,7 +51,7 @@ from envs.environment import Environment
 from envs.statistics import Outcomes
 from events import private
 from events.canonical import exact_json, sha256
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.gate import GateReport, GateSettings
 from events.learning import Decision
@@ -269,7 +269,7 @@ def _say(
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
     said = _steps(comparison, rates, report)
     with app.reading() as connection:
-        found = serving.steps_of(connection, derived_id(origin, next(reversed(said))))
+        found = serving.steps_of(connection, derive_id(origin, next(reversed(said))))
     if any(step.refused is None for step in found):
         return
     arguments = {"adapter": row.adapter, "environment": comparison.candidate.spec.environment}

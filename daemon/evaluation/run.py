@@ -40,7 +40,7 @@ from envs.evaluation import (
 from envs.task import GENERATED, TaskDefinition
 from events import private
 from events.canonical import exact_json, sha256
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 
@@ -176,7 +176,7 @@ class Run:
         return spoilt and self.tries[slot] < TRIES
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Attempts still to be played."""
         return sum(map(self.waits, self.slots))
 
@@ -184,7 +184,7 @@ class Run:
         """The id of a try, counted from 0."""
         task, trial = slot
         parts = [self.digest, str(self.number), task, str(trial)]
-        return derived_id("evaluate", *parts, *([str(number)] if number else []))
+        return derive_id("evaluate", *parts, *([str(number)] if number else []))
 
     def plan(self, tasks: Iterable[TaskDefinition]) -> Iterator[tuple[TaskDefinition, int]]:
         """What is still to be played, its tasks made when their turn comes."""
@@ -214,7 +214,7 @@ def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trial
     """The first run of an evaluation that is not complete, with what was folded of it."""
     for number in count(1):
         run = recalled(connection, Run(digest, number, lines, trials))
-        if run.waiting:
+        if run.pending:
             return run
     raise AssertionError("there is always a next run")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.evaluation.gate import Looks, level_of, power_of, tasks_for
 from events.gate import GatePlan, GateReport, GateSettings
-from events.messages import Frozen
+from events.messages import StrictModel
 
 if TYPE_CHECKING:
     from daemon.config.settings import Trial
@@ -37,7 +37,7 @@ Verdicts = Mapping[str, Sequence[Sequence[bool]]]
 """Kind -> each of its tasks -> whether each trial passed."""
 
 
-class Sizes(Frozen):
+class Sizes(StrictModel):
     """How many tasks of each kind."""
 
     tasks: dict[str, int]

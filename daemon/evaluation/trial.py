@@ -28,10 +28,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from daemon.jobs.runner import JOURNAL
 from events.canonical import exact_json, sha256
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import Sha256
-from events.messages import Frozen, Message
+from events.messages import StrictModel, Message
 from events.registry import first_problem
 from events.rollouts import RolloutContent, RolloutEnded
 
@@ -56,7 +56,7 @@ class CannotPlay(KintsugiError):
     """What a plan names is not there, or not as it says."""
 
 
-class Adapter(Frozen):
+class Adapter(StrictModel):
     """An adapter as it was produced."""
 
     name: str
@@ -64,7 +64,7 @@ class Adapter(Frozen):
     sha256: Sha256
 
 
-class Plan(Frozen):
+class Plan(StrictModel):
     """What is to be played."""
 
     name: str
@@ -97,10 +97,10 @@ class Plan(Frozen):
 
     def rollout(self, player: int, task: str, trial: int) -> str:
         """The id of a rollout."""
-        return derived_id("trial", self.name, self.named(player), task, str(trial))
+        return derive_id("trial", self.name, self.named(player), task, str(trial))
 
 
-class Played(Frozen):
+class Played(StrictModel):
     """One finished attempt."""
 
     player: int
@@ -120,7 +120,7 @@ class Played(Frozen):
 _CHUNK: Final[TypeAdapter[tuple[Played, ...]]] = TypeAdapter(tuple[Played, ...])
 
 
-class _Head(Frozen):
+class _Head(StrictModel):
     plan: Sha256
 
 

@@ -27,7 +27,7 @@ from uuid import uuid4
 from pydantic import ConfigDict, ValidationError
 
 from daemon.jobs.runner import JOURNAL, OUT, SPEC, Ended, Job, Running, result_of
-from events.messages import Frozen
+from events.messages import StrictModel
 
 SHELL: Final = (
     'echo $$ > "$1.pid" && { trap : TERM; name=$1; shift; "$@"; echo $? > "$name.code"; }'
@@ -50,7 +50,7 @@ Clock = Callable[[], float]
 """Seconds since some moment; one that only goes on."""
 
 
-class Seen(Frozen):
+class Seen(StrictModel):
     """What was seen of an attempt, by everybody on this machine who looked since it was started."""
 
     looked: float
@@ -71,13 +71,13 @@ class Seen(Frozen):
         return Seen(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
 
 
-class _Beat(Frozen):
+class _Beat(StrictModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     seconds: float
 
 
-class _Beats(Frozen):
+class _Beats(StrictModel):
     """A line that is a heartbeat."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -29,7 +29,7 @@ from daemon.jobs.local import GRACE_SECONDS
 from daemon.jobs.runner import Absent, Job, JobNotStarted, RunnerUnavailable, State
 from events import private
 from events.canonical import sha256
-from events.messages import Frozen
+from events.messages import StrictModel
 
 if TYPE_CHECKING:
     from daemon.config.settings import Ray
@@ -46,7 +46,7 @@ _HOME_DIGITS: Final = 12
 _NOT_FOUND: Final = 404
 
 
-class Submitted(Frozen):
+class Submitted(StrictModel):
     """A job of the cluster, as far as it is of interest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -23,7 +23,7 @@ from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
 from envs.registry import open_recorded
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
 
@@ -63,7 +63,7 @@ def recorded(app: "App", job: JobRow, folder: Path) -> int:
 
 def rollout_id(job: str, rollout: str) -> str:
     """Of the event of a rollout that the job calls by this name (batch, group and member)."""
-    return derived_id(job, "rollout", rollout)
+    return derive_id(job, "rollout", rollout)
 
 
 def _is_reference(trajectory: Trajectory) -> bool:

@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol
 from pydantic import ConfigDict, ValidationError
 
 from events.errors import KintsugiError
-from events.messages import Frozen
+from events.messages import StrictModel
 
 SPEC: Final = "job.json"
 OUT: Final = "out"
@@ -54,7 +54,7 @@ class Job:
     """What is to run."""
 
     id: str
-    spec: Frozen
+    spec: StrictModel
     """What the program is told, in words of its own."""
     traceparent: str | None = None
     """The span that it is, for whatever in it can be traced: its variable TRACEPARENT."""
@@ -65,7 +65,7 @@ class Job:
         return {} if self.traceparent is None else {"TRACEPARENT": self.traceparent}
 
 
-class Result(Frozen):
+class Result(StrictModel):
     """The last line that a job says: the learner (daemon/solver/telemetry/progress.py, Outcome),
     or a trial (daemon/evaluation/trial.py), which has `played`."""
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict, ValidationError
 
 from daemon.jobs.attempts import last_lines
-from events.messages import Frozen
+from events.messages import StrictModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Update(Frozen):
+class Update(StrictModel):
     """A line of a job that tells of an update."""
 
     # The learner says more, and a later version may.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumers.batch import Batch
-from consumers.database import is_lasting
+from consumers.database import is_permanent
 from consumers.folds.rollouts import fold_decision
 from consumers.preparation import prepare, why
-from consumers.storage import as_stored
+from consumers.storage import sanitize_record
 from events.codec import decode
 from events.errors import AheadOfLog, KintsugiError
 from events.log import EventLog, Record
@@ -93,7 +93,7 @@ def _close_again(letter: "DeadLetterLine", app: "App") -> Attempt:
 
 def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> Attempt:
     record = record_of(letter, log)
-    item = prepare(as_stored(record), REGISTRY)
+    item = prepare(sanitize_record(record), REGISTRY)
     if item.error is not None:
         return Attempt(letter, False, why(item.error))
     with engine.connect().execution_options(kintsugi_writes=True) as connection:
@@ -106,7 +106,7 @@ def _fold_again(letter: "DeadLetterLine", log: EventLog, engine: "Engine") -> At
                 batch.keep()
             batch.flush()
         except SQLAlchemyError as error:
-            if not is_lasting(error):
+            if not is_permanent(error):
                 raise  # the database's trouble, not the event's
             return Attempt(letter, False, why(error))
         except Exception as error:  # as in the runner: whatever a fold raises, it raises again

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumers.folds.erasures import TrainedOn, erased_keys, trained_on
+from consumers.folds.erasures import AdapterDependence, read_erasure_keys, find_dependent_adapters
 from events.codec import decode, encode
-from events.envelope import Envelope, derived_id, from_headers, utc_now
+from events.envelope import Envelope, derive_id, from_headers, utc_now
 from events.errors import BadRecord, KintsugiError, SchemaAhead
 from events.learning import PersonErased
 from events.log import EventLog, Record, now_ms, read_all
@@ -54,7 +54,7 @@ class Held:
     """Events of theirs that stand in the log as they were said."""
     trimmed: int = 0
     """Events that the log held once, whosever they were."""
-    adapters: list[TrainedOn] = field(default_factory=list)
+    adapters: list[AdapterDependence] = field(default_factory=list)
     leaning: int = 0
     """Calls of others that were stored as what they add to calls of this person."""
     announced: bool = False
@@ -67,15 +67,15 @@ def look(app: "App", person: str | None, keyid: str | None = None) -> Held:
     app.settle()
     given = keyid
     if keyid is None and person is not None:
-        key = app.keys.named(person)
+        key = app.keys.find_in_store(person)
         keyid = None if key is None else key.id
     held = Held(keyid, trimmed=sum(app.log.start(ROLLOUTS.name)))
     lost: set[str] = set()
     for record in _rollout_events(app.log):
         _count(held, record, person, lost)
     with app.reading() as connection:
-        held.adapters = trained_on(connection, held.rollouts)
-        held.announced = keyid is not None and keyid in erased_keys(connection)
+        held.adapters = find_dependent_adapters(connection, held.rollouts)
+        held.announced = keyid is not None and keyid in read_erasure_keys(connection)
     if given is not None and not (held.events or held.announced or given in app.keys.ids()):
         raise NoSuchKey(
             f"key {given!r} is not in the key store and sealed no event of the log; name one that "
@@ -90,7 +90,7 @@ def announce(app: "App", held: Held) -> None:
         return
     data = PersonErased(keyid=held.keyid, events=held.events, rollouts=len(held.rollouts))
     envelope = Envelope(
-        id=derived_id("erase", held.keyid),
+        id=derive_id("erase", held.keyid),
         type=data.TYPE,
         version=data.VERSION,
         subject=data.key(),
@@ -110,7 +110,7 @@ def erase(app: "App", held: Held) -> None:
 def sweep(app: "App") -> int:
     """Destroy keys of erased persons that are there again; how many were."""
     with app.reading() as connection:
-        erased = erased_keys(connection)
+        erased = read_erasure_keys(connection)
     # Nobody was erased: a home without persons gets no key store from this.
     if not erased:
         return 0

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumers.position import offsets, position
-from consumers.retention import needed_from
+from consumers.retention import find_retention_offset
 from events.archive.archive import Archive, Cut
-from events.archive.retention import held
+from events.archive.retention import verify_archive
 from events.errors import LogError
 from events.streams import ROLLOUTS
 
@@ -76,14 +76,14 @@ def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, name
         "tables": _folded(app, log, partition),
     }
     if log is not app.log:
-        limits["broker"] = app.spool.shipped(ROLLOUTS.name)[partition]
+        limits["broker"] = app.spool.read_ship_offsets(ROLLOUTS.name)[partition]
     before = max(start, min(end, *limits.values()))
     if log is app.log:
         # Sessions are read from there.
         with app.reading() as connection:
-            limits["sessions"] = needed_from(connection, partition, before)
+            limits["sessions"] = find_retention_offset(connection, partition, before)
         before = max(start, min(before, limits["sessions"]))
-    proven = held(archive, log, partition, before)
+    proven = verify_archive(archive, log, partition, before)
     assert proven == before, "the archive reaches as far as its end says"
     held_back = next((name for name in _REASONS if limits.get(name, end) == before < end), None)
     return Portion(partition, start, before, held_back)
@@ -97,7 +97,7 @@ def _folded(app: "App", log: "EventLog", partition: int) -> int:
         reached = position(connection).get(ROLLOUTS.name, {}).get(str(partition), {})
     last = reached.get(app.spool.source)
     # Copies that a spool holds were shipped before its own events, and folded before them.
-    return 0 if last is None else app.spool.copied(ROLLOUTS.name, partition) + last + 1
+    return 0 if last is None else app.spool.copy_end(ROLLOUTS.name, partition) + last + 1
 
 
 def trim(log: "EventLog", planned: list[Portion]) -> int:

@@ -17,7 +17,7 @@ from daemon.metrics.observations import Observed
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from consumers.reads.spools import Seen
+    from consumers.reads.spools import SpoolState
     from daemon.config.settings import Settings
     from daemon.core.app import App
     from daemon.core.health import Folded
@@ -77,7 +77,7 @@ def read(app: "App", sheet: Sheet) -> None:
     with app.reading() as connection:
         reached = folded(connection)
         letters = rollouts.dead_letter_counts(connection)
-        told = spools.known(connection)
+        told = spools.read_spools(connection)
     events = app.readable_log
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
@@ -93,7 +93,7 @@ def read(app: "App", sheet: Sheet) -> None:
     _spools(sheet, told)
 
 
-def _spools(sheet: Sheet, told: "list[Seen]") -> None:
+def _spools(sheet: Sheet, told: "list[SpoolState]") -> None:
     silent = [one for one in told if one.age_seconds > SILENT_SECONDS]
     live = [one for one in told if one.age_seconds <= SILENT_SECONDS]
     for state, found in (("live", live), ("silent", silent)):

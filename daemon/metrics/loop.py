@@ -16,7 +16,7 @@ from consumers.diagnosis.priority import Status
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, gateways, learning, serving
 from consumers.reads import counts as figures
-from consumers.reads.canary_outcomes import judged_sessions
+from consumers.reads.canary_outcomes import read_session_verdicts
 from consumers.reads.scheduling import job_seconds, scheduling
 from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
@@ -211,7 +211,7 @@ def _counts(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
     """What is counted over all cycles, jobs and adapters: 0 where nothing was, so that the first
     is an increase."""
     cycles, jobs = figures.cycle_counts(connection), figures.job_counts(connection)
-    adapters, entered = figures.adapter_counts(connection), figures.entered_counts(connection)
+    adapters, entered = figures.adapter_counts(connection), figures.state_entry_counts(connection)
     gates, tasks = figures.gate_counts(connection), figures.task_counts(connection)
     for name in names:
         for outcome in get_args(CycleOutcome):
@@ -245,7 +245,7 @@ def _moments(connection: "Connection", sheet: Sheet, names: list[str]) -> None:
             sheet.say("kintsugi_cycle_ended_timestamp_seconds", ended, alias)
             seconds = None if began is None or ended is None else ended - began
             sheet.say("kintsugi_cycle_duration_seconds", seconds, alias)
-    for alias, measured in figures.last_measured(connection).items():
+    for alias, measured in figures.last_measurements(connection).items():
         if alias in names:
             sheet.say("kintsugi_gate_pass_ratio", measured.candidate_pass, alias, "candidate")
             sheet.say("kintsugi_gate_pass_ratio", measured.incumbent_pass, alias, "incumbent")
@@ -288,7 +288,7 @@ def _measured(
 ) -> None:
     """Which measurement the live rate of a slot is held against."""
     answering = {part.adapter for part in route.standing.shares if part.adapter is not None}
-    rates = figures.measured(connection, answering)
+    rates = figures.pass_rates(connection, answering)
     slots = {_slot(table, name): rate for name, rate in sorted(rates.items())}
     for slot, rate in slots.items():
         sheet.say("kintsugi_route_gate_pass_ratio", rate, route.alias, slot)
@@ -302,7 +302,7 @@ def _live(
     since = oldest if route.since is None else max(route.since, oldest)
     answering = {part.adapter for part in route.standing.shares}
     verdicts: dict[str, list[bool]] = {}
-    for one in judged_sessions(connection, route.alias, route.standing.base, since):
+    for one in read_session_verdicts(connection, route.alias, route.standing.base, since):
         if one.adapter in answering:
             verdicts.setdefault(_slot(table, one.adapter), []).append(one.success)
     for slot in SLOTS:
@@ -313,7 +313,7 @@ def _live(
 
 
 def _gateways(connection: "Connection", settings: "Settings", sheet: Sheet) -> None:
-    live = gateways.seen(connection, settings.serving.gateway_timeout_seconds)
+    live = gateways.read_live_gateways(connection, settings.serving.gateway_timeout_seconds)
     sheet.say("kintsugi_gateways", len(live))
     positions = [one.report.position for one in live]
     sheet.say("kintsugi_gateways_position", min(positions, default=None))

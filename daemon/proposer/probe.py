@@ -25,7 +25,7 @@ from envs.environment import Environment
 from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, scripted_user
 from envs.players import ModelAgent
 from envs.task import TaskDefinition
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import BlobError, LogError
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 
@@ -147,4 +147,4 @@ class Prober:
 
     def _rollout(self, task: TaskDefinition, trial: int) -> str:
         probed = self._probed
-        return derived_id("probe", probed.cycle, probed.policy, task.id, str(trial))
+        return derive_id("probe", probed.cycle, probed.policy, task.id, str(trial))

@@ -29,7 +29,7 @@ from daemon.proposer.candidate import (
 from daemon.proposer.verification import Verdict, verify
 from envs.environment import Environment
 from envs.task import TaskDefinition
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.learning import Directive, Mode, Quota, TaskProposed, TaskRejected
 
 TRIES: Final = 3
@@ -206,4 +206,4 @@ def _unfollowed(wanted: Wanted, quota: Quota) -> Proposal:
 
 
 def _event_id(wanted: Wanted, quota: Quota, place: int, number: int) -> str:
-    return derived_id("proposal", wanted.cycle, quota.pattern, str(place), str(number))
+    return derive_id("proposal", wanted.cycle, quota.pattern, str(place), str(number))

@@ -25,10 +25,10 @@ from sqlalchemy import Engine
 
 from consumers import database
 from consumers.digest import comparison
-from consumers.digest_tracker import Written, keys_of
+from consumers.digest_tracker import WriteTracker, keys_of
 from consumers.runner import Runner
-from consumers.snapshots import Parted, Snapshot
-from consumers.tables import PROJECTED, Projected
+from consumers.snapshots import SnapshotDivergence, Snapshot
+from consumers.tables import PROJECTED, ProjectionTable
 from daemon.replay import diff
 from events.archive.archive import Cut, ends
 from events.archive.views import Span, in_time, starts
@@ -51,7 +51,7 @@ class First:
     """`log`: it is not the same in both; `fold`: it wrote a row that differs."""
 
 
-def logs_of(parted: Parted, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
+def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack) -> list[EventLog]:
     """The logs of the two, or the one of both: those named, else what their snapshots name. None
     where nothing says where it is, or it is not there any more."""
     if named:
@@ -62,7 +62,7 @@ def logs_of(parted: Parted, named: Sequence[str], opened: ExitStack) -> list[Eve
     return [diff.logs_at(place, opened) for place in dict.fromkeys(places)]
 
 
-def first_event(parted: Parted, logs: Sequence[EventLog], folder: Path) -> First | None:
+def first_event(parted: SnapshotDivergence, logs: Sequence[EventLog], folder: Path) -> First | None:
     """The first event after the equal snapshot by which the two parted; None where none of the
     interval tells. `folder` takes a copy of the tables."""
     one, other = logs[0], logs[-1]
@@ -88,7 +88,7 @@ def _until(log: EventLog, snapshot: Snapshot) -> Cut:
     return dict.fromkeys(ends(log), 0) | snapshot.offsets
 
 
-def _first_writer(log: EventLog, parted: Parted, folder: Path) -> Record | None:
+def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Record | None:
     keys = _differing(parted.one.path, parted.other.path)
     begin, until = _begin(log, parted.equal), _until(log, parted.one)
     places = [(r.stream, r.partition, r.offset) for r in in_time(log, begin, until)]
@@ -120,7 +120,7 @@ class _Refold:
             runner = Runner(self.log, engine)
             cut = self.begin | _after(places[:skipped])
             runner.catch_up(until=cut)
-            written = Written(engine)
+            written = WriteTracker(engine)
             for first in range(skipped, len(places), size):
                 cut |= _after(places[first : first + size])
                 runner.catch_up(until=cut)
@@ -143,7 +143,7 @@ class _Refold:
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
 
     def _hit(self, engine: Engine, written: Mapping[str, set[int]]) -> bool:
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             for model in PROJECTED:
                 name = model.table().name
                 keys = self.keys[name]
@@ -165,7 +165,7 @@ def _differing(one: Path, other: Path) -> Keys:
 
 
 def _different_rows(
-    connection: sqlite3.Connection, model: type[Projected]
+    connection: sqlite3.Connection, model: type[ProjectionTable]
 ) -> Iterator[tuple[Any, ...]]:
     table = model.table()
     keys = [f'"{column.name}"' for column in table.primary_key.columns]

@@ -34,7 +34,7 @@ class Lived:
 def lived(connection: Connection) -> list[Lived]:
     """The cycles that there were, the first one first."""
     jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
-    begun = learning.begun_at(connection)
+    begun = learning.read_cycle_offsets(connection)
     found: list[Lived] = []
     read: dict[tuple[str, str], int] = {}
     for row in reversed(learning.cycles(connection)):

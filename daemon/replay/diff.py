@@ -20,10 +20,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from consumers import database
-from consumers.digest import Difference, changed_rows, first_difference
-from consumers.snapshots import Parted, diverging, parted_since
+from consumers.digest import Difference, count_differences, first_difference
+from consumers.snapshots import SnapshotDivergence, find_divergence, find_divergence_after
 from events.archive.archive import Archive, Cut, is_archive
-from events.archive.views import Continued, starts
+from events.archive.views import ArchiveWithLog, starts
 from events.errors import WrongUsage
 from events.log import EventLog, Record, read_all
 from events.sqlite.log import SqliteLog
@@ -84,7 +84,7 @@ class TablesCompared:
     difference: Difference | None
     changed: dict[str, int]
     """Table -> rows that differ; not counted where only the first divergence was asked for."""
-    parted: Parted | None = None
+    parted: SnapshotDivergence | None = None
 
 
 def side(name: str, opened: ExitStack) -> Side:
@@ -134,7 +134,7 @@ def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
         return found[0]
     first, second = found
     assert isinstance(first, Archive), "an archive goes before the log that it is of"
-    return Continued(first, second)
+    return ArchiveWithLog(first, second)
 
 
 def _log(name: str, path: Path, opened: ExitStack) -> Side:
@@ -252,7 +252,7 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
     parted = None
     folders = (one.snapshots, other.snapshots) if first_only else (None, None)
     if folders[0] is not None and folders[1] is not None:
-        parted = diverging(folders[0], folders[1])
+        parted = find_divergence(folders[0], folders[1])
     if parted is not None:
         with ExitStack() as opened:
             left, right = (
@@ -260,10 +260,10 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
             )
             found = tables(left, right, first_only=True)
         return TablesCompared(found.difference, {}, parted)
-    with database.reading(one.engine) as left_rows, database.reading(other.engine) as right_rows:
+    with database.read_transaction(one.engine) as left_rows, database.read_transaction(other.engine) as right_rows:
         difference = first_difference(left_rows, right_rows)
         counted = difference is not None and not first_only
-        changed: dict[str, Any] = changed_rows(left_rows, right_rows) if counted else {}
+        changed: dict[str, Any] = count_differences(left_rows, right_rows) if counted else {}
     if difference is not None and folders[0] is not None and folders[1] is not None:
-        parted = parted_since(folders[0], folders[1], (one.engine, other.engine))
+        parted = find_divergence_after(folders[0], folders[1], (one.engine, other.engine))
     return TablesCompared(difference, changed, parted)

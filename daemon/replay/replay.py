@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from consumers import database, snapshots
-from consumers.digest_tracker import Tracked
+from consumers.digest_tracker import DigestTracker
 from consumers.replay import is_empty, replay
 from daemon.config.settings import ConfigurationError, Scheduler
 from events.archive.archive import Cut
@@ -88,14 +88,14 @@ def replay_into(
         )
         made += 1
 
-    tracked: Tracked | None = None
+    tracked: DigestTracker | None = None
     engine = database.open_database(url)
     try:
         with explained(engine):
             if path is None:
                 _check_empty(engine)
             upgrade(engine)
-            tracked = None if request.every is None else Tracked(engine)
+            tracked = None if request.every is None else DigestTracker(engine)
             done = replay(
                 log, engine, request.end, start=request.start, every=request.every, keep=keep,
                 on_progress=advance,

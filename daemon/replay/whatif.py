@@ -149,7 +149,7 @@ def whatif(
         begin = start
     for cut, now, until in _looks(log, begin, end, every_ms):
         runner.catch_up(until=cut)
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             walk.look(connection, cut, now, until)
     return walk.found
 

@@ -31,7 +31,7 @@ from daemon.core.start_mark import headers
 from daemon.roles.http_timeouts import PatientConnection
 from daemon.roles.route_follower import following
 from daemon.status.page import status_page
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
@@ -107,7 +107,7 @@ def salt(home: Path) -> bytes:
 
 
 def _make_salt(path: Path) -> None:
-    temporary = path.with_name(f".salt.{minted_id()}")
+    temporary = path.with_name(f".salt.{new_id()}")
     try:
         with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(secrets.token_bytes(_SALT_BYTES))

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter, ValidationError
 
 from events import private
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import KintsugiError
 from events.lifecycle import SERVING, State
 from producers.gateway.metrics.registry import Metrics
@@ -79,7 +79,7 @@ class Follower:
     """What keeps one gateway and the tables together."""
 
     def __init__(self, app: "App", routing: Routing, metrics: Metrics) -> None:
-        self.gateway = minted_id()
+        self.gateway = new_id()
         """Under which it reports: a restart is another gateway."""
         self._app = app
         self._routing = routing
@@ -147,8 +147,8 @@ class Follower:
         from consumers.reads import serving
 
         now = time.monotonic()
-        with database.reading(self._app.engine) as connection:
-            position = serving.learning_position(connection)
+        with database.read_transaction(self._app.engine) as connection:
+            position = serving.read_decision_offset(connection)
             self._check_ahead(position)
             known = self._seen is not None and self._seen.position == position
             if known and now < self._read_at + _AGAIN_SECONDS:
@@ -188,7 +188,7 @@ class Follower:
         report = gateways.Report(
             self.gateway, socket.gethostname(), position, usage.in_flight, usage.open_sessions
         )
-        with database.writing(self._app.engine) as connection:
+        with database.write_transaction(self._app.engine) as connection:
             gateways.report(connection, report)
         self._reported, self._reported_at = usage, now
 
@@ -200,7 +200,7 @@ class Follower:
         from consumers import database
         from consumers.reads import gateways
 
-        with database.writing(self._app.engine) as connection:
+        with database.write_transaction(self._app.engine) as connection:
             gateways.leave(connection, self.gateway)
 
 
@@ -227,7 +227,7 @@ def read(path: Path) -> GatewayRoutes | None:
 
 def write(path: Path, table: GatewayRoutes) -> None:
     """Keep them for the next start."""
-    temporary = path.with_name(f".routes.{minted_id()}")
+    temporary = path.with_name(f".routes.{new_id()}")
     try:
         with open(temporary, "wb", opener=private.opener) as file:
             file.write(_FILE.dump_json(table))

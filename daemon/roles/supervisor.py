@@ -37,7 +37,7 @@ from daemon.config.settings import ConfigurationError
 from daemon.core import systemd
 from daemon.core.start_mark import VARIABLE, holder, whose
 from events import private
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import KintsugiError, LogUnavailable
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Supervisor:
     def __init__(self, programs: Sequence[Program], mark: str | None = None) -> None:
         """`mark`: of this start (daemon/core/start_mark.py)."""
         self._programs = programs
-        self._mark = minted_id() if mark is None else mark
+        self._mark = new_id() if mark is None else mark
         self._running: list[_Running] = []
 
     def run(self, stop: threading.Event) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers import database
 from consumers.reads import gateways
-from consumers.reads.cycle_state import called_off_jobs
+from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import ServingBusy, acting
 from daemon.cycle.worker import Cycles
@@ -129,7 +129,7 @@ class Worker:
 
     def _advance_jobs(self, worked: Worked) -> None:
         with self._app.reading() as connection:
-            called_off = called_off_jobs(connection)
+            called_off = find_job_cancellations(connection)
         worked.told += advance(
             self._app, self._jobs, called_off, Breaks(worked.failed, worked.troubles)
         )
@@ -162,5 +162,5 @@ class Worker:
             if not gateways.silent(connection, seconds):
                 return
         engine = self._app.engine
-        with explained(engine), database.writing(engine) as connection:
+        with explained(engine), database.write_transaction(engine) as connection:
             gateways.forget(connection, seconds)

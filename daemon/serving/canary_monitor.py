@@ -31,15 +31,15 @@ from consumers.reads import serving
 from consumers.reads.canary_outcomes import (
     EVERY,
     MOST_AMONG,
-    JudgedSession,
+    SessionVerdict,
     OpenSession,
     behaviours,
     canary_share,
     in_order,
-    judged_sessions,
+    read_session_verdicts,
     latest_call,
     open_sessions,
-    touched_sessions,
+    find_session_changes,
 )
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.core.decision_log import DecisionRefused, Decisions
@@ -144,7 +144,7 @@ class Seen:
         self._canary = canary
         self._since = since
         self._risk_ratio = risk_ratio
-        self._sessions: dict[str, JudgedSession] = {}
+        self._sessions: dict[str, SessionVerdict] = {}
         self._begun: list[Begun] = []
         """Every session that the guard counted, with its beginning, arm, share and outcome."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
@@ -154,7 +154,7 @@ class Seen:
     def read(self, connection: "Connection", until: Position) -> None:
         """Learn what happened since the last time, up to a position of `connection`."""
         touched = self._touched(connection, until)
-        found = judged_sessions(
+        found = read_session_verdicts(
             connection, self._route.alias, self._route.standing.base, self._since, until, touched
         )
         now = {one.session: one for one in found}
@@ -194,22 +194,22 @@ class Seen:
         """The sessions to read; None for all of them."""
         if self._position is None or not covers(until, self._position):
             return None
-        touched = touched_sessions(connection, self._position, until)
+        touched = find_session_changes(connection, self._position, until)
         return touched if len(touched) <= MOST_AMONG else None
 
-    def _is_amended(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> bool:
+    def _is_amended(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
         """Whether a session that the guard counted is another now, or none."""
         return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
 
-    def _begin_anew(self, touched: Collection[str], now: Mapping[str, JudgedSession]) -> None:
+    def _begin_anew(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> None:
         kept = {name: one for name, one in self._sessions.items() if name not in touched}
         self._sessions = {**kept, **now}
         self.guard, self._begun, self._waits = LiveGuard(self._risk_ratio), [], {}
         self._count(self._sessions.values())
 
-    def _count(self, sessions: Iterable[JudgedSession]) -> None:
+    def _count(self, sessions: Iterable[SessionVerdict]) -> None:
         for one in sessions:
             for begun in self._drawn(one):
                 self._begun.append(begun)
@@ -219,7 +219,7 @@ class Seen:
                     ages.append(max(0.0, age.total_seconds()))
                 self.guard.count(begun.arm, one.slice, one.success, begun.share, in_order(one))
 
-    def _drawn(self, session: JudgedSession | OpenSession) -> Iterator[Begun]:
+    def _drawn(self, session: SessionVerdict | OpenSession) -> Iterator[Begun]:
         """The session as chance gave it; nothing where chance had no choice."""
         coin = _coin(self._route, self._canary, session.adapter, session.shares)
         if coin is not None:

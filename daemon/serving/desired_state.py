@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from consumers.reads.gateways import Seen
+from consumers.reads.gateways import GatewayState
 from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteTable
 from daemon.serving.residency import Role
 from events.envelope import parse_timestamp
@@ -58,7 +58,7 @@ class Situation:
     """Everything that decides, at one moment."""
 
     table: RouteTable
-    gateways: Sequence[Seen]
+    gateways: Sequence[GatewayState]
     """The live ones."""
     pinned: frozenset[str]
     replicas: Sequence[Holding]

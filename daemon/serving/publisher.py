@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from consumers.folds import routing
-from consumers.folds.routing import Standing
+from consumers.folds.routing import RouteState
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
@@ -74,13 +74,13 @@ class Publisher:
     def adapter(self, name: str) -> AdapterRow:
         """An adapter by its name, or how it begins. Raises UnknownAdapter."""
         with self.app.reading() as connection:
-            return serving.adapter_named(connection, name)
+            return serving.find_adapter(connection, name)
 
-    def route(self, alias: str, base: str) -> Standing:
+    def route(self, alias: str, base: str) -> RouteState:
         """What answers an alias."""
         with self.app.reading() as connection:
             row = serving.route_row(connection, alias)
-        return Standing.of_base(base) if row is None else row.standing
+        return RouteState.of_base(base) if row is None else row.standing
 
     # Coming
 
@@ -255,7 +255,7 @@ class Publisher:
         known = {row.adapter: row.candidate for row in table.adapters}
         for row in unstaged:
             known[row.adapter] = replace(row.candidate, state=State.STAGED, proven=True)
-        routing.changed(None if standing is None else standing.standing, known, route)
+        routing.apply_route_change(None if standing is None else standing.standing, known, route)
 
     def _check_apart(self, route: RouteChanged) -> None:
         """See that base and adapters are kept apart wherever a route has both answer. Raises
@@ -346,7 +346,7 @@ def _role(route: RouteChanged, name: str) -> Role:
     return "stable" if len(route.shares) == 1 else "canary"
 
 
-def _shares(name: str, share: float, standing: Standing) -> tuple[RouteShare, ...]:
+def _shares(name: str, share: float, standing: RouteState) -> tuple[RouteShare, ...]:
     if share == 1:
         return (RouteShare(adapter=name, share=1),)
     if name == standing.incumbent:

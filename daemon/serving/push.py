@@ -93,7 +93,7 @@ def _produced(app: "App", data: AdapterProduced, act: Act, source: Path) -> Push
     cause = decisions.act(act, "adapters push", {"adapter": data.adapter, "from": str(source)})
     decisions.take(data, "produced", cause)
     with app.reading() as connection:
-        return Pushed(serving.adapter_named(connection, data.adapter), new=True)
+        return Pushed(serving.find_adapter(connection, data.adapter), new=True)
 
 
 def _check_same(known: AdapterRow, data: AdapterProduced) -> None:

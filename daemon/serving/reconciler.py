@@ -66,7 +66,7 @@ def observe(app: "App", look: Look, now: datetime) -> Situation:
     with app.reading() as connection:
         return Situation(
             table=serving.route_table(connection),
-            gateways=gateways.seen(connection, said.gateway_timeout_seconds),
+            gateways=gateways.read_live_gateways(connection, said.gateway_timeout_seconds),
             pinned=pinned(serving.operator_actions(connection, PIN, UNPIN)),
             replicas=tuple(look.holding.values()),
             lost=frozenset(look.lost),

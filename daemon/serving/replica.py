@@ -423,7 +423,7 @@ class Replica:
 
     def _above(self, path: str) -> _Reply:
         """What the server says above `/v1`."""
-        return self._asked("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
+        return self._request("GET", self.url.removesuffix("/v1") + path, None, _LOOK_SECONDS)
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> _Reply:
         return self._ask("POST", f"/{what}", body, self._patience)
@@ -431,9 +431,9 @@ class Replica:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
     ) -> _Reply:
-        return self._asked(method, self.url + path, body, seconds)
+        return self._request(method, self.url + path, body, seconds)
 
-    def _asked(
+    def _request(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> _Reply:
         """Raises ReplicaLost."""

@@ -208,7 +208,7 @@ class Staging:
 
     def _row(self, name: str) -> AdapterRow:
         with self._app.reading() as connection:
-            return serving.adapter_named(connection, name)
+            return serving.find_adapter(connection, name)
 
     def _table(self) -> RouteTable:
         with self._app.reading() as connection:

@@ -39,8 +39,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ColumnElement
 
 from consumers.database import DatabaseError
-from consumers.diagnosis.labels import labelled
-from consumers.reads.rollouts import known_rollouts
+from consumers.diagnosis.labels import label_rollout
+from consumers.reads.rollouts import filter_rollout_ids
 from consumers.tables import Call, DeadLetter, Rollout, SessionEnd
 from daemon.core.span_contexts import of_session
 from daemon.sessions.conversations import History, Node, SessionIncomplete, answerer, main_line
@@ -49,7 +49,7 @@ from daemon.sessions.verdict import EnvironmentsAway, add_verdict
 from envs.registry import EnvironmentBroken
 from events.bodies import Bodies
 from events.codec import encode
-from events.envelope import Envelope, derived_id, parse_timestamp, timestamp, utc_now
+from events.envelope import Envelope, derive_id, parse_timestamp, timestamp, utc_now
 from events.errors import (
     AheadOfLog,
     BlobError,
@@ -64,7 +64,7 @@ from events.errors import (
 )
 from events.log import Entry, now_ms
 from events.privacy.keys import KeysUnavailable
-from events.privacy.sealing import Key, KeyMissing, keyed_digest
+from events.privacy.sealing import Key, KeyMissing, digest_with_key
 from events.rollouts import (
     CallsGathered,
     ClosingFailed,
@@ -154,7 +154,7 @@ def retry(app: "App", failed: ClosingFailed) -> None:
     Raises what stands in its way, which is whatever the making raises, and NoSuchEnd.
     """
     with app.reading() as connection:
-        if known_rollouts(connection, [failed.rollout]):
+        if filter_rollout_ids(connection, [failed.rollout]):
             return
         ends = SessionEnd.table().c
         query = _ends().where(ends.session_end == failed.end)
@@ -268,7 +268,7 @@ class _Closing:
         self._app.settle()
         wanted = {end.rollout for end, _, _ in made.values()}
         with self._app.reading() as connection:
-            known = known_rollouts(connection, sorted(wanted))
+            known = filter_rollout_ids(connection, sorted(wanted))
             aside = _set_aside(connection, wanted - known)
         self.rollouts += len(known)
         for end, _, failed in made.values():
@@ -322,7 +322,7 @@ def _idle(connection: "Connection", before: datetime) -> list[tuple[str, str]]:
     return [(row.session, row.last) for row in connection.execute(query.order_by(lasts.c.session))]
 
 
-def waiting(connection: "Connection", before: datetime) -> int:
+def count_backlog(connection: "Connection", before: datetime) -> int:
     """How many sessions were over before a moment, idle or ended, and are no rollouts yet; of
     those that ended, so many at most as become rollouts at once."""
     ended = [end for end in _pending(connection) if parse_timestamp(end.time) < before]
@@ -331,7 +331,7 @@ def waiting(connection: "Connection", before: datetime) -> int:
 
 def _idle_end(app: "App", session: str, last: str, now: datetime) -> Entry:
     data = SessionEnded(session=session, because="idle")
-    return _entry(app, data, derived_id("idle", session, last), now)
+    return _entry(app, data, derive_id("idle", session, last), now)
 
 
 def _ends() -> Any:
@@ -465,7 +465,7 @@ class _Making:
         base, policy = answerer([by_call[call] for call in line])
         owner = history.owner(leaf)
         first = parsed(history.traceparent(by_call[line[0]]))
-        erased = history.erased(leaf)
+        erased = history.is_unreadable(leaf)
         messages = () if erased else history.whole(leaf)
         tools = history.tools(leaf)
         data = RolloutEnded(
@@ -501,7 +501,7 @@ class _Making:
         count = len(line) + len(forks)
         if count > MOST_CALLS:
             for gathered in _gathered(data.rollout, end.session, line, forks):
-                name = derived_id(data.rollout, "calls", str(gathered.number))
+                name = derive_id(data.rollout, "calls", str(gathered.number))
                 yield _entry(self._app, gathered, name, moment, end.session_end)
             data = data.model_copy(update={"gathered": count})
         else:
@@ -536,7 +536,7 @@ def _failed(app: "App", end: Row[Any], failed: Failure) -> Entry:
         reason=failed.reason,
     )
     return _entry(
-        app, data, derived_id(end.session_end, "closing failed"), utc_now(), end.session_end
+        app, data, derive_id(end.session_end, "closing failed"), utc_now(), end.session_end
     )
 
 
@@ -563,7 +563,7 @@ def _entry(
     encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None and isinstance(data, RolloutEnded) and data.labels is None:
         # No fold opens a blob.
-        data = data.model_copy(update={"labels": labelled(data).labels})
+        data = data.model_copy(update={"labels": label_rollout(data).labels})
         encoded = encode(envelope, data, now_ms(), owner=key)
     if encoded.blob is not None:
         app.blobs.put(encoded.blob)
@@ -572,5 +572,5 @@ def _entry(
 
 def _labels(data: RolloutEnded, key: Key) -> Labels:
     """What a fold needs to know of a rollout that it cannot read."""
-    labels = labelled(data).labels
-    return labels.model_copy(update={"trace_key": keyed_digest(key, labels.trace_key)})
+    labels = label_rollout(data).labels
+    return labels.model_copy(update={"trace_key": digest_with_key(key, labels.trace_key)})

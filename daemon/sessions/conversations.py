@@ -76,7 +76,7 @@ class History:
         """Rows of calls that need not be asked of the tables."""
         self._rows.update((row.call, row) for row in rows)
 
-    def erased(self, row: Row[Any]) -> bool:
+    def is_unreadable(self, row: Row[Any]) -> bool:
         """Whether nobody can read any more what was said up to a call, or its answer."""
         self._asked_length(row)
         self._answer(row)
@@ -84,7 +84,7 @@ class History:
 
     def length(self, row: Row[Any]) -> int:
         """Messages of a call's conversation, its answer included; 0 where it is erased."""
-        return 0 if self.erased(row) else self._asked_length(row) + len(self._answer(row)[:1])
+        return 0 if self.is_unreadable(row) else self._asked_length(row) + len(self._answer(row)[:1])
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call, and its answer."""
@@ -116,7 +116,7 @@ class History:
     def owner(self, row: Row[Any]) -> Key | str | None:
         """Whose data a call is: by the key that sealed it, or by name where none did."""
         found = self._whole(row, row.started_offset)
-        return None if self.erased(row) else found.key or found.event.envelope.person
+        return None if self.is_unreadable(row) else found.key or found.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
@@ -170,7 +170,7 @@ class History:
         data = event.data
         if not isinstance(data, CallStarted):
             raise _elsewhere(row, row.started_offset)
-        if whole.erased:
+        if whole.is_unreadable:
             self._erased.add(row.call)
         content = data.content
         prompts = content.prompts if content else ()
@@ -198,7 +198,7 @@ class History:
         data = whole.event.data
         if not isinstance(data, CallEnded):
             raise _elsewhere(row, row.ended_offset)
-        if whole.erased:
+        if whole.is_unreadable:
             self._erased_answers.add(row.call)
         return data.content.messages if data.content else ()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from consumers.diagnosis.labels import labelled
+from consumers.diagnosis.labels import label_rollout
 from events.bodies import Bodies
 from events.canonical import canonical_json, exact_json
 from events.errors import BadRecord, KintsugiError
@@ -67,12 +67,12 @@ class Transcript:
 
 def find(connection: "Connection", given: str) -> "RolloutRow":
     """The row of a rollout by its id, or by a beginning that no other id has."""
-    from consumers.reads.rollouts import rollout_row, rollouts_starting_with
+    from consumers.reads.rollouts import rollout_row, find_rollouts_by_prefix
 
     row = rollout_row(connection, given)
     if row is not None:
         return row
-    candidates = rollouts_starting_with(connection, given) if given else []
+    candidates = find_rollouts_by_prefix(connection, given) if given else []
     if len(candidates) > 1:
         raise NoSuchRollout(
             f"rollout {given!r} is ambiguous, {', '.join(candidates)} begin with it; write more"
@@ -98,10 +98,10 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
             "should be there; this is another log than the one that was folded"
         )
     if whole.key is not None or event.blob is not None:
-        found = labelled(event.data).evidence
+        found = label_rollout(event.data).evidence
         evidence = None if found is None else json.loads(exact_json(found))
         row = replace(row, evidence=evidence)
-    erased = whole.erased or event.data.reason == ERASED
+    erased = whole.is_unreadable or event.data.reason == ERASED
     return Transcript(row, event.data, event.envelope.keyid is not None, erased)
 
 

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from daemon.solver.spec import BadSpec, read_spec
 from events.errors import KintsugiError
-from events.messages import Frozen
+from events.messages import StrictModel
 
 if TYPE_CHECKING:
     from daemon.solver.job import Activity
@@ -104,7 +104,7 @@ def job(given: Namespace) -> int:
     return _EXIT[outcome.outcome]
 
 
-def _line(value: Frozen) -> dict[str, Any]:
+def _line(value: StrictModel) -> dict[str, Any]:
     return value.model_dump(mode="json", exclude_none=True)
 
 

@@ -229,7 +229,7 @@ class Job:
     def _updates(self) -> Iterator[Progress]:
         warm = self.spec.warm_start
         if warm is not None and warm.mode == "always":
-            yield self._warm_start([pool.name for pool in self.spec.targeted])
+            yield self._warm_start([pool.name for pool in self.spec.target_pools])
         if self.spec.grpo:
             yield from self._grpo()
         if self.outcome is None:

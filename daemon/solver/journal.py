@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from daemon.solver.trajectory import Trajectory
 from events.errors import KintsugiError
 from events.jobs import Sha256
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.registry import first_problem
 
 # A log-probability of -inf is refused by the learner, and must be here for that.
@@ -36,7 +36,7 @@ class JournalRefused(KintsugiError):
     """The disk did not take a batch; the journal is as before."""
 
 
-class _Head(Frozen):
+class _Head(StrictModel):
     format: Literal[1] = 1
     spec: Sha256
 

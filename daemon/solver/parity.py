@@ -17,7 +17,7 @@ from torch import Tensor
 from daemon.solver.loss import Batch, policy_loss
 from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from events.errors import KintsugiError
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.registry import first_problem
 
 TOLERANCE: Final = 1e-6
@@ -30,7 +30,7 @@ class BadFixture(KintsugiError):
     """The file is no fixture of the loss."""
 
 
-class CaseConfig(Frozen):
+class CaseConfig(StrictModel):
     """A configuration in the words of the fixture, with its defaults."""
 
     level: Level = "token"
@@ -68,7 +68,7 @@ class Case(BaseModel):
     grad: Matrix
 
 
-class Inputs(Frozen):
+class Inputs(StrictModel):
     """What every case reads."""
 
     logp: Matrix

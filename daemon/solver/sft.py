@@ -18,10 +18,10 @@ from daemon.solver.policy import check, check_ids, score
 from daemon.solver.trajectory import TokenSequence
 from daemon.solver.update import UnstableUpdate, adamw, clipped
 from events.jobs import SftSettings
-from events.messages import Frozen
+from events.messages import StrictModel
 
 
-class SftStep(Frozen):
+class SftStep(StrictModel):
     """One optimizer step, in figures."""
 
     step: int

@@ -56,8 +56,8 @@ class Choice:
     def shares(self) -> dict[str, float]:
         """Pool -> its share of the next batch; they sum to 1."""
         total = sum(pool.share for pool in self.spec.pools)
-        weights = {pool.name: self._weight(pool) for pool in self.spec.targeted}
-        targeted = sum(pool.share for pool in self.spec.targeted)
+        weights = {pool.name: self._weight(pool) for pool in self.spec.target_pools}
+        targeted = sum(pool.share for pool in self.spec.target_pools)
         scale = targeted / sum(weights.values())
         return {
             pool.name: (pool.share if pool.replay else weights[pool.name] * scale) / total

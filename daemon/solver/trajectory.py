@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from events.messages import Frozen
+from events.messages import StrictModel
 from events.rollouts import is_logprob
 
 ORACLE: Final = "oracle"
@@ -30,7 +30,7 @@ _MOST_IDS: Final = 2**31
 """A token id is a number of 31 bits."""
 
 
-class Sampling(Frozen):
+class Sampling(StrictModel):
     """How tokens were drawn."""
 
     temperature: float = Field(default=1.0, gt=0)

@@ -92,13 +92,13 @@ class Patient:
     async def ask(self, path: str, body: Json) -> Answer:
         """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
         named = body if "lora_name" in body else {**self.upstream.naming(), **body}
-        return await self._asked(self.upstream, "POST", path, encode_json(named))
+        return await self._request(self.upstream, "POST", path, encode_json(named))
 
     async def look(self, path: str) -> Answer:
         """GET above `/v1`. Raises UpstreamLost, TimeoutError."""
-        return await self._asked(self.root, "GET", path, None)
+        return await self._request(self.root, "GET", path, None)
 
-    async def _asked(self, server: Upstream, method: str, path: str, body: bytes | None) -> Answer:
+    async def _request(self, server: Upstream, method: str, path: str, body: bytes | None) -> Answer:
         async with server.request(self.client, method, path, body, SECONDS) as response:
             return Answer(response.status_code, await response.aread())
 

@@ -29,7 +29,7 @@ def situation(app: "App") -> dict[str, Any]:
     from events.envelope import utc_now
 
     with app.reading() as connection:
-        counts = rollouts.waiting(connection)
+        counts = rollouts.count_backlog(connection)
         letters = rollouts.dead_letter_counts(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
@@ -155,7 +155,7 @@ def _leader(connection: "Connection") -> dict[str, Any] | None:
     from consumers import leases
     from daemon.core.leadership import LEASE
 
-    held = leases.held(connection, LEASE)
+    held = leases.read_lease(connection, LEASE)
     if held is None:
         return None
     return {"holder": held.holder, "epoch": held.epoch, "seconds_left": round(held.seconds, 1)}
@@ -174,5 +174,5 @@ def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
             "open_sessions": sum(one.report.open_sessions.values()),
             "running_seconds": round(one.running_seconds, 1),
         }
-        for one in gateways.seen(connection, app.settings.serving.gateway_timeout_seconds)
+        for one in gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
     ]

@@ -47,7 +47,7 @@ def content_of(history: "History", row: Row[Any]) -> "Attributes":
     """What was asked and answered; without it where the log cannot say any more."""
     try:
         asked, answered = history.asked(row), history.answered(row)
-        if history.erased(row):
+        if history.is_unreadable(row):
             return {ERASED: True}
     except KintsugiError as error:
         log.warning("the content of call %s is not sent: %s", row.call, error)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Row, select
 
-from consumers.tables import Adapter, Evaluation, Job, LearningCycle, Projected, ServingStep
+from consumers.tables import Adapter, Evaluation, Job, Cycle, ProjectionTable, LifecycleStep
 from daemon.core.span_contexts import Contexts
 from daemon.tracing.calls import MOST_LINKS, PROVIDER
 from daemon.tracing.spans import Happened, Span
@@ -61,7 +61,7 @@ class DecisionSpans:
                     pass
 
     def _cycle(self, cycle: str) -> Iterator[Span]:
-        row = self._first(LearningCycle, cycle=cycle)
+        row = self._first(Cycle, cycle=cycle)
         if row is None or row.started is None or row.ended is None:
             return
         context, before = self._contexts.cycle(cycle), self._contexts.before_cycle(cycle)
@@ -209,7 +209,7 @@ class DecisionSpans:
 
     def _steps(self, event: Event) -> Iterator[tuple[Row[Any], Row[Any]]]:
         """What an event made of adapters, each with the step before it."""
-        steps = ServingStep.table()
+        steps = LifecycleStep.table()
         of_event = select(steps).where(
             steps.c.event == event.envelope.id,
             steps.c.kind == "adapter",
@@ -229,7 +229,7 @@ class DecisionSpans:
             if before is not None and before.time is not None and step.time is not None:
                 yield step, before
 
-    def _first(self, model: type[Projected], **where: str) -> Row[Any] | None:
+    def _first(self, model: type[ProjectionTable], **where: str) -> Row[Any] | None:
         table = model.table()
         conditions = [table.c[name] == value for name, value in where.items()]
         return self._connection.execute(select(table).where(*conditions)).first()

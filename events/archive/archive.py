@@ -84,17 +84,17 @@ class Manifest:
 
     def ends(self) -> Cut:
         """Offset after the last record of each partition."""
-        found = {
+        cut = {
             (stream, p): offset
             for stream, offsets in self.starts.items()
             for p, offset in enumerate(offsets)
         }
-        found |= {(one.stream, one.partition): one.last + 1 for one in self.segments}
-        return found
+        cut |= {(segment.stream, segment.partition): segment.last + 1 for segment in self.segments}
+        return cut
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """What was brought back from an archive, into a home's log or to a broker."""
 
     events: int
@@ -116,15 +116,15 @@ def check_dense(archive: "Archive") -> None:
         for stream, offsets in archive.manifest.starts.items()
         for p, offset in enumerate(offsets)
     }
-    for one in archive.manifest.segments:
-        at = (one.stream, one.partition)
-        if (one.first, one.count) != (following[at], one.last + 1 - one.first):
+    for segment in archive.manifest.segments:
+        at = (segment.stream, segment.partition)
+        if (segment.first, segment.count) != (following[at], segment.last + 1 - segment.first):
             raise LogError(
-                f"{archive.folder} lacks offsets of {one.stream}/{one.partition} between "
-                f"{following[at]} and {one.last}, and a log has none without a record; it can be "
+                f"{archive.folder} lacks offsets of {segment.stream}/{segment.partition} between "
+                f"{following[at]} and {segment.last}, and a log has none without a record; it can be "
                 "read and folded with --archive, and not imported"
             )
-        following[at] = one.last + 1
+        following[at] = segment.last + 1
 
 
 def is_archive(folder: Path) -> bool:
@@ -172,7 +172,7 @@ class Archive:
             raise LogCorrupt(
                 f"segment {path} cannot be read: {error.strerror}; restore it from another copy"
             ) from error
-        records = segments.unpacked(
+        records = segments.unpack_segment(
             segment.stream, segment.partition, stored, segment.sha256, str(path)
         )
         if [r.offset for r in records[:1] + records[-1:]] != [segment.first, segment.last]:
@@ -188,11 +188,11 @@ class Archive:
         end = self._ends[stream, partition]
         check_bounds(stream, partition, offset, self.manifest.starts[stream][partition], end)
         of = self._of[stream, partition]
-        place = bisect.bisect_left(of, offset, key=lambda one: one.last)
+        place = bisect.bisect_left(of, offset, key=lambda item: item.last)
         if place == len(of):
             return []
         records = self.records(of[place])
-        first = bisect.bisect_left(records, offset, key=lambda one: one.offset)
+        first = bisect.bisect_left(records, offset, key=lambda item: item.offset)
         return within_bytes(records[first : first + limit], max_bytes)
 
     def start(self, stream: str) -> tuple[int, ...]:

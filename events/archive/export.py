@@ -26,7 +26,7 @@ from events.archive.archive import (
 )
 from events.blobs import BlobStore, sync_folder
 from events.codec import blob_of
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import BadRecord, LogError
 from events.log import EventLog, Record, check_bounds, read_all
 from events.sqlite.log import SqliteLog
@@ -34,7 +34,7 @@ from events.streams import ROLLOUTS, STREAMS
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What an export wrote."""
 
     events: int
@@ -52,13 +52,13 @@ def export(
     start: Cut | None = None,
     end: Cut | None = None,
     advance: Callable[[int], None] = lambda _: None,
-) -> Exported:
+) -> ExportResult:
     """Write what lies before `end` (default: the log's end now) into `folder`: from `start`
     (default: the log's start) into a new one, and into an archive of this log what it lacks.
 
     Raises LogError where the archive is of another log or does not reach the log's start."""
     until = ends(log) if end is None else end
-    manifest = _begun(log, folder, start)
+    manifest = _open_manifest(log, folder, start)
     private.make_folder(folder)
     kept = BlobStore(folder / "blobs")
     written: list[Segment] = list(manifest.segments)
@@ -73,10 +73,10 @@ def export(
     done = replace(manifest, segments=tuple(written))
     if done != manifest or not (folder / MANIFEST).exists():
         _store(folder, done)
-    return Exported(events, len(written) - len(manifest.segments), copied, done.head)
+    return ExportResult(events, len(written) - len(manifest.segments), copied, done.head)
 
 
-def _begun(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
+def _open_manifest(log: EventLog, folder: Path, start: Cut | None) -> Manifest:
     """The manifest of what is there, or of a new archive."""
     if not is_archive(folder):
         if folder.exists() and any(folder.iterdir()):
@@ -125,7 +125,7 @@ def _portions(
     for page in read_all(log, stream, partition, offset, end):
         for record in page:
             records.append(record)
-            frames.append(segments.framed(record))
+            frames.append(segments.frame_record(record))
             size += len(frames[-1])
             # At round offsets, so that segments of two archives of one log are the same ones.
             if (record.offset + 1) % segments.RECORDS == 0 or size >= segments.BYTES:
@@ -156,7 +156,7 @@ def _write(
 ) -> Segment:
     stream, partition = records[0].stream, records[0].partition
     first, last = records[0].offset, records[-1].offset
-    packed = segments.packed(stream, partition, frames)
+    packed = segments.pack_segment(stream, partition, frames)
     # Named by what it holds: two exports at once into one folder never write different bytes there.
     file = f"{stream}-{partition}-{first:012}-{last:012}-{packed.sha256[:8]}.segment"
     _put(folder / "segments" / file, packed.stored)
@@ -171,7 +171,7 @@ def _store(folder: Path, manifest: Manifest) -> None:
         "head": manifest.head,
         "source": manifest.source,
         "starts": manifest.starts,
-        "segments": [asdict(one) for one in manifest.segments],
+        "segments": [asdict(segment) for segment in manifest.segments],
     }
     _put(folder / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
 
@@ -179,7 +179,7 @@ def _store(folder: Path, manifest: Manifest) -> None:
 def _put(path: Path, content: bytes) -> None:
     """Write a file durably and at once."""
     private.make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{minted_id()}")
+    temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
         with open(temporary, "wb", opener=private.opener) as file:
             file.write(content)

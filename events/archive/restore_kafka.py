@@ -17,7 +17,7 @@ from events.archive.export import copy_blobs
 from events.blobs import BlobStore
 from events.errors import LogError, LogUnavailable
 from events.kafka.log import KafkaLog
-from events.kafka.sender import Outgoing, Sender
+from events.kafka.sender import OutboundRecord, Sender
 from events.log import Record, read_all
 from events.streams import STREAMS
 
@@ -37,22 +37,22 @@ def restore(
     check_dense(archive)
     _check_begins(archive)
     copied = sum(
-        copy_blobs(archive.records(one), archive.blobs, blobs) for one in archive.manifest.segments
+        copy_blobs(archive.records(segment), archive.blobs, blobs) for segment in archive.manifest.segments
     )
     ends = {(stream, p): at for stream in STREAMS for p, at in enumerate(log.end(stream))}
     for (stream, partition), end in archive.manifest.ends().items():
         if ends[stream, partition] > end:
-            raise _occupied(archive, stream, partition, end)
+            raise _conflict_error(archive, stream, partition, end)
     sender = log.sender()
     try:
-        for one in archive.manifest.segments:
-            _fill(archive, one, log, ends[one.stream, one.partition], sender)
-            advance(one.count)
+        for segment in archive.manifest.segments:
+            _fill(archive, segment, log, ends[segment.stream, segment.partition], sender)
+            advance(segment.count)
     except LogUnavailable as error:
         raise LogUnavailable(f"{error}; import again, it goes on where the topics end") from error
     finally:
         sender.close()
-    return Restored(sum(one.count for one in archive.manifest.segments), copied)
+    return Restored(sum(segment.count for segment in archive.manifest.segments), copied)
 
 
 def _check_begins(archive: Archive) -> None:
@@ -72,22 +72,22 @@ def _fill(archive: Archive, segment: Segment, log: KafkaLog, end: int, sender: S
     at = (segment.stream, segment.partition)
     held = max(0, min(end, segment.last + 1) - segment.first)
     there = [
-        one for page in read_all(log, *at, segment.first, segment.first + held) for one in page
+        record for page in read_all(log, *at, segment.first, segment.first + held) for record in page
     ]
     if there != records[:held]:
-        raise _occupied(archive, *at, segment.first)
+        raise _conflict_error(archive, *at, segment.first)
     _send(archive, records[held:], sender)
 
 
 def _send(archive: Archive, records: Sequence[Record], sender: Sender) -> None:
     """Send and wait; what is on its way at once is bounded by the sender's window."""
-    sent = [sender.send(Outgoing.of(record)) for record in records]
+    sent = [sender.send(OutboundRecord.of(record)) for record in records]
     for record, pending in zip(records, sent, strict=True):
         if pending.offset(_ACKNOWLEDGED_SECONDS) != record.offset:
-            raise _occupied(archive, record.stream, record.partition, record.offset)
+            raise _conflict_error(archive, record.stream, record.partition, record.offset)
 
 
-def _occupied(archive: Archive, stream: str, partition: int, offset: int) -> LogError:
+def _conflict_error(archive: Archive, stream: str, partition: int, offset: int) -> LogError:
     return LogError(
         f"the topic of {stream}/{partition} holds events from offset {offset} on that are not "
         f"those of {archive.folder}; stop what ships there and import into topics that are empty"

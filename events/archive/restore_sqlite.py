@@ -16,11 +16,11 @@ from pathlib import Path
 from events.archive.archive import Archive, Restored, check_dense
 from events.archive.export import copy_blobs
 from events.blobs import BlobStore
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import LogError
 from events.log import Record
 from events.sqlite import imported
-from events.sqlite.file import restored
+from events.sqlite.file import create_with_records
 from events.sqlite.log import columns_of
 
 
@@ -42,7 +42,7 @@ def restore(
                 "INSERT INTO record (stream, partition, recorded_ms, crc, key, headers, value, "
                 '"offset") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
                 (
-                    (*columns_of(_stored(record, source, archive)), record.offset)
+                    (*columns_of(_prepare_record(record, source, archive)), record.offset)
                     for record in records
                 ),
             )
@@ -53,14 +53,14 @@ def restore(
         if source is None:
             imported.create(connection, archive.manifest.ends())
 
-    restored(path, minted_id() if source is None else source, fill)
+    create_with_records(path, new_id() if source is None else source, fill)
     return Restored(count, copied)
 
 
-def _stored(record: Record, source: str | None, archive: Archive) -> Record:
+def _prepare_record(record: Record, source: str | None, archive: Archive) -> Record:
     """As it is put into the file of the log `source`; None: of a log of copies."""
     if source is None:
-        return replace(record, headers=imported.marked(record))
+        return replace(record, headers=imported.add_origin(record))
     if (record.source, record.sequence) != (source, record.offset):
         raise LogError(
             f"{archive.folder} says that it is of log {source}, and holds {record.stream}/"

@@ -13,7 +13,7 @@ from events.log import EventLog, Record, read_all
 from events.streams import ROLLOUTS
 
 
-def held(archive: Archive, log: EventLog, partition: int, end: int) -> int:
+def verify_archive(archive: Archive, log: EventLog, partition: int, end: int) -> int:
     """The offset, at most `end`, before which the archive holds all that the log does, bit for bit,
     with the bodies that records name. Raises LogError, LogCorrupt."""
     start = log.start(ROLLOUTS.name)[partition]

@@ -39,7 +39,7 @@ _PIECE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class SegmentBytes:
     """A segment on its way to the disk."""
 
     stored: bytes
@@ -48,7 +48,7 @@ class Packed:
     sha256: str
 
 
-def framed(record: Record) -> bytes:
+def frame_record(record: Record) -> bytes:
     """One record as it stands in a segment."""
     source, key = record.source.encode(), record.key.encode()
     headers = pack_headers(record.headers)
@@ -59,39 +59,39 @@ def framed(record: Record) -> bytes:
 
 def digest(record: Record) -> str:
     """Of everything that a record holds."""
-    return sha256(framed(record)).hexdigest()
+    return sha256(frame_record(record)).hexdigest()
 
 
-def packed(stream: str, partition: int, frames: Iterable[bytes]) -> Packed:
+def pack_segment(stream: str, partition: int, frames: Iterable[bytes]) -> SegmentBytes:
     """A segment of records that were framed."""
     content = b"".join((_title(stream, partition), *frames))
     # Its length is in the frame, so that reading knows beforehand how much comes.
     stored = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(content)
-    return Packed(stored, len(content), sha256(content).hexdigest())
+    return SegmentBytes(stored, len(content), sha256(content).hexdigest())
 
 
-def unpacked(stream: str, partition: int, stored: bytes, expected: str, name: str) -> list[Record]:
+def unpack_segment(stream: str, partition: int, stored: bytes, expected: str, name: str) -> list[Record]:
     """The records of a segment; raises LogCorrupt, with its name, where it is not what its hash
     says."""
     try:
-        content = _inflated(stored)
+        content = _inflate(stored)
     except zstandard.ZstdError as error:
-        raise _damaged(name, str(error)) from error
+        raise _corruption_error(name, str(error)) from error
     if len(content) > MAX_BYTES:
-        raise _damaged(name, f"it holds more than {MAX_BYTES:,} bytes, which no export writes")
-    found = sha256(content).hexdigest()
-    if found != expected:
-        raise _damaged(name, f"its sha256 is {found}, and not {expected}")
+        raise _corruption_error(name, f"it holds more than {MAX_BYTES:,} bytes, which no export writes")
+    actual = sha256(content).hexdigest()
+    if actual != expected:
+        raise _corruption_error(name, f"its sha256 is {actual}, and not {expected}")
     title = _title(stream, partition)
     if not content.startswith(title):
-        raise _damaged(name, f"it is not of {stream}/{partition}")
+        raise _corruption_error(name, f"it is not of {stream}/{partition}")
     try:
         return _records(stream, partition, content, len(title))
     except (struct.error, UnicodeDecodeError) as error:
-        raise _damaged(name, f"its records are none ({error})") from error
+        raise _corruption_error(name, f"its records are none ({error})") from error
 
 
-def _inflated(stored: bytes) -> bytes:
+def _inflate(stored: bytes) -> bytes:
     """What one frame holds and nothing follows; of more than a segment may hold, its beginning,
     which is longer than that. Raises ZstdError."""
     size = zstandard.frame_content_size(stored)
@@ -137,5 +137,5 @@ def _title(stream: str, partition: int) -> bytes:
     return f"kintsugi segment 1 {stream}/{partition}\n".encode()
 
 
-def _damaged(name: str, why: str) -> LogCorrupt:
+def _corruption_error(name: str, why: str) -> LogCorrupt:
     return LogCorrupt(f"segment {name} is damaged: {why}; restore it from another copy")

@@ -49,8 +49,8 @@ class Span(_View):
         check_bounds(stream, partition, offset, self._log.start(stream)[partition], end)
         if offset == end:
             return []
-        found = self._log.read(stream, partition, offset, min(limit, end - offset), max_bytes)
-        return [record for record in found if record.offset < end]
+        records = self._log.read(stream, partition, offset, min(limit, end - offset), max_bytes)
+        return [record for record in records if record.offset < end]
 
     def start(self, stream: str) -> tuple[int, ...]:
         return self._log.start(stream)
@@ -62,7 +62,7 @@ class Span(_View):
         return any(self._end[at] > offset for at, offset in cursor.items())
 
 
-class Continued(_View):
+class ArchiveWithLog(_View):
     """An archive, and the log that it was exported from, for what the archive does not have.
 
     Raises LogTruncated where events between the two are in neither, LogError where they do not hold
@@ -139,9 +139,9 @@ def cut_at(log: EventLog, recorded_ms: int) -> Cut:
 def _first_after(log: EventLog, at: tuple[str, int], low: int, high: int, recorded_ms: int) -> int:
     while low < high:
         middle = (low + high) // 2
-        found = log.read(*at, middle, limit=1)
-        if found and found[0].offset < high and found[0].recorded_ms <= recorded_ms:
-            low = found[0].offset + 1
+        records = log.read(*at, middle, limit=1)
+        if records and records[0].offset < high and records[0].recorded_ms <= recorded_ms:
+            low = records[0].offset + 1
         else:
             high = middle
     return low
@@ -155,7 +155,7 @@ def in_time(log: EventLog, start: Cut, end: Cut) -> Iterator[Record]:
     )
 
 
-def recorded_span(log: EventLog, end: Cut) -> tuple[int, int]:
+def find_time_span(log: EventLog, end: Cut) -> tuple[int, int]:
     """When the first and the last event before `end` were recorded; zeros where there is none."""
     first = [
         log.read(*at, offset, limit=1) for at, offset in starts(log).items() if offset < end[at]

@@ -70,11 +70,11 @@ class Connection:
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """A client of this kind; LogUnavailable, and nothing left behind, when nobody answers."""
         self._probe()
-        made: list[Any] = []
+        clients: list[Any] = []
 
         def network(**inner: Any) -> Any:
-            made.append(KafkaNetClient(**inner))
-            return made[-1]
+            clients.append(KafkaNetClient(**inner))
+            return clients[-1]
 
         common: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
@@ -85,11 +85,11 @@ class Connection:
         try:
             return kind(**{**common, **self.security, **settings})
         except BaseException as error:
-            for client in made:
+            for client in clients:
                 client.close()
             if isinstance(error, theirs.KafkaError):
-                self._say_what_is_missing(error)
-                raise classified(error, f"connecting to {self.bootstrap_servers}") from error
+                self._check_protocol(error)
+                raise translate_error(error, f"connecting to {self.bootstrap_servers}") from error
             raise
 
     def _probe(self) -> None:
@@ -108,7 +108,7 @@ class Connection:
             f"no broker listens at {self.bootstrap_servers} ({last}); it is tried again"
         )
 
-    def _say_what_is_missing(self, error: theirs.KafkaError) -> None:
+    def _check_protocol(self, error: theirs.KafkaError) -> None:
         """A listener that wants TLS or SASL says nothing to a client that comes without both."""
         if self.security.get("security_protocol", "PLAINTEXT") != "PLAINTEXT":
             return
@@ -137,7 +137,7 @@ def require_crc32c() -> None:
         )
 
 
-def classified(error: BaseException, doing: str) -> KintsugiError:
+def translate_error(error: BaseException, doing: str) -> KintsugiError:
     """The error of ours that says what to do; by type, never by text.
 
     LogUnavailable means that trying again may help: time-outs, connections, whatever the client

@@ -18,10 +18,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.kafka.client import Connection, Watchdog, require_crc32c
 from events.kafka.reader import Reader
-from events.kafka.sender import Outgoing, Sender, checked_size
+from events.kafka.sender import OutboundRecord, Sender, check_record_size
 from events.kafka.topics import ensure_topics, trim
 from events.log import Cursor, Entry, Place, Record, check_size
 
@@ -47,7 +47,7 @@ class KafkaLog:
         self.connection = Connection(
             bootstrap_servers, dict(security or {}), dict(topics or {}), timeout_seconds
         )
-        self.source = minted_id()
+        self.source = new_id()
         self._replication = replication
         # One replica may be away and writes go on; a lone node has none to spare.
         self._min_insync = min_insync or max(1, replication - 1)
@@ -84,7 +84,7 @@ class KafkaLog:
         with self._appending:
             numbered = self._number(entries)
             for record in numbered:
-                checked_size(record)
+                check_record_size(record)
             if self._sender is None:
                 self._sender = self.sender(linger_ms=0)
             try:
@@ -99,15 +99,15 @@ class KafkaLog:
             for record, offset in zip(numbered, offsets, strict=True)
         ]
 
-    def _number(self, entries: Sequence[Entry]) -> list[Outgoing]:
+    def _number(self, entries: Sequence[Entry]) -> list[OutboundRecord]:
         following = dict(self._sequences)
-        numbered: list[Outgoing] = []
+        numbered: list[OutboundRecord] = []
         for entry in entries:
             at = (entry.stream, entry.partition)
             sequence = following.get(at, 0)
             following[at] = sequence + 1
             numbered.append(
-                Outgoing(
+                OutboundRecord(
                     entry.stream,
                     entry.partition,
                     self.source,
@@ -120,7 +120,7 @@ class KafkaLog:
             )
         return numbered
 
-    def _send(self, sender: Sender, records: list[Outgoing]) -> list[int]:
+    def _send(self, sender: Sender, records: list[OutboundRecord]) -> list[int]:
         pending = [sender.send(record) for record in records]
         # The producer gives each record up by itself in time; the margin is for its thread.
         return [item.offset(self._delivery_seconds + 10) for item in pending]
@@ -129,7 +129,7 @@ class KafkaLog:
         if self._sender is not None:
             self._sender.close()
         self._sender = None
-        self.source = minted_id()
+        self.source = new_id()
         self._sequences = {}
 
     def read(

@@ -37,12 +37,12 @@ def greet(plain: socket.socket, host: str, security: Mapping[str, str]) -> None:
     """
     protocol = security.get("security_protocol", "PLAINTEXT")
     with plain:
-        channel = _encrypted(plain, host, security) if protocol.endswith("SSL") else plain
+        channel = _start_tls(plain, host, security) if protocol.endswith("SSL") else plain
         with channel:
             if protocol.startswith("SASL"):
                 _authenticate(channel, host, security)
             elif protocol == "SSL":
-                _be_answered(channel, host)
+                _probe_access(channel, host)
 
 
 def speaks_tls(host: str, port: int, timeout_seconds: float) -> bool:
@@ -60,7 +60,7 @@ def speaks_tls(host: str, port: int, timeout_seconds: float) -> bool:
         return False
 
 
-def _encrypted(plain: socket.socket, host: str, security: Mapping[str, str]) -> ssl.SSLSocket:
+def _start_tls(plain: socket.socket, host: str, security: Mapping[str, str]) -> ssl.SSLSocket:
     where = f"{host}:{plain.getpeername()[1]}"
     context = _context(security)
     try:
@@ -98,11 +98,11 @@ def _context(security: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _be_answered(channel: socket.socket, host: str) -> None:
+def _probe_access(channel: socket.socket, host: str) -> None:
     """A listener that wants a certificate or SASL ends the connection at the first request."""
     where = f"{host}:{channel.getpeername()[1]}"
     try:
-        _asked(channel, _METADATA, struct.pack(">i", 0))
+        _request(channel, _METADATA, struct.pack(">i", 0))
     except (OSError, EOFError, struct.error) as error:
         raise LogUnavailable(
             f"{where} does not let this client in ({error}); where it asks for a certificate, set "
@@ -118,7 +118,7 @@ def _authenticate(channel: socket.socket, host: str, security: Mapping[str, str]
         _handshake(channel, where, mechanism)
         client = get_sasl_mechanism(mechanism)(host=host, **security)
         while not client.is_done():
-            client.receive(_answered(channel, where, client.auth_bytes(), user, mechanism))
+            client.receive(_send_sasl_token(channel, where, client.auth_bytes(), user, mechanism))
     except (OSError, EOFError, struct.error) as error:
         raise LogUnavailable(
             f"{where} ended the connection while it asked who we are ({error}); have "
@@ -128,7 +128,7 @@ def _authenticate(channel: socket.socket, host: str, security: Mapping[str, str]
 
 
 def _handshake(channel: socket.socket, where: str, mechanism: str) -> None:
-    answer = _asked(channel, _SASL_HANDSHAKE, _string(mechanism.encode()))
+    answer = _request(channel, _SASL_HANDSHAKE, _string(mechanism.encode()))
     code, count = struct.unpack_from(">hi", answer)
     if code == 0:
         return
@@ -144,22 +144,22 @@ def _handshake(channel: socket.socket, where: str, mechanism: str) -> None:
     )
 
 
-def _answered(channel: socket.socket, where: str, token: bytes, user: str, mechanism: str) -> bytes:
+def _send_sasl_token(channel: socket.socket, where: str, token: bytes, user: str, mechanism: str) -> bytes:
     """What the broker says to one step of the mechanism."""
-    answer = _asked(channel, _SASL_AUTHENTICATE, struct.pack(">i", len(token)) + token)
+    answer = _request(channel, _SASL_AUTHENTICATE, struct.pack(">i", len(token)) + token)
     code, size = struct.unpack_from(">hh", answer)
     at = 4 + max(0, size)
     if code:
-        said = answer[4:at].decode() or theirs.for_code(code).__name__
+        reason = answer[4:at].decode() or theirs.for_code(code).__name__
         raise LogReadOnly(
-            f"{where} refuses user {user!r} by {mechanism} ({said}); correct "
+            f"{where} refuses user {user!r} by {mechanism} ({reason}); correct "
             "kafka.security.username and kafka.security.password, or give the broker that user"
         )
     (size,) = struct.unpack_from(">i", answer, at)
     return answer[at + 4 : at + 4 + size]
 
 
-def _asked(channel: socket.socket, key: int, body: bytes) -> bytes:
+def _request(channel: socket.socket, key: int, body: bytes) -> bytes:
     """The body of the answer to one request; raises EOFError where the broker closes instead."""
     request = struct.pack(">hhi", key, _VERSION, 0) + _string(_CLIENT) + body
     channel.sendall(struct.pack(">i", len(request)) + request)

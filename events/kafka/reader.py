@@ -23,8 +23,8 @@ from kafka import KafkaConsumer, TopicPartition
 
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogError, LogUnavailable
-from events.kafka.client import Connection, Watchdog, classified, close_quietly
-from events.kafka.topics import missing_topic
+from events.kafka.client import Connection, Watchdog, translate_error, close_quietly
+from events.kafka.topics import check_topic_exists
 from events.log import Cursor, Record, check_bounds, is_origin, within_bytes
 from events.streams import STREAMS
 
@@ -56,18 +56,18 @@ class _Track:
         self.kept.extend(records)
         self.kept_bytes += sum(len(record.value) for record in records)
 
-    def fetched_to(self) -> int:
+    def fetch_offset(self) -> int:
         """Where the consumer has to go on."""
         return self.kept[-1].offset + 1 if self.kept else self.next
 
     def serve(self, limit: int, max_bytes: int) -> list[Record]:
-        found = within_bytes([self.kept[i] for i in range(min(limit, len(self.kept)))], max_bytes)
-        for record in found:
+        records = within_bytes([self.kept[i] for i in range(min(limit, len(self.kept)))], max_bytes)
+        for record in records:
             self.kept.popleft()
             self.kept_bytes -= len(record.value)
-        if found:
-            self.next = found[-1].offset + 1
-        return found
+        if records:
+            self.next = records[-1].offset + 1
+        return records
 
 
 class Reader:
@@ -97,17 +97,17 @@ class Reader:
                 tracks = [self._aim(at, offset) for at, offset in cursor.items()]
                 if any(track.kept for track in tracks) or self._suspects & set(cursor):
                     return True
-                if not self._poll_shared(deadline):
+                if not self._poll_all(deadline):
                     return True
             if time.monotonic() >= deadline:
                 return any(track.kept for track in tracks)
 
     def bounds(self, stream: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """First readable and next offset of every partition."""
-        found = [self._partition(stream, number) for number in range(STREAMS[stream].partitions)]
+        partitions = [self._partition(stream, number) for number in range(STREAMS[stream].partitions)]
         with self._lock:
-            starts, ends = self._offsets(found)
-        return tuple(starts[item] for item in found), tuple(ends[item] for item in found)
+            starts, ends = self._offsets(partitions)
+        return tuple(starts[item] for item in partitions), tuple(ends[item] for item in partitions)
 
     def forget(self, at: At) -> None:
         """Drop what is kept of a partition, because its start moved."""
@@ -144,9 +144,9 @@ class Reader:
                 self._read_alone(at, track, end, deadline)
                 self._trust(at, track)
                 return
-            if not self._poll_shared(deadline):
+            if not self._poll_all(deadline):
                 continue  # now it is a suspect, or the error was another partition's
-            if not track.kept and self._consumed_to(self._shared(), at) >= end:
+            if not track.kept and self._consumer_offset(self._get_consumer(), at) >= end:
                 return
             self._check_deadline(at, track, deadline)
 
@@ -156,7 +156,7 @@ class Reader:
             self._suspects.discard(at)
             if self._consumer is not None:
                 self._assign(self._consumer)
-                self._consumer.seek(self._partition(*at), track.fetched_to())
+                self._consumer.seek(self._partition(*at), track.fetch_offset())
 
     def _read_alone(self, at: At, track: _Track, end: int, deadline: float) -> None:
         for attempt in (1, 2):
@@ -164,7 +164,7 @@ class Reader:
             try:
                 consumer.assign([self._partition(*at)])
                 consumer.seek(self._partition(*at), track.next)
-                while not track.kept and self._consumed_to(consumer, at) < end:
+                while not track.kept and self._consumer_offset(consumer, at) < end:
                     self._poll(consumer)
                     self._check_deadline(at, track, deadline)
             except LogError:
@@ -183,29 +183,29 @@ class Reader:
             self._bounds(at, offset)
             return LogUnavailable(f"{name} moved while offset {offset} was read; it is tried again")
         if getattr(error, "retriable", False) or isinstance(error, _NOT_THE_BYTES):
-            return classified(error, f"reading {name} at offset {offset}")
+            return translate_error(error, f"reading {name} at offset {offset}")
         return LogCorrupt(
             f"{name} cannot be decoded at offset {offset}, twice ({error}); restore the segment "
             "from a replica or an export, nothing is skipped"
         )
 
-    def _poll_shared(self, deadline: float) -> bool:
+    def _poll_all(self, deadline: float) -> bool:
         """One poll of the shared consumer; False when it failed and was thrown away."""
         try:
-            consumer = self._shared()
+            consumer = self._get_consumer()
             left_ms = max(0, int((deadline - time.monotonic()) * 1000))
             self._poll(consumer, min(POLL_MS, left_ms))
         except LogError:
             raise
         except Exception as error:  # whatever decoding a batch ran into; whose is not known
-            suspects = self._suspected(error)
+            suspects = self._find_suspects(error)
             log.warning("reading failed, now read alone: %s: %r", sorted(suspects), error)
             self._suspects |= suspects
             self._discard()
             return False
         return True
 
-    def _suspected(self, error: Exception) -> set[At]:
+    def _find_suspects(self, error: Exception) -> set[At]:
         """The partitions that an exception of the shared consumer may come from."""
         if isinstance(error, theirs.OffsetOutOfRangeError) and error.args:
             return {self._at(partition) for partition in error.args[0]}
@@ -221,13 +221,13 @@ class Reader:
             if track.kept_bytes > BUFFER_BYTES:
                 consumer.pause(partition)
 
-    def _shared(self) -> Any:
+    def _get_consumer(self) -> Any:
         if self._consumer is None:
             consumer = self._connect()
             self._assign(consumer)
             for at, track in self._tracks.items():
                 if at not in self._suspects:
-                    consumer.seek(self._partition(*at), track.fetched_to())
+                    consumer.seek(self._partition(*at), track.fetch_offset())
             self._consumer = consumer
         for partition in self._consumer.paused():
             if self._tracks[self._at(partition)].kept_bytes <= BUFFER_BYTES // 2:
@@ -260,11 +260,11 @@ class Reader:
         """Start and end of a partition that has `offset`, or whose end it is; else an error."""
         partition = self._partition(*at)
         if self._consumer is None:
-            missing_topic(self._connection, at[0], offset)
+            check_topic_exists(self._connection, at[0], offset)
         try:
             starts, ends = self._offsets([partition])
         except LogUnavailable:
-            missing_topic(self._connection, at[0], offset)
+            check_topic_exists(self._connection, at[0], offset)
             raise
         check_bounds(*at, offset, starts[partition], ends[partition])
         return starts[partition], ends[partition]
@@ -273,7 +273,7 @@ class Reader:
         """Start and end by partition."""
         timeout_ms = self._connection.timeout_ms
         try:
-            consumer = self._shared()
+            consumer = self._get_consumer()
             with self._watchdog.watch("KafkaConsumer.end_offsets"):
                 return (
                     consumer.beginning_offsets(partitions, timeout_ms=timeout_ms),
@@ -281,9 +281,9 @@ class Reader:
                 )
         except theirs.KafkaError as error:
             self._discard()
-            raise classified(error, "asking for the offsets of the log") from error
+            raise translate_error(error, "asking for the offsets of the log") from error
 
-    def _consumed_to(self, consumer: Any, at: At) -> int:
+    def _consumer_offset(self, consumer: Any, at: At) -> int:
         """Where the consumer stands: at the end also when the last offsets hold no record."""
         with self._watchdog.watch("KafkaConsumer.position"):
             position = consumer.position(
@@ -312,14 +312,14 @@ class Reader:
         return stream, int(partition.partition)
 
 
-def _record(at: At, found: Any) -> Record:
+def _record(at: At, message: Any) -> Record:
     """Ours from theirs.
 
     A record that names no source, or one that none of ours can have, was not written by kintsugi.
     It gets a source of its own, so that a fold sees it once and writes a dead letter for it,
     instead of never.
     """
-    headers = tuple((name, value or b"") for name, value in found.headers)
+    headers = tuple((name, value or b"") for name, value in message.headers)
     marks = {name: value for name, value in headers if name in (HEADER_SOURCE, HEADER_SEQUENCE)}
     source = marks.get(HEADER_SOURCE, b"").decode(errors="replace")
     sequence = _natural(marks.get(HEADER_SEQUENCE, b""))
@@ -327,13 +327,13 @@ def _record(at: At, found: Any) -> Record:
     return Record(
         stream=at[0],
         partition=at[1],
-        offset=found.offset,
-        source=f"foreign:{found.offset}" if foreign else source,
+        offset=message.offset,
+        source=f"foreign:{message.offset}" if foreign else source,
         sequence=0 if foreign or sequence is None else sequence,
-        key=(found.key or b"").decode(errors="replace"),
+        key=(message.key or b"").decode(errors="replace"),
         headers=tuple(pair for pair in headers if pair[0] not in marks),
-        value=bytes(found.value or b""),
-        recorded_ms=found.timestamp,
+        value=bytes(message.value or b""),
+        recorded_ms=message.timestamp,
     )
 
 

@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 
 from events.envelope import HEADER_SEQUENCE, HEADER_SOURCE
 from events.errors import KintsugiError, LogCorrupt, LogUnavailable, TooLarge
-from events.kafka.client import Connection, abandon_producer, classified
+from events.kafka.client import Connection, abandon_producer, translate_error
 from events.log import Headers, Record
 
 WINDOW_RECORDS: Final = 200
@@ -33,7 +33,7 @@ _FRAMING: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutboundRecord:
     """A record on its way into a topic."""
 
     stream: str
@@ -46,7 +46,7 @@ class Outgoing:
     recorded_ms: int
 
     @classmethod
-    def of(cls, record: Record) -> "Outgoing":
+    def of(cls, record: Record) -> "OutboundRecord":
         """A copy of a record, with the source and sequence that it has."""
         return cls(
             record.stream, record.partition, record.source, record.sequence, record.key,
@@ -67,7 +67,7 @@ class Outgoing:
         return len(self.value) + len(self.key) * 4 + len(self.source) + headers + _FRAMING
 
 
-def checked_size(record: Outgoing) -> int:
+def check_record_size(record: OutboundRecord) -> int:
     """Its size; TooLarge, before anything was sent, when no batch may hold it."""
     size = record.size()
     if size > MAX_RECORD_BYTES:
@@ -81,7 +81,7 @@ def checked_size(record: Outgoing) -> int:
 class Pending:
     """One record that was sent and whose outcome was not looked at yet."""
 
-    def __init__(self, record: Outgoing, future: Any, changed: threading.Condition) -> None:
+    def __init__(self, record: OutboundRecord, future: Any, changed: threading.Condition) -> None:
         self.record = record
         self._future = future
         self._changed = changed
@@ -101,14 +101,14 @@ class Pending:
         try:
             return int(self._future.get(timeout=0).offset)
         except Exception as error:  # whatever the producer's own thread ran into
-            raise producing_failed(error, self.record) from error
+            raise translate_send_error(error, self.record) from error
 
 
-def producing_failed(error: Exception, record: Outgoing) -> KintsugiError:
+def translate_send_error(error: Exception, record: OutboundRecord) -> KintsugiError:
     """As `classified`; a batch that arrived damaged is only sent again."""
     at = f"sending {record.source}/{record.sequence} to {record.stream}/{record.partition}"
-    found = classified(error, at)
-    return LogUnavailable(str(found)) if isinstance(found, LogCorrupt) else found
+    failure = translate_error(error, at)
+    return LogUnavailable(str(failure)) if isinstance(failure, LogCorrupt) else failure
 
 
 class Sender:
@@ -163,9 +163,9 @@ class Sender:
         """Records and bytes that may be sent without waiting."""
         return self._window_records - self._records, self._window_bytes - self._bytes
 
-    def send(self, record: Outgoing) -> Pending:
+    def send(self, record: OutboundRecord) -> Pending:
         """Start sending; waits for room in the window, LogUnavailable when none appears."""
-        size = checked_size(record)
+        size = check_record_size(record)
         self._take(size)
         try:
             future = self._producer.send(
@@ -179,7 +179,7 @@ class Sender:
         except BaseException as error:
             self._give_back(size)
             if isinstance(error, theirs.KafkaError):
-                raise producing_failed(error, record) from error
+                raise translate_send_error(error, record) from error
             raise
         future.add_both(lambda _: self._give_back(size))
         return Pending(record, future, self._room)

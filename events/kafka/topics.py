@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from events.errors import AheadOfLog, LogError, LogUnavailable
-from events.kafka.client import Connection, classified, close_quietly
+from events.kafka.client import Connection, translate_error, close_quietly
 from events.streams import LEARNING, STREAMS
 
 _ALREADY_THERE: Final = 36
@@ -27,7 +27,7 @@ def administration(connection: Connection, doing: str) -> Iterator[Any]:
     try:
         yield admin
     except theirs.KafkaError as error:
-        raise classified(error, doing) from error
+        raise translate_error(error, doing) from error
     finally:
         close_quietly(admin)
 
@@ -73,24 +73,24 @@ def ensure_topics(connection: Connection, replication: int, min_insync: int) -> 
                     f"{topic['name']}: {topic.get('error_message')}"
                 )
         admin.wait_for_topics(list(wanted), timeout_ms=connection.timeout_ms)
-        found = {
+        partitions = {
             topic["name"]: topic["partitions"] for topic in admin.describe_topics(list(wanted))
         }
     for topic, stream in wanted.items():
-        if len(found[topic]) != stream.partitions:
+        if len(partitions[topic]) != stream.partitions:
             raise LogError(
-                f"topic {topic} has {len(found[topic])} partitions, stream {stream.name} has "
+                f"topic {topic} has {len(partitions[topic])} partitions, stream {stream.name} has "
                 f"{stream.partitions}; name another topic, keys would move between partitions"
             )
 
 
-def missing_topic(connection: Connection, stream: str, offset: int) -> None:
+def check_topic_exists(connection: Connection, stream: str, offset: int) -> None:
     """Returns when the topic exists; raises when it does not, AheadOfLog when something was read
     from it before: then the broker was wiped or is another one."""
     topic = connection.topic(stream)
     with administration(connection, f"looking for topic {topic}") as admin:
-        (found,) = admin.describe_topics([topic])
-    if found["error_code"] != _UNKNOWN_TOPIC:
+        (description,) = admin.describe_topics([topic])
+    if description["error_code"] != _UNKNOWN_TOPIC:
         return
     if offset > 0:
         raise AheadOfLog(

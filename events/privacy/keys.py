@@ -41,7 +41,7 @@ from sqlalchemy.exc import (
 
 from events import private
 from events.errors import LogUnavailable
-from events.privacy.sealing import Key, minted_secret
+from events.privacy.sealing import Key, new_secret
 
 FRESH_SECONDS: Final = 5.0
 """For so long a key is used that may have been destroyed since: what it seals is lost then."""
@@ -71,7 +71,7 @@ class KeyStore:
         self._clock = clock
         self._by_person: dict[str, tuple[Key, float]] = {}
         self._by_id: dict[str, tuple[Key, float]] = {}
-        self._engine = _opened(url)
+        self._engine = _open_engine(url)
         self._where = self._engine.url.render_as_string(hide_password=True)
         self._has_table = False
 
@@ -79,55 +79,55 @@ class KeyStore:
         """Release the connections."""
         self._engine.dispose()
 
-    def known(self, person: str) -> Key | None:
+    def find_in_memory(self, person: str) -> Key | None:
         """The key of a person as it is in memory: never blocks."""
         return _fresh(self._by_person.get(person), self._clock())
 
     def of(self, person: str) -> Key:
         """The key of a person: durable before it is returned, made where there is none."""
-        found = self.known(person)
-        if found is not None:
-            return found
-        return self._remember(self.named(person) or self._made(person))
+        key = self.find_in_memory(person)
+        if key is not None:
+            return key
+        return self._remember(self.find_in_store(person) or self._create(person))
 
     def find(self, keyid: str) -> Key | None:
         """The key of this id; None where it is not there, or not any more."""
-        found = _fresh(self._by_id.get(keyid), self._clock())
-        if found is not None:
-            return found
+        key = _fresh(self._by_id.get(keyid), self._clock())
+        if key is not None:
+            return key
         stored = self._row(_KEYS.c.keyid == keyid)
         return None if stored is None else self._remember(stored)
 
-    def named(self, person: str) -> Key | None:
+    def find_in_store(self, person: str) -> Key | None:
         """The key of a person as it is stored now; None where there is none."""
         return self._row(_KEYS.c.person == person)
 
     def ids(self) -> frozenset[str]:
         """Of all keys that are stored."""
-        with self._talking() as connection:
+        with self._transaction() as connection:
             return frozenset(connection.execute(select(_KEYS.c.keyid)).scalars())
 
     def destroy(self, keyid: str) -> bool:
         """Destroy a key and forget whose it was; whether there was one."""
-        with self._talking() as connection:
+        with self._transaction() as connection:
             done = connection.execute(delete(_KEYS).where(_KEYS.c.keyid == keyid))
         self._by_id.pop(keyid, None)
-        self._by_person = {n: one for n, one in self._by_person.items() if one[0].id != keyid}
+        self._by_person = {n: entry for n, entry in self._by_person.items() if entry[0].id != keyid}
         return bool(done.rowcount)
 
-    def _made(self, person: str) -> Key:
-        key = Key(str(uuid4()), person, minted_secret())
+    def _create(self, person: str) -> Key:
+        key = Key(str(uuid4()), person, new_secret())
         row = {"keyid": key.id, "person": person, "secret": key.secret}
         try:
-            with self._talking() as connection:
+            with self._transaction() as connection:
                 connection.execute(insert(_KEYS).values(row))
         except IntegrityError:
             # Another process was faster: its key is the one.
-            return self.named(person) or self._made(person)
+            return self.find_in_store(person) or self._create(person)
         return key
 
     def _row(self, condition: Any) -> Key | None:
-        with self._talking() as connection:
+        with self._transaction() as connection:
             row = connection.execute(select(_KEYS).where(condition)).first()
         return None if row is None else Key(row.keyid, row.person, bytes(row.secret))
 
@@ -148,7 +148,7 @@ class KeyStore:
         self._has_table = True
 
     @contextmanager
-    def _talking(self) -> Iterator[Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         """A transaction; what the driver says becomes one sentence."""
         try:
             if not self._has_table:
@@ -160,9 +160,9 @@ class KeyStore:
             raise
         except (DBAPIError, OSError) as error:
             why = error.orig if isinstance(error, DBAPIError) else error
-            said = " ".join(str(why).split())
+            message = " ".join(str(why).split())
             raise KeysUnavailable(
-                f"the key store {self._where} cannot be used: {said}; make it reachable and "
+                f"the key store {self._where} cannot be used: {message}; make it reachable and "
                 "writable, or set privacy.keys_url"
             ) from error
 
@@ -171,7 +171,7 @@ def _fresh(remembered: tuple[Key, float] | None, now: float) -> Key | None:
     return remembered[0] if remembered is not None and now < remembered[1] else None
 
 
-def _opened(url: str) -> Engine:
+def _open_engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":

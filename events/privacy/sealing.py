@@ -46,7 +46,7 @@ class Keys(Protocol):
         ...
 
 
-def minted_secret() -> bytes:
+def new_secret() -> bytes:
     """A new secret."""
     return os.urandom(SECRET_BYTES)
 
@@ -75,7 +75,7 @@ def unseal(key: Key, sealed: bytes, context: str) -> bytes:
         ) from error
 
 
-def keyed_digest(key: Key, text: str) -> str:
+def digest_with_key(key: Key, text: str) -> str:
     """A digest that tells equal texts of one person, and that nobody can try texts against once
     the key is destroyed; hex."""
     return hmac.new(key.secret, text.encode(), sha256).hexdigest()

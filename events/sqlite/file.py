@@ -14,7 +14,7 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from events import private
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import LogCorrupt, LogError, LogFull, LogReadOnly, LogUnavailable
 from events.log import Headers
 from events.sqlite.imported import LAYOUT as WITH_COPIES
@@ -96,10 +96,10 @@ def create(path: Path) -> None:
         raise LogError(
             f"{path} cannot be created: its folder does not exist; create it or mount its disk"
         )
-    _build(path, minted_id(), lambda _: None)
+    _build(path, new_id(), lambda _: None)
 
 
-def restored(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> None:
+def create_with_records(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Put the log `source` at `path`, where nothing may be, with what `fill` writes in its one
     transaction; durable and whole when it returns, and nothing is there when it raises."""
     if path.exists():
@@ -110,7 +110,7 @@ def restored(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]
 
 def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) -> bool:
     """Whether it is ours that stands there."""
-    temporary = path.with_name(f".{path.name}.{minted_id()}")
+    temporary = path.with_name(f".{path.name}.{new_id()}")
     try:
         # Before SQLite does, which gives the files beside it the same mode.
         private.create_file(temporary)
@@ -125,7 +125,7 @@ def _build(path: Path, source: str, fill: Callable[[sqlite3.Connection], None]) 
             connection.execute("COMMIT")
         return _link(temporary, path)
     except sqlite3.Error as error:
-        raise explained(error, path) from error
+        raise translate_error(error, path) from error
     except OSError as error:
         raise LogReadOnly(
             f"{path} cannot be created: {error.strerror}; choose another folder"
@@ -213,7 +213,7 @@ def bring_up(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def explained(error: sqlite3.Error, path: Path) -> LogError:
+def translate_error(error: sqlite3.Error, path: Path) -> LogError:
     """What an error of SQLite means for the log, with the remedy."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _space_is_short(path)):

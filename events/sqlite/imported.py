@@ -39,16 +39,16 @@ def create(connection: sqlite3.Connection, before: Copied) -> None:
     connection.execute("UPDATE meta SET layout = ?", (LAYOUT,))
 
 
-def copied(connection: sqlite3.Connection) -> Copied:
+def read_copies(connection: sqlite3.Connection) -> Copied:
     """Where the copies of a file end; it never changes. Empty for a log of its own events alone."""
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
-    if found is None:
+    table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'copied'").fetchone()
+    if table is None:
         return {}
     rows = connection.execute("SELECT stream, partition, before FROM copied")
     return {(stream, partition): before for stream, partition, before in rows}
 
 
-def marked(record: Record) -> Headers:
+def add_origin(record: Record) -> Headers:
     """The headers of a copy as they are stored."""
     return (
         *record.headers,
@@ -57,7 +57,7 @@ def marked(record: Record) -> Headers:
     )
 
 
-def unmarked(stored: Headers) -> tuple[str, int, Headers]:
+def split_origin(stored: Headers) -> tuple[str, int, Headers]:
     """Source, sequence and headers of a copy: the inverse of `marked`."""
     *headers, (_, source), (_, sequence) = stored
     return source.decode(), int(sequence), tuple(headers)

@@ -27,7 +27,7 @@ from events.sqlite.file import (
     Durability,
     bring_up,
     create,
-    explained,
+    translate_error,
     identity,
     pack_headers,
     readable,
@@ -73,32 +73,32 @@ class SqliteLog:
         with self._snapshot() as connection:
             self.source = identity(connection, path)
             """The log's id: minted when the file was made, and never used again."""
-            self._copied = imported.copied(connection)
+            self._copied = imported.read_copies(connection)
         if not read_only:
-            self._writer = self._opened_writer(durability)
+            self._writer = self._open_writer(durability)
 
-    def _opened_writer(self, durability: Durability) -> GroupWriter:
+    def _open_writer(self, durability: Durability) -> GroupWriter:
         try:
             with closing(writable(self.path, durability)) as connection:
                 bring_up(connection)
             return GroupWriter(self.path, durability, self._notify)
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise translate_error(error, self.path) from error
 
     @property
     def only_source(self) -> str | None:
         """The source of all that it holds: its own id; None where it holds copies of others'."""
         return None if self._copied else self.source
 
-    def copied(self, stream: str, partition: int) -> int:
+    def copy_end(self, stream: str, partition: int) -> int:
         """The offset before which records keep the source and sequence that they had elsewhere;
         its own are numbered from there."""
         return self._copied.get((stream, partition), 0)
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Batches that were accepted and not answered yet."""
-        return self._writer.waiting if self._writer else 0
+        return self._writer.pending if self._writer else 0
 
     @property
     def commits(self) -> int:
@@ -150,7 +150,7 @@ class SqliteLog:
         """The leading records whose values fit, but at least one; the rest is not even loaded."""
         records: list[Record] = []
         total = 0
-        copied = self.copied(stream, partition)
+        copied = self.copy_end(stream, partition)
         for offset, recorded_ms, crc, key, headers, value in rows:
             total += len(value)
             if records and total > max_bytes:
@@ -162,7 +162,7 @@ class SqliteLog:
                 )
             source, sequence, unpacked = self.source, offset - copied, unpack_headers(headers)
             if offset < copied:
-                source, sequence, unpacked = imported.unmarked(unpacked)
+                source, sequence, unpacked = imported.split_origin(unpacked)
             records.append(
                 Record(
                     stream, partition, offset, source, sequence, key, unpacked, value, recorded_ms
@@ -176,7 +176,7 @@ class SqliteLog:
     def end(self, stream: str) -> tuple[int, ...]:
         return self._per_partition("next", stream)
 
-    def shipped(self, stream: str) -> tuple[int, ...]:
+    def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
         """Per partition, the offset after the last record that `mark_shipped` named; the start
         after `unmark_shipped`."""
         return self._per_partition("shipped", stream)
@@ -192,7 +192,7 @@ class SqliteLog:
             found = dict(rows.fetchall())
         return tuple(found.get(p, 0) for p in range(STREAMS[stream].partitions))
 
-    def mark_shipped(self, stream: str, partition: int, next_offset: int) -> None:
+    def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None:
         """Remember that everything below `next_offset` was copied; never moves back.
 
         Raises AheadOfLog when `next_offset` lies beyond the end.
@@ -213,7 +213,7 @@ class SqliteLog:
 
         self._write().submit(move)
 
-    def unmark_shipped(self) -> None:
+    def reset_ship_offsets(self) -> None:
         """Remember of no record that it was copied: of every partition, shipping begins at the
         first that is there. For whoever holds the shipper's lock, which else marks on."""
 
@@ -231,7 +231,7 @@ class SqliteLog:
             while True:
                 # Changes with every commit of another connection, whatever its process.
                 version = connection.execute("PRAGMA data_version").fetchone()
-                if version != seen and _reached(connection, cursor):
+                if version != seen and _has_records_after(connection, cursor):
                     return True
                 seen = version
                 remaining = deadline - time.monotonic()
@@ -258,7 +258,7 @@ class SqliteLog:
         """What is wrong with the file, as sentences; empty when nothing is. Reads all of it."""
         try:
             with self._snapshot() as connection:
-                return [*_damage(connection), *_gaps(connection), *_altered(connection)]
+                return [*_damage(connection), *_gaps(connection), *_checksum_errors(connection)]
         except LogCorrupt as error:
             return [str(error)]
 
@@ -315,7 +315,7 @@ class SqliteLog:
                     connection.execute("ROLLBACK")
                 self._idle.append(connection)
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise translate_error(error, self.path) from error
         if self._closed:
             self._close_idle()
 
@@ -396,7 +396,7 @@ def _bounds(connection: sqlite3.Connection, stream: str, partition: int) -> tupl
     return int(row[0]), int(row[1])
 
 
-def _reached(connection: sqlite3.Connection, cursor: Cursor) -> bool:
+def _has_records_after(connection: sqlite3.Connection, cursor: Cursor) -> bool:
     ends = connection.execute("SELECT stream, partition, next FROM partition").fetchall()
     return any(end > cursor.get((stream, p), end) for stream, p, end in ends)
 
@@ -447,7 +447,7 @@ def _gaps(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"{stream}/{p} has records and is not in the list of partitions."
 
 
-def _altered(connection: sqlite3.Connection) -> Iterator[str]:
+def _checksum_errors(connection: sqlite3.Connection) -> Iterator[str]:
     rows = connection.execute(
         'SELECT stream, partition, "offset", crc, key, headers, value FROM record ORDER BY place'
     )

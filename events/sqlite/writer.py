@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from events.errors import KintsugiError, LogError
 from events.sqlite import file
-from events.sqlite.file import Durability, explained, writable
+from events.sqlite.file import Durability, translate_error, writable
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingJob:
     job: Job
     size: int
     done: Future[Any] = field(default_factory=Future)
@@ -57,7 +57,7 @@ class _Waiting:
         if not isinstance(error, sqlite3.Error):
             self.done.set_exception(error)
             return
-        failure = explained(error, path)
+        failure = translate_error(error, path)
         failure.__cause__ = error
         self.done.set_exception(failure)
 
@@ -73,7 +73,7 @@ class GroupWriter:
         self._connection = writable(path, durability)
         self._checkpointer = Checkpointer(path, durability)
         self._arrived = threading.Condition()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_PendingJob] = deque()
         self._taken = 0
         self.commits = 0
         """Transactions that were committed; each is one fsync with durability "power"."""
@@ -84,7 +84,7 @@ class GroupWriter:
         self._thread.start()
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Jobs that were accepted and not answered yet."""
         with self._arrived:
             return len(self._waiting) + self._taken
@@ -95,7 +95,7 @@ class GroupWriter:
 
     def begin(self, job: Callable[[sqlite3.Connection], T], size: int = 0) -> "Future[T]":
         """As `submit`, without waiting."""
-        item = _Waiting(job, size)
+        item = _PendingJob(job, size)
         # Whoever stops waiting for it cannot take it back: the writer may be at it already.
         item.done.set_running_or_notify_cancel()
         with self._arrived:
@@ -120,12 +120,12 @@ class GroupWriter:
             pages = len(group) + 1  # about one page of the index each, and the list of partitions
             self._checkpointer.wrote(sum(item.size for item in group) + pages * _PAGE_BYTES)
 
-    def _next_group(self) -> list[_Waiting]:
+    def _next_group(self) -> list[_PendingJob]:
         """Everything that waits, up to GROUP_BYTES; empty when closed and finished."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._waiting or self._closed)
-            self._arrived.wait_for(self._gathered, _GATHER_SECONDS)
-            group: list[_Waiting] = []
+            self._arrived.wait_for(self._is_group_full, _GATHER_SECONDS)
+            group: list[_PendingJob] = []
             size = 0
             while self._waiting and (not group or size + self._waiting[0].size <= GROUP_BYTES):
                 item = self._waiting.popleft()
@@ -135,10 +135,10 @@ class GroupWriter:
             self._callers = max(len(group), self._callers * 9 // 10)
             return group
 
-    def _gathered(self) -> bool:
+    def _is_group_full(self) -> bool:
         return self._closed or len(self._waiting) >= self._callers
 
-    def _commit(self, group: list[_Waiting]) -> None:
+    def _commit(self, group: list[_PendingJob]) -> None:
         try:
             results = self._transaction(group)
         except Exception as error:  # raised again, in each waiting caller
@@ -155,7 +155,7 @@ class GroupWriter:
             else:
                 item.done.set_result(result)
 
-    def _transaction(self, group: list[_Waiting]) -> list[Any]:
+    def _transaction(self, group: list[_PendingJob]) -> list[Any]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             results = [self._result(item.job) for item in group]
@@ -220,7 +220,7 @@ class Checkpointer:
                 # Nothing is lost: every page is still in the write-ahead log, and the next
                 # checkpoint starts where this one stopped.
                 _logger.warning(
-                    "%s", explained(error, self._path), extra={"action": "checkpoint_failed"}
+                    "%s", translate_error(error, self._path), extra={"action": "checkpoint_failed"}
                 )
                 return False
             if kind == "PASSIVE":

@@ -128,7 +128,7 @@ def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
     from kafka import KafkaProducer
 
     from events.kafka.log import KafkaLog
-    from events.kafka.sender import Outgoing
+    from events.kafka.sender import OutboundRecord
 
     topics = {name: f"kintsugi.bench.{uuid4().hex[:8]}.{name}" for name in STREAMS}
     with closing(KafkaLog(bootstrap, topics=topics, replication=1)) as log:
@@ -138,7 +138,7 @@ def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
         def send(number: int) -> Any:
             entry = _entry(number)
             return sender.send(
-                Outgoing(
+                OutboundRecord(
                     entry.stream, entry.partition, "bench", number, entry.key, entry.headers,
                     entry.value, entry.recorded_ms,
                 )

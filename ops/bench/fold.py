@@ -42,20 +42,20 @@ from consumers import database
 from consumers.batch import upsert
 from consumers.position import position
 from consumers.runner import BATCH_EVENTS, Runner
-from consumers.tables import METADATA, PROJECTED, Projected
+from consumers.tables import METADATA, PROJECTED, ProjectionTable
 from events.codec import arrays_of, decode, encode
 from events.envelope import Envelope
 from events.log import Record
 from events.memory import MemoryLog
 from events.messages import Message
-from events.rollouts import CallEnded, CallEndedContent, EventData
+from events.rollouts import CallEnded, CallEndContent, EventData
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from ops.mix import mix, round_closed
 from ops.postgres.server import Postgres
 
 APPEND_EVENTS: Final = 2_000
-Rows = list[tuple[type[Projected], list[dict[str, Any]]]]
+Rows = list[tuple[type[ProjectionTable], list[dict[str, Any]]]]
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def _ratios(
 
 
 def _timed(engine: Engine, work: Callable[[], None]) -> float:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         for table in METADATA.sorted_tables:
             connection.execute(table.delete())
     started = time.perf_counter()
@@ -129,7 +129,7 @@ def _fold(log: SqliteLog, engine: Engine) -> None:
 
 
 def _rows(engine: Engine) -> Rows:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return [
             (model, [dict(row) for row in connection.execute(select(model.table())).mappings()])
             for model in PROJECTED
@@ -143,7 +143,7 @@ def _pages(rows: Rows, transactions: int) -> Iterator[Rows]:
 
 def _insert(engine: Engine, rows: Rows, transactions: int) -> None:
     for page in _pages(rows, transactions):
-        with database.writing(engine) as connection:
+        with database.write_transaction(engine) as connection:
             for model, part in page:
                 if part:
                     connection.execute(insert(model.table()), part)
@@ -151,7 +151,7 @@ def _insert(engine: Engine, rows: Rows, transactions: int) -> None:
 
 def _driver(engine: Engine, rows: Rows, transactions: int) -> None:
     for page in _pages(rows, transactions):
-        with database.writing(engine) as connection:
+        with database.write_transaction(engine) as connection:
             for model, part in page:
                 if part:
                     upsert(connection, model, part)
@@ -217,7 +217,7 @@ def _long_calls(count: int) -> list[Record]:
             session=f"session-{number}",
             outcome="completed",
             trainable=True,
-            content=CallEndedContent(messages=(Message(role="assistant", content="x " * 3_000),)),
+            content=CallEndContent(messages=(Message(role="assistant", content="x " * 3_000),)),
         )
         arrays: dict[str, array[Any]] = {
             "token_ids": array(
@@ -275,7 +275,7 @@ def _peak_of(events: int) -> int:
         engine = database.open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
         METADATA.create_all(engine)
         _fold(log, engine)
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             folded = position(connection)
         log.append([round_closed({ROLLOUTS.name: folded[ROLLOUTS.name]}, 0)])
         _fold(log, engine)

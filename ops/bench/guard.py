@@ -38,7 +38,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from consumers.folds.routing import Standing
+from consumers.folds.routing import RouteState
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.config.settings import Canary
 from daemon.serving.canary_monitor import Watched, decide
@@ -198,7 +198,7 @@ _CANARY: Final = AdapterRow(
 
 def _route(share: float) -> RouteRow:
     shares = (RouteShare(adapter="canary", share=share), RouteShare(share=1 - share))
-    standing = Standing("base", shares, None, None, ())
+    standing = RouteState("base", shares, None, None, ())
     return RouteRow("agent", standing, "canary", "", timestamp(_START), "canary", 0)
 
 

@@ -33,7 +33,7 @@ from daemon.core.app import App
 from daemon.sessions.closing import SOURCE, close_sessions
 from daemon.status.snapshot import situation
 from events.codec import encode
-from events.envelope import Envelope, derived_id, minted_id, utc_now
+from events.envelope import Envelope, derive_id, new_id, utc_now
 from events.learning import CycleStarted, Decision, LeaderClaimed, PatternsDiagnosed
 from events.log import Entry, now_ms
 from events.rollouts import CallEnded, CallStarted, EventData, RolloutEnded, SessionEnded
@@ -59,7 +59,7 @@ def read_by_a_cycle(app: App, rollouts: int) -> None:
     with app.reading() as connection:
         reached = position(connection)
         (pair,) = agents.present(connection)
-    cycle = derived_id("cycle", *pair, "1")
+    cycle = derive_id("cycle", *pair, "1")
     started = CycleStarted(
         cycle=cycle, alias=pair.alias, base=pair.base, number=1, environment="shop",
         trigger="rollouts", reason=f"{rollouts} new rollouts", position=reached,
@@ -82,20 +82,20 @@ def _append(app: App, rollouts: range) -> None:
 def _closed(number: int) -> Iterator[Entry]:
     """A session of one call, as it is when the role `work` has closed it."""
     session, call = f"closed-{number}", f"closed-{number}-call"
-    ended = derived_id("ended", session)
+    ended = derive_id("ended", session)
     yield _entry(CallStarted(call=call, session=session, alias="agent", base="base", policy="base"))
     yield _entry(CallEnded(call=call, session=session, outcome="completed", finish_reason="stop"))
     yield _entry(SessionEnded(session=session, because="asked"), ended)
     yield _entry(
         RolloutEnded(
-            rollout=derived_id(ended, "rollout"), alias="agent", base="base", policy="base",
+            rollout=derive_id(ended, "rollout"), alias="agent", base="base", policy="base",
             source=SOURCE, session=session, termination="asked", calls=(call,),
         )
     )  # fmt: skip
 
 
 def _entry(data: EventData | Decision, name: str | None = None, epoch: int | None = None) -> Entry:
-    named = minted_id() if name is None else name
+    named = new_id() if name is None else name
     envelope = Envelope(named, data.TYPE, data.VERSION, data.key(), utc_now(), epoch=epoch)
     return encode(envelope, data, now_ms()).entry
 

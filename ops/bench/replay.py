@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from consumers import database, snapshots
 from consumers.digest import exact_digest
-from consumers.digest_tracker import Tracked
+from consumers.digest_tracker import DigestTracker
 from consumers.replay import replay
 from consumers.snapshots import Snapshot
 from daemon.replay import diff
@@ -111,7 +111,7 @@ def _replayed(log: SqliteLog, path: Path, every: int | None = None) -> float:
     kept = path.with_name(f"{path.name}.snapshots")
 
     def fold() -> None:
-        tracked = None if every is None else Tracked(engine)
+        tracked = None if every is None else DigestTracker(engine)
 
         def keep(count: int) -> None:
             assert tracked is not None, "snapshots were asked for"
@@ -139,7 +139,7 @@ def _alter(folder: Path) -> None:
     for one in wrong:
         described = one.path.with_suffix(".json")
         engine = database.open_database(database.sqlite_url(one.path))
-        with database.reading(engine) as reading:
+        with database.read_transaction(engine) as reading:
             digest = exact_digest(reading)
         engine.dispose()
         described.write_text(json.dumps(json.loads(described.read_text()) | {"digest": digest}))
@@ -150,11 +150,11 @@ def _branched(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
     part, copies from there on."""
     target = folder / f"{name}.db.snapshots"
     target.mkdir()
-    for number, one in enumerate(snapshots.kept(folder / "one.db.snapshots")):
+    for number, one in enumerate(snapshots.list_snapshots(folder / "one.db.snapshots")):
         copy = os.link if number < _WRONG_FROM else shutil.copyfile
         for path in (one.path, one.path.with_suffix(".json")):
             copy(path, target / path.name)
-    found = snapshots.kept(target)
+    found = snapshots.list_snapshots(target)
     return found[:_WRONG_FROM], found[_WRONG_FROM:]
 
 

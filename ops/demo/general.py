@@ -19,7 +19,7 @@ from daemon.adapters.adoption import adopt
 from daemon.evaluation.trial import Adapter
 from daemon.proposer.buffer import TRAFFIC
 from envs.shop.environment import Shop
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError
 from events.jobs import JobSpec, TaskPool
 from ops.demo.place import MIX, ROOT, Place
@@ -46,7 +46,7 @@ def spec_of(job: JobRow) -> JobSpec:
     tasks = tuple(task.id for task in islice(Shop().mixture(MIX, 1, FIRST_TASK), count))
     return job.spec.model_copy(
         update={
-            "job": derived_id(job.job, "general"),
+            "job": derive_id(job.job, "general"),
             "pools": (TaskPool(name=TRAFFIC, share=1.0, tasks=tasks),),
         }
     )

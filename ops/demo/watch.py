@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from consumers.diagnosis.round_counts import Pair, of_agents
 from consumers.reads import learning, serving
 from consumers.reads import rollouts as reads
-from consumers.reads.cycle_state import standing
+from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow, JobRow
 from consumers.reads.rollouts import PatternLine
 from consumers.reads.serving import AdapterRow, RouteLine
@@ -104,7 +104,7 @@ def look(app: App) -> Seen:
     """Where everything stands. Raises DatabaseUnavailable, LogError."""
     with app.reading() as connection:
         cycle = first_cycle(connection)
-        found = None if cycle is None else standing(connection, cycle)
+        found = None if cycle is None else read_cycle_state(connection, cycle)
         job = None if found is None else found.job
         route = serving.route_row(connection, ALIAS)
         return Seen(

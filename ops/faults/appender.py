@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from events.codec import encode
-from events.envelope import Envelope, minted_id
+from events.envelope import Envelope, new_id
 from events.log import Entry, now_ms
 from events.rollouts import CallEnded
 from events.sqlite import file as sqlite_file
@@ -56,17 +56,17 @@ class Audit:
 def batch(source: random.Random) -> list[Entry]:
     """One to five events of one session each, the batch's name in a header of theirs."""
     size = source.randint(1, 5)
-    name = minted_id()
+    name = new_id()
     return [_entry(source, f"{name}/{size}".encode()) for _ in range(size)]
 
 
 def _entry(source: random.Random, name: bytes) -> Entry:
     session = f"session-{source.randrange(100)}"
     event = CallEnded(
-        call=minted_id(), session=session, outcome="completed", error=source.randbytes(5000).hex()
+        call=new_id(), session=session, outcome="completed", error=source.randbytes(5000).hex()
     )
     envelope = Envelope(
-        minted_id(), event.TYPE, event.VERSION, session, extra={_BATCH: name}
+        new_id(), event.TYPE, event.VERSION, session, extra={_BATCH: name}
     )  # fmt: skip
     return encode(envelope, event, now_ms()).entry
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ops.faults.scene import Child, compared, drained, passed, report, scene, waiting
+from ops.faults.scene import Child, compared, drained, passed, report, scene, count_backlog
 
 PER_SECOND: Final = 100
 DRAIN_SECONDS: Final = 120
@@ -27,7 +27,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         time.sleep(2)
         stage.broker.stop()
         time.sleep(count)
-        backlog = waiting(stage.spool)
+        backlog = count_backlog(stage.spool)
         stage.broker.start()
         drain_seconds = drained(stage.spool, PER_SECOND, DRAIN_SECONDS)
         appender.stop_asked()

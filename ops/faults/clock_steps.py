@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import Ended, Job, Running
-from events.messages import Frozen
+from events.messages import StrictModel
 from ops.faults.scene import report
 
 _STEPS: Final = 4
@@ -35,7 +35,7 @@ done
 """
 
 
-class _Spec(Frozen):
+class _Spec(StrictModel):
     name: str
 
 

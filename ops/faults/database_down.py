@@ -71,7 +71,7 @@ def _disturb(stage: Scene) -> int:
 def _lock_backwards(engine: Engine, done: threading.Event, failures: list[str]) -> None:
     while not done.is_set():
         try:
-            with database.writing(engine) as connection:
+            with database.write_transaction(engine) as connection:
                 connection.execute(text("SELECT * FROM sources FOR UPDATE"))
                 time.sleep(0.05)
                 connection.execute(text("SELECT * FROM positions FOR UPDATE"))

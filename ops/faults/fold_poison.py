@@ -28,7 +28,7 @@ from consumers.rebuild import rebuild
 from consumers.runner import Runner
 from consumers.tables import DeadLetter, Rollout
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.learning import CycleStarted, LeaderClaimed, TaskProposed
 from events.log import Entry, Record
 from events.memory import MemoryLog
@@ -118,7 +118,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _difference(one: Engine, other: Engine) -> str | None:
-    with database.reading(one) as left, database.reading(other) as right:
+    with database.read_transaction(one) as left, database.read_transaction(other) as right:
         difference = first_difference(left, right)
     return None if difference is None else difference.between(*DATABASES)
 
@@ -149,7 +149,7 @@ def folded(topic: Topic, engine: Engine) -> dict[str, Any]:
             slowest = max(slowest, time.monotonic() - step)
     seconds = time.monotonic() - began
     table, rollouts = DeadLetter.table().c, Rollout.table().c
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found = Counter(connection.execute(select(table.type)).scalars())
         good = connection.execute(
             select(rollouts.rollout).where(rollouts.rollout.startswith("good-"))
@@ -185,7 +185,7 @@ def _rollout(name: str, **fields: Any) -> RolloutEnded:
 
 def _entry(data: EventData, name: str, owner: Key | None = None, event: str | None = None) -> Entry:
     envelope = Envelope(
-        id=event or derived_id("poison", name), type=data.TYPE, version=data.VERSION,
+        id=event or derive_id("poison", name), type=data.TYPE, version=data.VERSION,
         subject=data.key()[:40], time=_AT,
     )  # fmt: skip
     return encode(envelope, data, recorded_ms=1, owner=owner).entry

@@ -77,7 +77,7 @@ class Scene:
 
     def folded(self) -> int:
         """How many rollout events the database holds the positions of."""
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             held = position(connection).get(ROLLOUTS.name, {})
         return sum(last + 1 for sources in held.values() for last in sources.values())
 
@@ -90,13 +90,13 @@ class Scene:
             time.sleep(0.02)
 
     def _rounds(self) -> int:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return row_counts(connection)["cycles"]
 
     def verdict(self) -> dict[str, Any]:
         """Live against rebuild, and against an uninterrupted fold into another database."""
         rebuilt = rebuild(self.log, self.engine)
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             live, rows = digest(connection), row_counts(connection)
         return {
             "events": self.appended,

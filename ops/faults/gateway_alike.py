@@ -78,7 +78,7 @@ def _converse(stage: Scene, name: int, seed: int) -> None:
         for turn, words in enumerate(TURNS):
             messages.append({"role": "user", "content": words.format(name)})
             seen = _turn(client, messages, f"{seed}.{name}.{turn}", chance)
-            if not seen.answered:
+            if not seen.has_answer:
                 return
             messages.append({"role": "assistant", "content": seen.answers[0].text})
             time.sleep(chance.uniform(0, 0.2))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from ops.faults.gateway_scene import Program, scene
-from ops.faults.scene import compared, drained, report, waiting
+from ops.faults.scene import compared, drained, report, count_backlog
 from ops.kafka.broker import Broker
 from producers.shipper import Shipper
 
@@ -54,7 +54,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             before = memory.now()
             broker.stop()
             recorded = _recorded_in(spool, count)
-            backlog = waiting(spool)
+            backlog = count_backlog(spool)
             broker.start()
             drain_seconds = drained(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
         shipper.stop()
@@ -117,7 +117,7 @@ def _recorded_in(spool: SqliteLog, seconds: float) -> int:
 
 def _wait_until_shipped(spool: SqliteLog, least: int, patience: float) -> None:
     deadline = time.monotonic() + patience
-    while sum(spool.shipped("rollouts")) < least:
+    while sum(spool.read_ship_offsets("rollouts")) < least:
         if time.monotonic() > deadline:
             raise RuntimeError(f"nothing was shipped in {patience:g} seconds; see ship.log")
         time.sleep(0.1)

@@ -57,8 +57,8 @@ def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> di
         found = stage.audited()
     told_no = [one for one in stage.ledger.seen if one.recorded == "no" or one.taken_back]
     taken_back = sum(one.taken_back for one in told_no)
-    unanswered = sum(not one.answered for one in stage.ledger.seen)
-    untold = sum(one.answered and not one.acknowledged for one in stage.ledger.seen)
+    unanswered = sum(not one.has_answer for one in stage.ledger.seen)
+    untold = sum(one.has_answer and not one.acknowledged for one in stage.ledger.seen)
     figures = {"told_no": len(told_no), "taken_back": taken_back, "unanswered": unanswered}
     right = unanswered == 0 < taken_back if capture == "best_effort" else untold == 0 < unanswered
     passed = found.sound and right and len(told_no) >= count * REFUSALS

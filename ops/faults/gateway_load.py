@@ -70,7 +70,7 @@ class Seen:
         return self.whole and self.recorded == "yes" and not self.taken_back
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether the client has what it asked for."""
         return self.whole and self.status == 200 and self.error is None
 
@@ -293,7 +293,7 @@ class Talker(threading.Thread):
                 return
             messages.append({"role": "user", "content": f"Question {self._name}.{self._asked}"})
             seen = self._turn(messages, headers)
-            if not seen.answered:
+            if not seen.has_answer:
                 # As an agent would: it gives this conversation up.
                 self._stop_asked.wait(_RETRY_SECONDS)
                 return
@@ -334,7 +334,7 @@ class Talker(threading.Thread):
 def until_answered(ask: Callable[[], Seen], stop: threading.Event, patience: float = 60) -> Seen:
     """Ask again as long as no answer came; the last attempt after `patience` seconds."""
     deadline = time.monotonic() + patience
-    while not (seen := ask()).answered and not stop.is_set() and time.monotonic() < deadline:
+    while not (seen := ask()).has_answer and not stop.is_set() and time.monotonic() < deadline:
         stop.wait(_RETRY_SECONDS)
     return seen
 

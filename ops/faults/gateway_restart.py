@@ -57,7 +57,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
         refused = sum(seen.status == 503 for seen in stage.ledger.seen)
         found = stage.audited()
     unnamed = _unnamed(folder / "home")
-    shown, nobodys, rollouts = _counted(folder / "home")
+    shown, nobodys, rollouts = _count_rollouts(folder / "home")
     passed = (
         found.sound and not unknown and not unnamed and refused > 0 and shown <= {(ALIAS, MODEL)}
     )
@@ -87,7 +87,7 @@ def _unnamed(home: Path) -> int:
     )
 
 
-def _counted(home: Path) -> tuple[set[tuple[str, str]], int, int]:
+def _count_rollouts(home: Path) -> tuple[set[tuple[str, str]], int, int]:
     """(alias, base) of every agent that lists and patterns show; rollouts of nobody; all."""
     with App(Settings(home=home)) as app:
         close_sessions(app, utc_now() + timedelta(hours=1))

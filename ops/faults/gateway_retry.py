@@ -76,7 +76,7 @@ def _lose(stage: Scene, way: str, mark: str, chance: random.Random) -> dict[str,
 
 def _is_engines(seen: Seen, script: dict[str, Any], choices: int) -> bool:
     """Whether it is what the engine said the first time."""
-    if not seen.answered or len(seen.answers) != choices:
+    if not seen.has_answer or len(seen.answers) != choices:
         return False
     for number, answer in seen.answers.items():
         calls = list(answer.calls.values())

@@ -115,7 +115,7 @@ def _scripted(count: int, folder: Path) -> dict[str, Any]:
                 script = {"mark": mark, "words": 10, "fault": fault}
                 message = {"role": "user", "content": mark}
                 seen = client.ask([message], script, stream=stream)
-                if seen.answered or (seen.error is None and seen.finished):
+                if seen.has_answer or (seen.error is None and seen.finished):
                     wrong.append(f"{mark} looks like an answer")
             message = {"role": "user", "content": "last"}
             if not client.ask([message], {"mark": "last", "words": 3}, stream=True).acknowledged:

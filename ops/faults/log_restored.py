@@ -72,11 +72,11 @@ class _Home:
         Runner(self.log, self.engine).catch_up(until)
 
     def folded(self) -> dict[tuple[str, int], int]:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return offsets(connection)
 
     def hash(self) -> str:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return digest(connection)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.kafka.log import KafkaLog
 from events.log import Entry, EventLog, now_ms
 from events.sqlite.log import SqliteLog
@@ -58,7 +58,7 @@ def entries(begin: int, count: int, value_bytes: int, ahead_every: int = 0) -> l
         stream = "learning" if number % 50 == 0 else "rollouts"
         place = 0 if stream == "learning" else number % ROLLOUTS.partitions
         filler = random.Random(number).randbytes(value_bytes)
-        headers = (("ce_id", derived_id("fault", str(number)).encode()),)
+        headers = (("ce_id", derive_id("fault", str(number)).encode()),)
         ahead_ms = 86_400_000 if ahead_every and number % ahead_every == 0 else 0
         made.append(Entry(stream, place, f"key-{number}", headers, filler, now_ms() + ahead_ms))
     return made
@@ -230,7 +230,7 @@ class Child:
         return status
 
 
-def waiting(spool: SqliteLog) -> int:
+def count_backlog(spool: SqliteLog) -> int:
     """Records of a spool that the broker has not acknowledged."""
     return unshipped(spool, {stream: spool.end(stream) for stream in STREAMS})
 
@@ -238,7 +238,7 @@ def waiting(spool: SqliteLog) -> int:
 def drained(spool: SqliteLog, per_second: int, most_seconds: float) -> float:
     """Seconds until the shipper is less than a second behind, at most twice `most_seconds`."""
     began = time.monotonic()
-    while waiting(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
+    while count_backlog(spool) > per_second and time.monotonic() - began < 2 * most_seconds:
         time.sleep(0.1)
     return time.monotonic() - began
 

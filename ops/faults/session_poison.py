@@ -22,15 +22,15 @@ from daemon.maintenance.dead_letters import attempt
 from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
 from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.envelope import Envelope, new_id, utc_now
 from events.log import Entry, now_ms
 from events.messages import Message
 from events.privacy.sealing import Key
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     SessionEnded,
 )
@@ -60,7 +60,7 @@ class Talk:
     def entry(self, data: EventData, second: int) -> Entry:
         """An event of a second, sealed where the session is a person's."""
         envelope = Envelope(
-            minted_id(), data.TYPE, data.VERSION, data.key(), at(second), person=self._person
+            new_id(), data.TYPE, data.VERSION, data.key(), at(second), person=self._person
         )
         key = None if self._person is None else self._app.keys.of(self._person)
         encoded = encode(envelope, data, now_ms(), owner=key)
@@ -70,8 +70,8 @@ class Talk:
 
     def call(self, name: str, second: int, words: str = "hello", **options: Any) -> list[Entry]:
         """A call that was answered."""
-        content = CallStartedContent(messages=(Message(role="user", content=words),))
-        answer = CallEndedContent(messages=(Message(role="assistant", content="yes"),))
+        content = CallStartContent(messages=(Message(role="user", content=words),))
+        answer = CallEndContent(messages=(Message(role="assistant", content="yes"),))
         started = CallStarted(
             call=f"{self._session}/{name}", session=self._session, alias="agent", base="base",
             policy="base", **{"content": content, **options},
@@ -116,7 +116,7 @@ def missing_key(app: App, name: str) -> list[Entry]:
     """One of a person whose key is gone, and who was not erased."""
     talk = Talk(app, name, person=name)
     entries = [*talk.call("a", 0), *talk.over(5)]
-    key = app.keys.named(name)
+    key = app.keys.find_in_store(name)
     assert key is not None, "the session was sealed with it"
     app.keys.destroy(key.id)
     return entries
@@ -128,7 +128,7 @@ def too_large(app: App, name: str) -> list[Entry]:
         {"type": "function", "function": {"name": noise(60_000, f"{name} {number}")}}
         for number in range(20)
     )
-    return good(app, name, content=CallStartedContent(tools=tools))
+    return good(app, name, content=CallStartContent(tools=tools))
 
 
 def broken_environment(app: App, name: str) -> list[Entry]:
@@ -187,7 +187,7 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         worker.close()
         with app.reading() as connection:
             letters = reads.dead_letters(connection)
-            rollouts = reads.waiting(connection).rollouts
+            rollouts = reads.count_backlog(connection).rollouts
         ends = app.log.end("rollouts")
         for key in keys:
             restore(app, key)

@@ -20,13 +20,13 @@ from envs.evaluation import episode_seed
 from envs.reward import conduct_of, shape
 from envs.task import TaskDefinition
 from events.jobs import TaskPool, WarmStart
-from events.messages import Frozen
+from events.messages import StrictModel
 from ops.learning.seeds import PART, Seeds
 from ops.learning.settings import Settings
 from ops.learning.targets import Target, Targets, fresh
 
 
-class Plan(Frozen):
+class Plan(StrictModel):
     """What an arm trains on; each pool has as many tasks as the budget can have groups."""
 
     pools: tuple[TaskPool, ...]

@@ -14,19 +14,19 @@ from daemon.config.settings import Log, Settings
 from daemon.core.app import App
 from envs.environment import Environment
 from envs.evaluation import Attempt
-from events.envelope import derived_id
-from events.messages import Frozen
+from events.envelope import derive_id
+from events.messages import StrictModel
 from producers.simulation import Provenance, append_rollouts, rollout_ended
 
 
-class Failure(Frozen):
+class Failure(StrictModel):
     """A failed rollout that a pattern stands for."""
 
     pattern: str
     task: str
 
 
-class Diagnosis(Frozen):
+class Diagnosis(StrictModel):
     """A round over recorded traffic."""
 
     rollouts: int
@@ -99,4 +99,4 @@ def _embedded(home: Path) -> Settings:
 
 
 def _rollout(attempt: Attempt, provenance: Provenance) -> str:
-    return derived_id("learning", provenance.policy, attempt.task.id, str(attempt.trial))
+    return derive_id("learning", provenance.policy, attempt.task.id, str(attempt.trial))

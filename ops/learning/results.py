@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from events.messages import Frozen
+from events.messages import StrictModel
 from ops.learning.settings import Arm
 from ops.learning.targets import Targets
 
 
-class Key(Frozen):
+class Key(StrictModel):
     """Which run."""
 
     arm: Arm
@@ -27,7 +27,7 @@ class Key(Frozen):
         return f"{self.capabilities}-{self.share:g}-{self.arm}-{seeds}{self.seed}"
 
 
-class Source(Frozen):
+class Source(StrictModel):
     """What code and weights made it."""
 
     commit: str
@@ -39,7 +39,7 @@ class Source(Frozen):
     """sha256 of the base's weights."""
 
 
-class Spent(Frozen):
+class Spent(StrictModel):
     """What of the budget went where, in rollouts."""
 
     diagnosis: int = 0
@@ -52,7 +52,7 @@ class Spent(Frozen):
         return self.diagnosis + self.references + self.training
 
 
-class Step(Frozen):
+class Step(StrictModel):
     """One batch of a job."""
 
     spent: int
@@ -65,7 +65,7 @@ class Step(Frozen):
     """Pool -> its groups in the batch."""
 
 
-class Evaluated(Frozen):
+class Evaluated(StrictModel):
     """A policy of the run on held-out tasks."""
 
     budget: int
@@ -75,7 +75,7 @@ class Evaluated(Frozen):
     outcomes: Mapping[str, Mapping[str, tuple[bool, ...]]]
 
 
-class Run(Frozen):
+class Run(StrictModel):
     """A finished run."""
 
     key: Key

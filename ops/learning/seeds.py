@@ -9,7 +9,7 @@ used nowhere else.
 from typing import Final, Self
 
 from daemon.solver.reference.demonstrations import DEVELOPMENT
-from events.messages import Frozen
+from events.messages import StrictModel
 
 PART: Final = 10_000
 """Seeds of one use: more tasks than any budget here has groups, for each of eight targets."""
@@ -21,7 +21,7 @@ TUNED: Final = DEVELOPMENT[500_000:]
 """The first half chose the reference policy's recipe."""
 
 
-class Seeds(Frozen):
+class Seeds(StrictModel):
     """First task seed of each use within one run's block."""
 
     first: int

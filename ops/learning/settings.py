@@ -17,7 +17,7 @@ from envs.shop.kinds import PLAIN
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.canonical import exact_json, sha256
 from events.jobs import Limits, LoraSettings, OptimizerSettings, SftSettings
-from events.messages import Frozen
+from events.messages import StrictModel
 from ops.learning.targets import Rule
 
 Arm = Literal["base", "a", "b", "c", "d"]
@@ -30,7 +30,7 @@ ARMS: Final[Mapping[Arm, str]] = {
 }
 
 
-class Shown(Frozen):
+class Shown(StrictModel):
     """Supervised training before the first update of GRPO."""
 
     references: Annotated[int, Field(ge=1)] = 192
@@ -42,14 +42,14 @@ class Shown(Frozen):
     )
 
 
-class Updates(Frozen):
+class Updates(StrictModel):
     """How rollouts become updates."""
 
     algorithm: Algorithm
     optimizer: OptimizerSettings
 
 
-class Settings(Frozen):
+class Settings(StrictModel):
     """How every run is made."""
 
     checkpoint: Path = CHECKPOINT

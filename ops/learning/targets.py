@@ -24,7 +24,7 @@ from pydantic import Field
 from envs.environment import Environment
 from envs.task import TaskDefinition
 from events.errors import KintsugiError
-from events.messages import Frozen
+from events.messages import StrictModel
 from ops.learning.diagnosis import Diagnosis, generator
 
 _WORD: Final = re.compile(r"[a-z']+")
@@ -34,7 +34,7 @@ class NothingToTarget(KintsugiError):
     """No generator failed often enough."""
 
 
-class Rule(Frozen):
+class Rule(StrictModel):
     """When a generator's failures are worth training on."""
 
     failures: Annotated[int, Field(ge=1)] = 2
@@ -47,7 +47,7 @@ class Rule(Frozen):
     """Passed tasks that are looked at for each failed one, and as many that want other writes."""
 
 
-class Target(Frozen):
+class Target(StrictModel):
     """A generator that is trained."""
 
     generator: str
@@ -62,7 +62,7 @@ class Target(Frozen):
         return f"{self.pattern} {self.generator}"
 
 
-class Targets(Frozen):
+class Targets(StrictModel):
     """What a diagnosis says to train, and what to keep."""
 
     targets: tuple[Target, ...]

@@ -29,7 +29,7 @@ from ops.faults.gateway_scene import free_port
 from ops.faults.loop_audit import decided, wrong
 from ops.faults.loop_kill import LogKind, Servers, servers_of, stopped
 from ops.faults.loop_scene import Backing, Scene, scene
-from ops.faults.scene import waiting
+from ops.faults.scene import count_backlog
 from ops.soak.sampling import Sampler, told
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
@@ -165,7 +165,7 @@ class _Run:
             behind = sum(lag(app.readable_log, reached).values())
         except (DatabaseUnavailable, LogError):
             return None
-        unshipped = waiting(app.spool) if app.on_kafka else 0
+        unshipped = count_backlog(app.spool) if app.on_kafka else 0
         return {"lag": behind, "unshipped": unshipped, "open cycles": int(cycle is not None)}
 
     def _told_otherwise(self) -> Iterator[str]:

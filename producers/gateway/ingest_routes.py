@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from events.envelope import derived_id, minted_id
+from events.envelope import derive_id, new_id
 from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, SessionEnded
 from events.sqlite.receipts import Receipt
@@ -84,7 +84,7 @@ class IngestRoutes:
         if feedback.call is None:
             # An outcome of the whole conversation: it is over.
             end = SessionEnded(session=session, because="feedback")
-            await append(end, about, derived_id(event_id, "session ended"))
+            await append(end, about, derive_id(event_id, "session ended"))
             self._gateway.routing.end_session(session)
             self._gateway.sessions.ended(session)
         return as_json({"feedback": event_id, "session": session, "call": feedback.call})
@@ -118,7 +118,7 @@ class IngestRoutes:
         )
         assert session is not None, "a path parameter is never empty"
         cause: EndCause = "asked"
-        await self._append(SessionEnded(session=session, because=cause), About(), minted_id())
+        await self._append(SessionEnded(session=session, because=cause), About(), new_id())
         self._gateway.routing.end_session(session)
         self._gateway.sessions.ended(session)
         return as_json({"session": session, "ended": True})

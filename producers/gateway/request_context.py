@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 from starlette.requests import Request
 
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.rollouts import Purpose
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.idempotency import Keyed
@@ -203,7 +203,7 @@ def _read_retry_key(
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None
-    return Keyed.of(derived_id("call", caller.client or "", caller.person or "", key), redacted)
+    return Keyed.of(derive_id("call", caller.client or "", caller.person or "", key), redacted)
 
 
 def _read_purpose(request: Request) -> Purpose:

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from events.envelope import derived_id, minted_id, utc_now
+from events.envelope import derive_id, new_id, utc_now
 from events.errors import LogError
 from events.log import now_ms
 from producers.gateway import openapi
@@ -212,7 +212,7 @@ class Gateway:
         """Attribute the request to a session, and begin its call."""
         retry = context.retry
         # Sent again after it failed, a call is of the session that it began the first time.
-        fresh = minted_id() if retry is None else derived_id("session", retry.key)
+        fresh = new_id() if retry is None else derive_id("session", retry.key)
         attributed = self.context.sessions.attribute(
             context.session, context.caller.scope, context.conversation, fresh
         )

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.errors import KintsugiError, TooLarge
 from events.messages import Message
-from events.rollouts import CallEnded, CallEndedContent, CallStarted, CallStartedContent
+from events.rollouts import CallEnded, CallEndContent, CallStarted, CallStartContent
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import GatewayContext
 from producers.gateway.capture.answer import capturing
@@ -93,7 +93,7 @@ class _SpanCall:
 
     @property
     def id(self) -> str:
-        return derived_id("span", self.span.trace, self.span.span)
+        return derive_id("span", self.span.trace, self.span.span)
 
 
 class Traces:
@@ -188,7 +188,7 @@ class Traces:
             parent = None  # the person was erased since: no link to events under the former key
         start = self._build_start(call, caller, messages, tools, parent)
         end, answers = await self._build_end(call)
-        first, last = (derived_id(call.id, step) for step in ("started", "ended"))
+        first, last = (derive_id(call.id, step) for step in ("started", "ended"))
         try:
             await self._gateway.recorder.append_all(
                 [(first, None, start), (last, first, end)],
@@ -233,7 +233,7 @@ class Traces:
             parent_tools=same_tools,
             client=caller.client,
             purpose=caller.purpose,
-            content=CallStartedContent(
+            content=CallStartContent(
                 messages=messages[known:], tools=() if same_tools else tools
             ),
         )
@@ -260,7 +260,7 @@ class Traces:
             untrainable_because=because,
             invalid_tool_calls=answer_record.invalid_tool_calls,
             error=None if error is None else redaction.redact_text(error)[:_LONGEST_ERROR],
-            content=CallEndedContent(messages=messages) if messages else None,
+            content=CallEndContent(messages=messages) if messages else None,
         )
         return end, answer_record.messages if error is None else ()
 

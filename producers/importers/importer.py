@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from events.blobs import BlobStore
-from events.codec import Encoded, encode
+from events.codec import WireEvent, encode
 from events.errors import TooLarge
 from events.log import EventLog, now_ms
 from producers.importers import bfcl, openai_chat, tau2, tau_bench
@@ -173,7 +173,7 @@ def _append_batch(
 ) -> None:
     old = known([item.envelope.id for item in batch]) if batch else set()
     result.duplicates += len(old)
-    encoded: list[Encoded] = []
+    encoded: list[WireEvent] = []
     for item in batch:
         if item.envelope.id in old:
             continue

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from events.canonical import exact_json
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.messages import Message
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
@@ -112,7 +112,7 @@ class Source:
         """Who made the rollout, and its id."""
         base = self.base or named_base or "unknown"
         return Identity(
-            derived_id("import", format_name, self.alias, base, record.text), self.alias, base
+            derive_id("import", format_name, self.alias, base, record.text), self.alias, base
         )
 
     def rollout(

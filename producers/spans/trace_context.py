@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from events.envelope import derived_id
+from events.envelope import derive_id
 
 _HEADER: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACE_DIGITS: Final = 32
@@ -62,4 +62,4 @@ def span_id(*of: str) -> str:
 
 def _digits(*parts: str) -> str:
     # A uuid5 has set bits in its middle, so neither half is all zeros.
-    return derived_id(*parts).replace("-", "")
+    return derive_id(*parts).replace("-", "")

@@ -71,7 +71,7 @@ def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int
     it holds, where this home keeps its own; how many were not there."""
     theirs = BlobStore(spool.path.parent / "blobs")
     ends = spool.end(ROLLOUTS.name)
-    begin = spool.start(ROLLOUTS.name) if again else spool.shipped(ROLLOUTS.name)
+    begin = spool.start(ROLLOUTS.name) if again else spool.read_ship_offsets(ROLLOUTS.name)
     return sum(
         copy_blobs(page, theirs, blobs)
         for partition, offset in enumerate(begin)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from events.errors import LogUnavailable
 from events.log import Entry, Record, read_all
-from events.sqlite.file import explained, writable
+from events.sqlite.file import translate_error, writable
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from producers.spool.owner import FILE, abandoned
@@ -63,7 +63,7 @@ def renew(home: Path) -> Renewed:
 def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:
     """Append what was not shipped of a stream; how many events that were."""
     count = 0
-    bounds = zip(spool.start(stream), spool.shipped(stream), spool.end(stream), strict=True)
+    bounds = zip(spool.start(stream), spool.read_ship_offsets(stream), spool.end(stream), strict=True)
     for partition, (start, shipped, end) in enumerate(bounds):
         for page in read_all(spool, stream, partition, max(start, shipped), end):
             fresh.append([_entry(record) for record in page])
@@ -84,7 +84,7 @@ def _settle(path: Path) -> None:
         with closing(writable(path, "power")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        raise explained(error, path) from error
+        raise translate_error(error, path) from error
 
 
 def _check_settled(path: Path) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 
 from consumers import database
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.jobs import JobSpec, Sampler, TaskPool
 from events.learning import (
     CycleEnded,
@@ -37,7 +37,7 @@ PATTERN = "missing_write_action|cancel_order"
 
 def cycle_id(number: int = 1, alias: str = "agent", base: str = "base") -> str:
     """As the scheduler makes it."""
-    return derived_id("cycle", alias, base, str(number))
+    return derive_id("cycle", alias, base, str(number))
 
 
 def started(
@@ -79,7 +79,7 @@ def rejected(reason: str, number: int = 1) -> TaskRejected:
 
 
 def requested(number: int = 1, name: str | None = None, minutes: float = 30) -> JobRequested:
-    job = derived_id("job", cycle_id(number)) if name is None else name
+    job = derive_id("job", cycle_id(number)) if name is None else name
     spec = JobSpec(
         job=job, base="base", checkpoint="/base", environment="shop",
         pools=(TaskPool(name=PATTERN, tasks=("shop/1",)),), sampler=Sampler(temperature=0.7),
@@ -92,7 +92,7 @@ def requested(number: int = 1, name: str | None = None, minutes: float = 30) -> 
 
 def job_over(number: int = 1, outcome: JobOutcome = "trained", seconds: float = 60.5) -> JobEnded:
     return JobEnded(
-        job=derived_id("job", cycle_id(number)), outcome=outcome, adapter="/jobs/adapter",
+        job=derive_id("job", cycle_id(number)), outcome=outcome, adapter="/jobs/adapter",
         sha256="0" * 64, steps=3, rollouts=64, seconds=seconds, attempts=2,
     )  # fmt: skip
 
@@ -135,12 +135,12 @@ class Leading:
     def _entry(self, data: Decision, name: str, epoch: int | None) -> Entry:
         self.second += 1
         envelope = Envelope(
-            id=derived_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
+            id=derive_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
             time=at(self.second), epoch=epoch,
         )  # fmt: skip
         return encode(envelope, data, recorded_ms=1).entry
 
     @contextmanager
     def tables(self) -> Iterator[Connection]:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             yield connection

@@ -8,7 +8,7 @@ from consumers import database
 from consumers.reads import serving
 from consumers.reads.serving import RouteTable, Step
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.gate import Decision as Verdict
 from events.gate import GateReport
 from events.learning import Decision
@@ -90,7 +90,7 @@ def decision(data: Decision, name: str, cause: str | None = None, second: int = 
 
 def id_of(name: str) -> str:
     """The id of the event that was made from `name`."""
-    return derived_id("test", name)
+    return derive_id("test", name)
 
 
 class Control:
@@ -108,7 +108,7 @@ class Control:
             self.log.append([decision(data, str(self.count), second=self.count)])
             self.count += 1
         fold(self.log, self.engine)
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return serving.steps_of(connection, id_of(str(self.count - 1)))
 
     def refused(self, *decisions: Decision) -> str:
@@ -118,7 +118,7 @@ class Control:
         return step.refused
 
     def table(self) -> RouteTable:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return serving.route_table(connection)
 
     def states(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from consumers.digest import digest
 from consumers.position import position
 from consumers.runner import Runner
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.learning import PatternsDiagnosed
 from events.log import Cursor, Entry, EventLog, Place, Record
 from events.memory import MemoryLog
@@ -26,7 +26,7 @@ from migrations.upgrade import upgrade
 def entry(data: EventData, name: str, at: datetime | None = None) -> Entry:
     """An event with an id made from `name`."""
     envelope = Envelope(
-        id=derived_id("test", name),
+        id=derive_id("test", name),
         type=data.TYPE,
         version=data.VERSION,
         subject=data.key(),
@@ -70,7 +70,7 @@ def fold(log: EventLog, engine: Engine, until: Cursor | None = None) -> Runner:
 
 def folded_position(engine: Engine) -> Position:
     """The rollouts folded so far."""
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return {ROLLOUTS.name: position(connection).get(ROLLOUTS.name, {})}
 
 
@@ -88,7 +88,7 @@ def close_round(log: EventLog, engine: Engine, name: str = "round") -> None:
 
 def hash_of(engine: Engine) -> str:
     """The hash of everything that was folded."""
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return digest(connection)
 
 

@@ -9,18 +9,18 @@ from tests.consumers.folding import hash_of
 
 
 def take(engine: Engine, holder: str, seconds: float = 60) -> bool:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         return leases.take(connection, "lead", holder, seconds)
 
 
 def renew(engine: Engine, holder: str, epoch: int | None = None) -> bool:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         return leases.renew(connection, "lead", holder, 60, epoch)
 
 
-def held(engine: Engine, name: str = "lead") -> leases.Held | None:
-    with database.reading(engine) as connection:
-        return leases.held(connection, name)
+def held(engine: Engine, name: str = "lead") -> leases.LeaseState | None:
+    with database.read_transaction(engine) as connection:
+        return leases.read_lease(connection, name)
 
 
 def holder(engine: Engine) -> tuple[str, int | None]:
@@ -30,7 +30,7 @@ def holder(engine: Engine) -> tuple[str, int | None]:
 
 
 def shift(engine: Engine, seconds: float) -> None:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE leases SET expires = expires + :s"), {"s": seconds})
 
 
@@ -72,14 +72,14 @@ def test_it_is_given_back_by_its_holder_alone(engine: Engine) -> None:
     take(engine, "one")
     for giver in ("other", "one"):
         assert holder(engine) == ("one", None)
-        with database.writing(engine) as connection:
+        with database.write_transaction(engine) as connection:
             leases.give_back(connection, "lead", giver)
     assert held(engine) is None
 
 
 def test_names_are_leases_of_their_own(engine: Engine) -> None:
     take(engine, "one")
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         assert leases.take(connection, "something else", "other", 60)
     assert holder(engine) == ("one", None)
 
@@ -90,7 +90,7 @@ def test_a_rebuild_leaves_leases_alone_and_they_leave_the_hash_alone(engine: Eng
     before = hash_of(engine)
     take(engine, "one")
     assert hash_of(engine) == before
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE learning_cycles SET outcome = 'failed'"))
     assert rebuild(leading.log, engine, confirmed=True).swapped
     assert hash_of(engine) == before

@@ -28,7 +28,7 @@ def rollouts(names: str) -> list[Entry]:
 
 
 def folded(engine: Engine) -> str:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return "".join(sorted(line.rollout for line in reads.rollout_lines(connection)))
 
 
@@ -131,7 +131,7 @@ def test_equal_rows_at_another_place_are_gone_on_from_once_confirmed(engine: Eng
     fold(log, engine)
     copy = restored(log, 3, rollouts("x"))
     assert refusal(copy, engine) == "LogDiverged"
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("DELETE FROM rollouts WHERE rollout = 'none'"))
     assert rebuild(restored(log, 3, []), engine, confirmed=True).swapped
     fold(copy, engine)
@@ -141,7 +141,7 @@ def test_equal_rows_at_another_place_are_gone_on_from_once_confirmed(engine: Eng
 def test_tables_of_before_this_check_are_believed_once(engine: Engine) -> None:
     log = log_of(rollouts("abcdef"))
     fold(log, engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE positions SET last_offset = NULL, last_sha256 = NULL"))
         connection.execute(text("UPDATE sources SET last_sha256 = NULL"))
     fold(log, engine)
@@ -152,7 +152,7 @@ def test_an_earlier_version_that_folds_beside_this_one_raises_no_alarm(engine: E
     """It moves offset and sequence, and knows nothing of the rest."""
     log = log_of(rollouts("abcdef"))
     Runner(log, engine).catch_up({(ROLLOUTS.name, PARTITION): 3})
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE positions SET next_offset = 6"))
         connection.execute(text("UPDATE sources SET sequence = 5"))
     broker = Broker()
@@ -162,7 +162,7 @@ def test_an_earlier_version_that_folds_beside_this_one_raises_no_alarm(engine: E
     broker.deliver(log.read(ROLLOUTS.name, PARTITION, 6))
     fold(broker, engine)
     assert folded(engine) == "abcg"
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert reads.dead_letters(connection) == []
     assert refusal(restored(log, 2, rollouts("uvwxyzklm")), engine) == "LogDiverged"
 
@@ -177,7 +177,7 @@ def test_an_event_under_the_number_of_another_is_a_dead_letter(engine: Engine) -
     again = restored(spool, 3, rollouts("uvwxyz"))
     broker.deliver(again.read(ROLLOUTS.name, PARTITION, 3))
     fold(broker, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (letter,) = reads.dead_letters(connection)
     assert (letter.stream, letter.offset) == (ROLLOUTS.name, 12)
     assert "another event under sequence 5" in letter.reason
@@ -225,7 +225,7 @@ def test_a_restored_topic_halts_the_fold_as_well(engine: Engine, kafka_log: Kafk
     fold(kafka_log, engine)
     kafka_log.append([ended("l", session="t")])
     fold(kafka_log, engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(
             text("UPDATE positions SET last_sha256 = 'other' WHERE partition = :p"),
             {"p": PARTITION},

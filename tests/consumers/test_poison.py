@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 from consumers import database
 from consumers.reads.evidence import last_outcomes, task_rates
 from consumers.reads.scheduling import scheduling
-from consumers.tables import Feedback, Pattern, PatternRound, Projected, Rollout
+from consumers.tables import Feedback, Pattern, PatternRound, ProjectionTable, Rollout
 from events.log import Entry
 from events.memory import MemoryLog
 from events.rollouts import FeedbackReceived, Task
@@ -20,7 +20,7 @@ from tests.consumers.folding import at, diagnosed, ended, entry, fold, folded_po
 
 ROLLOUTS = 40
 LIES = 400
-READ: tuple[type[Projected], ...] = (Rollout, Pattern, PatternRound)
+READ: tuple[type[ProjectionTable], ...] = (Rollout, Pattern, PatternRound)
 
 
 def traffic() -> list[Entry]:
@@ -58,7 +58,7 @@ def read(engine: Engine, log: list[Entry]) -> dict[str, object]:
     memory.append([diagnosed(folded_position(engine))])
     fold(memory, engine)
     left_out = {"partition", "event_source", "sequence", "offset"}
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found: dict[str, object] = {
             table.__name__: sorted(
                 str({name: value for name, value in row.items() if name not in left_out})

@@ -40,7 +40,7 @@ def test_a_rebuild_is_equal_row_for_row_and_leaves_the_tables_alone(engine: Engi
 def test_a_changed_row_is_found_named_and_only_replaced_when_confirmed(engine: Engine) -> None:
     log = folded(engine)
     before = hash_of(engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(
             update(Pattern.table()).where(Pattern.table().c.pattern.like("wrong%")).values(streak=7)
         )
@@ -56,7 +56,7 @@ def test_a_changed_row_is_found_named_and_only_replaced_when_confirmed(engine: E
 
 def test_a_lost_row_and_a_row_from_nowhere_are_found(engine: Engine) -> None:
     log = folded(engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         some = rollouts.rollout_lines(connection, limit=1)[0].rollout
         connection.execute(delete(Rollout.table()).where(Rollout.table().c.rollout == some))
     lost = rebuild(log, engine)
@@ -64,7 +64,7 @@ def test_a_lost_row_and_a_row_from_nowhere_are_found(engine: Engine) -> None:
     assert rebuild(log, engine, confirmed=True).swapped
     extra = MemoryLog()
     extra.source = log.source
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(
             text("INSERT INTO tasks (alias, task, outputs, reward_basis, origin, order_key) "
                  "VALUES ('z', 'z', '', '', '', '')")
@@ -76,7 +76,7 @@ def test_a_lost_row_and_a_row_from_nowhere_are_found(engine: Engine) -> None:
 def test_every_table_can_be_emptied_and_rebuilt(engine: Engine) -> None:
     log = folded(engine)
     before = hash_of(engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         for model in PROJECTED:
             connection.execute(delete(model.table()))
     assert rebuild(log, engine, confirmed=True).swapped
@@ -85,7 +85,7 @@ def test_every_table_can_be_emptied_and_rebuilt(engine: Engine) -> None:
 
 def test_a_new_fold_version_reports_what_changes_and_swaps_when_confirmed(engine: Engine) -> None:
     log = folded(engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE projection SET fold_version = 0"))
         connection.execute(text("UPDATE calls SET outcome = 'done' WHERE outcome = 'completed'"))
     asked = rebuild(log, engine)
@@ -101,7 +101,7 @@ def test_a_dead_letter_that_live_did_not_have_makes_them_unequal(engine: Engine)
     made = ended("r", session="s")
     log = log_of([made, replace(made, value=b"broken")])
     fold(log, engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("DELETE FROM dead_letters"))
     assert "dead_letters" in str(rebuild(log, engine).difference)
 
@@ -158,19 +158,19 @@ def test_hash_and_comparison_notice_every_kind_of_column(tmp_path: Path) -> None
     one, two = fresh(tmp_path, "one"), fresh(tmp_path, "two")
     log = folded(one)
     fold(log, two)
-    with database.writing(two) as connection:
+    with database.write_transaction(two) as connection:
         connection.execute(text("UPDATE rollouts SET sequence = sequence + 1000"))
-    with database.reading(one) as left, database.reading(two) as right:
+    with database.read_transaction(one) as left, database.read_transaction(two) as right:
         assert digest(left) == digest(right)
         assert "sequence" in str(first_difference(left, right))
-    with database.writing(two) as connection:
+    with database.write_transaction(two) as connection:
         connection.execute(text('UPDATE rollouts SET sequence = sequence - 1000, "offset" = 1'))
-    with database.reading(one) as left, database.reading(two) as right:
+    with database.read_transaction(one) as left, database.read_transaction(two) as right:
         assert first_difference(left, right) is None
-    with database.writing(two) as connection:
+    with database.write_transaction(two) as connection:
         connection.execute(text("UPDATE feedback SET score = 2 WHERE score = (SELECT max(score) "
                                 "FROM feedback)"))  # fmt: skip
-    with database.reading(one) as left, database.reading(two) as right:
+    with database.read_transaction(one) as left, database.read_transaction(two) as right:
         assert digest(left) != digest(right)
 
 

@@ -11,11 +11,11 @@ from sqlalchemy import Engine, select, text
 
 from consumers import database, snapshots
 from consumers.digest import exact_digest
-from consumers.digest_tracker import Tracked
+from consumers.digest_tracker import DigestTracker
 from consumers.position import offsets
 from consumers.rebuild import SnapshotUnfit, rebuild
 from consumers.replay import BeforeSnapshot, NotEmpty, replay
-from consumers.runner import PositionMissing
+from consumers.runner import PositionGap
 from consumers.tables import Rollout
 from events.archive.archive import Cut, ends
 from events.archive.views import cut_at
@@ -52,7 +52,7 @@ def other(tmp_path: Path) -> Iterator[Engine]:
 
 def keeping(engine: Engine, folder: Path) -> Callable[[int], None]:
     """What makes a snapshot of an engine's tables."""
-    tracked = Tracked(engine)
+    tracked = DigestTracker(engine)
     return lambda events: snapshots.keep(engine, tracked, folder, events)
 
 
@@ -88,7 +88,7 @@ def test_from_a_place_on_it_holds_what_the_range_makes(log: MemoryLog, other: En
     start = cut_at(log, next(iter(mix(1, start=199))).recorded_ms)
     done = replay(log, other, ends(log), start=start)
     assert done.events == COUNT - 200
-    with database.reading(other) as connection:
+    with database.read_transaction(other) as connection:
         kept = set(connection.execute(select(Rollout.table().c.rollout)).scalars())
     assert kept == {
         name for number, name in enumerate(_rollouts()) if number >= 200 and name is not None
@@ -121,7 +121,7 @@ def _rollout_of(entry: Entry) -> str:
 
 def test_a_cut_between_a_round_and_its_rollouts_is_refused(log: MemoryLog, other: Engine) -> None:
     cut: Cut = dict.fromkeys(ends(log), 1)
-    with pytest.raises(PositionMissing, match="end it at a time"):
+    with pytest.raises(PositionGap, match="end it at a time"):
         replay(log, other, cut)
 
 
@@ -129,7 +129,7 @@ def test_from_a_snapshot_on_it_is_the_same(log: MemoryLog, tmp_path: Path) -> No
     whole, folder = fresh(tmp_path, "whole"), tmp_path / "kept"
     done = replay(log, whole, ends(log), every=100, keep=keeping(whole, folder))
     assert done.hash == replay(log, fresh(tmp_path, "plain"), ends(log)).hash
-    assert [one.events for one in snapshots.kept(folder)] == [100, 200]
+    assert [one.events for one in snapshots.list_snapshots(folder)] == [100, 200]
     found = snapshots.nearest(folder, ends(log))
     assert found is not None
     assert found.events == 200
@@ -148,7 +148,7 @@ def test_a_digest_that_is_kept_up_to_date_is_that_of_the_rows(
 ) -> None:
     engine = fresh(tmp_path, "tables")
     replay(log, engine, cut_at(log, next(iter(mix(1, start=99))).recorded_ms))
-    tracked = Tracked(engine)
+    tracked = DigestTracker(engine)
     found = []
     for change in (
         lambda: None,
@@ -158,7 +158,7 @@ def test_a_digest_that_is_kept_up_to_date_is_that_of_the_rows(
         lambda: _execute(engine, "UPDATE rollouts SET messages = 98 WHERE success = 0"),
     ):
         change()
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             found.append(tracked.digest(connection))
             assert found[-1] == exact_digest(connection)
     assert len(set(found)) == len(found)
@@ -169,21 +169,21 @@ def test_a_digest_that_is_kept_up_to_date_is_that_of_the_rows(
 
 
 def _execute(engine: Engine, statement: str) -> None:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         assert connection.execute(text(statement)).rowcount > 0
 
 
 def test_a_rebuild_from_a_snapshot_is_equal(log: MemoryLog, engine: Engine, tmp_path: Path) -> None:
     made = fresh(tmp_path, "made")
     replay(log, made, ends(log), every=100, keep=keeping(made, tmp_path / "s"))
-    first, _ = snapshots.kept(tmp_path / "s")
+    first, _ = snapshots.list_snapshots(tmp_path / "s")
     snapshot = database.open_database(database.sqlite_url(first.path))
     with pytest.raises(SnapshotUnfit, match="ahead"):
         rebuild(log, engine, snapshot=snapshot)
     fold(log, engine)
     rebuilt = rebuild(log, engine, snapshot=snapshot)
     assert (rebuilt.equal, rebuilt.events, rebuilt.hash) == (True, COUNT - 99, hash_of(engine))
-    with database.writing(snapshot) as connection:
+    with database.write_transaction(snapshot) as connection:
         connection.execute(text("UPDATE projection SET fold_version = 1"))
     with pytest.raises(SnapshotUnfit, match="version 1"):
         rebuild(log, engine, snapshot=snapshot)
@@ -207,19 +207,19 @@ def test_foldings_that_part_are_told_apart_by_their_snapshots(
             kept: Callable[[int], None] = kept,
         ) -> None:
             if count >= wrong_from:
-                with database.writing(engine) as connection:
+                with database.write_transaction(engine) as connection:
                     connection.execute(text("UPDATE rollouts SET messages = 99"))
             kept(count)
 
         replay(log, engine, ends(log), every=40, keep=keep)
         engine.dispose()
-    parted = snapshots.diverging(*folders)
+    parted = snapshots.find_divergence(*folders)
     assert parted is not None
     assert parted.equal is not None
     assert (parted.equal.events, parted.one.events, parted.other.events) == (80, 120, 120)
-    assert snapshots.diverging(folders[0], folders[0]) is None
+    assert snapshots.find_divergence(folders[0], folders[0]) is None
     with pytest.raises(snapshots.NoSnapshot):
-        snapshots.diverging(folders[0], tmp_path / "none")
+        snapshots.find_divergence(folders[0], tmp_path / "none")
 
 
 def test_the_log_is_not_written_to(log: MemoryLog, other: Engine) -> None:
@@ -227,5 +227,5 @@ def test_the_log_is_not_written_to(log: MemoryLog, other: Engine) -> None:
     replay(log, other, before, every=50, keep=lambda _: None)
     assert ends(log) == before
     log.append([ended("later")])
-    with database.reading(other) as connection:
+    with database.read_transaction(other) as connection:
         assert sum(offsets(connection).values()) == COUNT + 1

@@ -11,7 +11,7 @@ from consumers import database
 from consumers.digest import row_counts
 from consumers.position import gaps, offsets
 from consumers.reads import rollouts as reads
-from consumers.runner import PositionMissing, Runner
+from consumers.runner import PositionGap, Runner
 from consumers.tables import Call, DeadLetter, Feedback, Rollout
 from events.blobs import BlobStore
 from events.codec import encode
@@ -61,7 +61,7 @@ def with_header(made: Entry, name: str, value: bytes) -> Entry:
 
 def test_every_event_of_the_mix_becomes_its_row(engine: Engine) -> None:
     runner = fold(log_of(list(mix(200))), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         counts = row_counts(connection)
         calls = connection.execute(select(Call.table())).all()
     assert (counts["rollouts"], counts["calls"], counts["feedback"]) == (30, 80, 10)
@@ -75,7 +75,7 @@ def test_catching_up_to_a_goal_stops_there_however_long_the_log_is(engine: Engin
     ends = log.end(ROLLOUTS.name)
     goal = {(ROLLOUTS.name, partition): end // 2 for partition, end in enumerate(ends)}
     fold(log, engine, until=goal)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         reached = offsets(connection)
     assert {place: reached.get(place, 0) for place in goal} == goal
 
@@ -115,11 +115,11 @@ def test_what_comes_before_its_turn_is_left_for_the_shipper(engine: Engine, tmp_
     broker.deliver(window)
     runner = fold(broker, engine)
     assert runner.counters.gaps > 0
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert any(f"of source {spool.source}" in gap for gap in gaps(connection))
     broker.deliver(records)  # go-back-N: the shipper sends everything again from its cursor
     fold(broker, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert gaps(connection) == []
     assert hash_of(engine) == hash_of(straight)
 
@@ -164,7 +164,7 @@ def test_poison_becomes_a_dead_letter_and_its_neighbours_are_folded(engine: Engi
     no_type = replace(good[2], headers=tuple(h for h in good[2].headers if h[0] != "ce_type"))
     log = log_of([good[0], cut, good[3], no_json, no_type, good[4], good[5]])
     runner = fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         letters = reads.dead_letters(connection)
         rollouts = {row.rollout for row in connection.execute(select(Rollout.table()))}
     assert rollouts == {"r0", "r3", "r4", "r5"}
@@ -184,7 +184,7 @@ def test_a_value_of_ten_megabytes_is_a_dead_letter(engine: Engine) -> None:
     copies = broker._records[made.stream, made.partition]
     copies.append(replace(record, value=huge.value))
     fold(broker, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (letter,) = reads.dead_letters(connection)
     assert "10,485,760" in letter.reason
 
@@ -192,7 +192,7 @@ def test_a_value_of_ten_megabytes_is_a_dead_letter(engine: Engine) -> None:
 def test_an_unknown_type_is_skipped_and_the_partition_goes_on(engine: Engine) -> None:
     foreign = with_header(ended("x", session="s"), "ce_type", b"SomethingElse")
     runner = fold(log_of([foreign, ended("r", session="s")]), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert [line.rollout for line in reads.rollout_lines(connection)] == ["r"]
         assert reads.dead_letters(connection) == []
     assert runner.counters.skipped == 1
@@ -204,7 +204,7 @@ def test_a_version_from_the_future_halts_until_the_upgrade(engine: Engine) -> No
     for _ in range(2):
         with pytest.raises(SchemaAhead, match="upgrade this process"):
             fold(log, engine)
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             assert [line.rollout for line in reads.rollout_lines(connection)] == ["old"]
             assert reads.dead_letters(connection) == []
 
@@ -214,7 +214,7 @@ def test_a_version_from_the_future_halts_until_the_upgrade(engine: Engine) -> No
     types: dict[str, type[EventData]] = {**REGISTRY.types, "RolloutEnded": Newer}
     upgraded = Registry(types, {("RolloutEnded", 1): lambda data: data})
     Runner(log, engine, registry=upgraded).catch_up()
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         folded = {line.rollout for line in reads.rollout_lines(connection)}
         assert folded == {"old", "new", "after"}
         assert reads.dead_letters(connection) == []
@@ -230,7 +230,7 @@ def test_the_first_of_two_events_with_one_id_stands(engine: Engine) -> None:
         entry(CallEnded(call="c", session="s", outcome="failed"), "again"),
     ]
     fold(log_of([*twice, feedback, other, started, *ends]), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert [line.reward for line in reads.rollout_lines(connection)] == [0.25]
         assert connection.execute(select(Feedback.table().c.score)).scalars().all() == [1.0]
         assert connection.execute(select(Call.table().c.outcome)).scalars().all() == ["completed"]
@@ -251,7 +251,7 @@ def test_a_log_whose_start_was_trimmed_halts_the_fold(engine: Engine) -> None:
     log.trim(ROLLOUTS.name, partition, 4)
     with pytest.raises(LogTruncated, match="starts at offset 4, offset 0 was asked for"):
         fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert reads.rollout_lines(connection) == []
 
 
@@ -274,9 +274,9 @@ def test_a_round_waits_for_the_rollouts_that_it_names(engine: Engine) -> None:
     log = log_of([ended("r", session="s")])
     partition = str(ROLLOUTS.partition_of("s"))
     log.append([diagnosed({ROLLOUTS.name: {partition: {"another spool": 3}}})])
-    with pytest.raises(PositionMissing, match="ship the spools"):
+    with pytest.raises(PositionGap, match="ship the spools"):
         fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert reads.last_round(connection) is None
         assert reads.dead_letters(connection) == []
 
@@ -290,7 +290,7 @@ def test_a_round_is_folded_after_its_rollouts_whichever_partition_comes_first(
     }
     log.append([diagnosed({ROLLOUTS.name: positions})])
     Runner(log, engine).step(LEARNING.name, 0)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         last = reads.last_round(connection)
     assert last is not None
     assert last.rollouts == 20
@@ -310,7 +310,7 @@ def test_a_round_with_a_malformed_position_is_a_dead_letter(
     value = b'{"trigger": "diagnose", "position": ' + position + b"}"
     log.append([replace(good, value=value), good])
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (letter,) = reads.dead_letters(connection)
         last = reads.last_round(connection)
     assert (letter.stream, letter.type) == (LEARNING.name, "PatternsDiagnosed")
@@ -331,16 +331,16 @@ def test_a_decision_that_breaks_in_the_middle_leaves_nothing_behind(
 
     monkeypatch.setattr("consumers.diagnosis.round_counts.totals", broken)
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (letter,) = reads.dead_letters(connection)
         assert letter.reason == "ValueError: counted wrongly"
-        assert reads.waiting(connection).undiagnosed == 1  # the claim was taken back
+        assert reads.count_backlog(connection).undiagnosed == 1  # the claim was taken back
         assert reads.last_round(connection) is None
 
 
 def test_tables_of_another_fold_version_are_refused(engine: Engine) -> None:
     fold(log_of([ended("r")]), engine)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE projection SET fold_version = 0"))
     with pytest.raises(Exception, match="run kintsugi rebuild"):
         fold(log_of([ended("r")]), engine)
@@ -365,7 +365,7 @@ def test_text_with_nul_is_stored_alike_on_both_databases(engine: Engine, tmp_pat
     fold(log, engine)
     fold(log, other)
     assert hash_of(engine) == hash_of(other)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         row = reads.rollout_row(connection, "r")
     assert row is not None
     assert row.termination == "a�b"
@@ -375,7 +375,7 @@ def test_a_dead_letter_names_the_event_by_source_and_sequence(engine: Engine) ->
     made = ended("r", session="s")
     log = log_of([replace(made, value=b"kg")])
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         letter = connection.execute(select(DeadLetter.table())).one()
     assert (letter.event_source, letter.sequence) == (log.source, 0)
     assert folded_position(engine)[ROLLOUTS.name][str(made.partition)] == {log.source: 0}
@@ -394,7 +394,7 @@ def test_a_missing_or_damaged_blob_changes_no_projection(engine: Engine, tmp_pat
     assert encoded.reference is not None
     log = log_of([encoded.entry, ended("small")])
     fold(log, engine)  # no blob was ever stored
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         lines = {line.rollout: line for line in reads.rollout_lines(connection)}
         assert reads.dead_letters(connection) == []
     assert lines.keys() == {"large", "small"}

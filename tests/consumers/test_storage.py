@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from consumers import database
-from consumers.database import is_lasting, is_transient
+from consumers.database import is_permanent, is_transient
 from consumers.folds import rollouts as folds
 from consumers.reads import rollouts as reads
 from consumers.runner import REFUSED, Runner
@@ -44,12 +44,12 @@ NOISE = random.Random(1).randbytes(3_000).hex()
 
 
 def letters(engine: Engine) -> list[tuple[str | None, str]]:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return [(line.type, line.reason) for line in reads.dead_letters(connection)]
 
 
 def rollouts(engine: Engine) -> list[str]:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return sorted(line.rollout for line in reads.rollout_lines(connection))
 
 
@@ -126,7 +126,7 @@ def test_two_ids_that_are_one_once_they_are_stored_are_one_row(engine: Engine) -
         ]
     )
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (call,) = connection.execute(select(Call.table())).all()
         rewards = connection.execute(select(Rollout.table().c.reward)).scalars().all()
     assert (call.call, call.policy, call.outcome) == ("c\ufffd", "p", "completed")
@@ -147,7 +147,7 @@ def test_an_origin_that_no_log_of_ours_has_is_one_records_own(
     topic.take(ended("after", session="s"))
     fold(topic, engine)
     assert rollouts(engine) == ["after", "before", "foreign"]
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (letter,) = connection.execute(select(DeadLetter.table())).all()
         sources = set(connection.execute(select(Source.table().c.source)).scalars())
     assert letter.event_source == "foreign:2"
@@ -169,7 +169,7 @@ def test_an_event_in_the_stream_of_another_is_a_dead_letter(engine: Engine) -> N
 
 def refuse(engine: Engine, table: str, where: str) -> None:
     """Have the database itself refuse rows of a table, as it would a value nobody thought of."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text(f"ALTER TABLE {table} ADD CHECK (NOT ({where}))"))
         else:
@@ -204,7 +204,7 @@ def test_a_decision_that_the_database_refuses_for_good_costs_itself(engine: Engi
     )
     fold(log, engine)
     assert letters(engine) == [("OperatorActed", REFUSED)]
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         actions = set(connection.execute(select(OperatorAction.table().c.action)).scalars())
     assert actions == {"one", "two"}
 
@@ -214,7 +214,7 @@ def test_what_a_decision_says_is_looked_for_as_it_is_stored(engine: Engine) -> N
         actor="a\x00", action="pause", arguments={"n": "\\\x00", "m": "\\u0000"}, reason="\x00\x00"
     )
     fold(log_of([entry(acted, "acted")]), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (row,) = connection.execute(select(OperatorAction.table())).all()
     assert (row.actor, row.reason) == ("a\ufffd", "\ufffd\ufffd")
     assert row.arguments == '{"m":"\\\\u0000","n":"\\\\\ufffd"}'
@@ -227,19 +227,19 @@ def test_what_a_decision_says_is_looked_for_as_it_is_stored(engine: Engine) -> N
 def test_what_passes_by_itself_is_never_an_events_fault(state: str) -> None:
     error = _error(state)
     assert is_transient(error)
-    assert not is_lasting(error)
+    assert not is_permanent(error)
 
 
 @pytest.mark.parametrize("state", ["21000", "22001", "22003", "22021", "22P02", "23502", "54000"])
 def test_what_the_same_rows_meet_again_is_not_waited_for(state: str) -> None:
     error = _error(state)
-    assert is_lasting(error)
+    assert is_permanent(error)
     assert not is_transient(error)
 
 
 @pytest.mark.parametrize("state", ["42P01", "42703", "28P01", "XX000", "XX001"])
 def test_trouble_of_the_database_itself_is_neither(state: str) -> None:
-    assert not is_lasting(_error(state))
+    assert not is_permanent(_error(state))
 
 
 def _error(state: str) -> DBAPIError:
@@ -304,7 +304,7 @@ def test_a_round_counts_what_was_labelled_beside_poison(engine: Engine) -> None:
     fold(log, engine)
     log.append([diagnosed(folded_position(engine))])
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         last = reads.last_round(connection)
     assert last is not None
     assert last.rollouts == 2

@@ -14,7 +14,7 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.leadership import Leadership, Timing
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.log import now_ms
 from tests.consumers.cycling import started
 
@@ -24,7 +24,7 @@ TIMING = Timing(lease=1.5, renewal=0.3, margin=0.5)
 def start(app: App, alias: str, epoch: int, holder: str) -> None:
     data = started(alias=alias, reason=holder)
     envelope = Envelope(
-        id=derived_id(data.cycle, "start"), type=data.TYPE, version=data.VERSION,
+        id=derive_id(data.cycle, "start"), type=data.TYPE, version=data.VERSION,
         subject=data.key(), epoch=epoch,
     )  # fmt: skip
     app.append([encode(envelope, data, now_ms()).entry])

@@ -8,18 +8,18 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from consumers.folds.routing import Standing
+from consumers.folds.routing import RouteState
 from consumers.reads import learning, serving
 from consumers.reads.learning import CycleRow
 from consumers.tables import (
-    Cycle,
+    Round,
     Evaluation,
     Job,
-    LearningCycle,
+    Cycle,
     Rejection,
     Rollout,
     Route,
-    ServingStep,
+    LifecycleStep,
     Task,
 )
 from daemon.core.app import App
@@ -30,7 +30,7 @@ from events.lifecycle import LOADED
 from tests.consumers.cycling import PATTERN
 from tests.daemon.written import REJECTED, TASKS
 
-ONE_BY_ONE = (Cycle, LearningCycle, Job, Task, Rejection)
+ONE_BY_ONE = (Round, Cycle, Job, Task, Rejection)
 """Tables whose rows the leader's decisions make."""
 
 
@@ -81,7 +81,7 @@ class Inspection:
         _hold(all(one.outcome for one in cycles), "a stall: a cycle is open")
         _hold(not unread, f"rollouts that no cycle read: {unread}")
         found = table.route("agent")
-        shares = Standing.of_base("").shares if found is None else found.standing.shares
+        shares = RouteState.of_base("").shares if found is None else found.standing.shares
         logged = {part.adapter: part.share for part in shares}
         _hold(dict(route) == logged, f"gateways answer with {dict(route)}, the log says {logged}")
         wanted = {row.adapter for row in table.adapters if row.state in LOADED}
@@ -141,7 +141,7 @@ def _check_cycles(connection: Connection, cycles: list[CycleRow]) -> None:
 
 def _check_steps(connection: Connection) -> None:
     """An adapter moves once into each state, is measured once, and routes move by what counted."""
-    steps, measured = ServingStep.table().c, Evaluation.table().c
+    steps, measured = LifecycleStep.table().c, Evaluation.table().c
     counted = connection.execute(
         select(steps.kind, steps.subject, steps.type, steps.state, steps.cause, steps.event).where(
             steps.refused.is_(None)

@@ -21,7 +21,7 @@ from sqlalchemy import text
 
 from consumers import database
 from consumers.reads import agents, learning, serving
-from consumers.reads.cycle_state import CycleStanding
+from consumers.reads.cycle_state import CycleState
 from consumers.reads.serving import AdapterRow
 from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App, Progress
@@ -272,7 +272,7 @@ class World:
             if one is not awake and not one.is_paused and not awake.is_paused:
                 one.now += seconds
         self._now += timedelta(seconds=1)
-        with database.writing(self.app.engine) as connection:
+        with database.write_transaction(self.app.engine) as connection:
             connection.execute(text("UPDATE leases SET expires = expires - :s"), {"s": seconds})
 
     def _arrive(self, count: int) -> None:
@@ -310,7 +310,7 @@ class Hands:
         if self._world.reconciles:
             self._reconcile()
 
-    def _take(self, stands: CycleStanding, step: Step | None) -> None:
+    def _take(self, stands: CycleState, step: Step | None) -> None:
         row, fate = stands.adapter, FATES[(stands.cycle.number - 1) % len(FATES)]
         match step:
             case Step.TRAIN:
@@ -332,7 +332,7 @@ class Hands:
             case _:
                 pass
 
-    def _train(self, stands: CycleStanding, fate: CycleOutcome) -> None:
+    def _train(self, stands: CycleState, fate: CycleOutcome) -> None:
         job, number = stands.job, stands.cycle.number
         assert job is not None, "a job is wanted"
         if job.job not in self._world.folders:

@@ -10,7 +10,7 @@ import pytest
 from daemon.config.settings import load
 from daemon.core.app import App
 from events.codec import encode
-from events.envelope import Envelope, minted_id
+from events.envelope import Envelope, new_id
 from events.log import now_ms
 from events.rollouts import RolloutEnded
 from producers.importers.importer import append_rollouts, read_rollouts
@@ -204,7 +204,7 @@ def test_token_arrays_are_printed_on_demand(home: Path, kintsugi: Kintsugi) -> N
     from array import array
 
     data = RolloutEnded(rollout="r", alias="a", base="b", policy="b", source="test")
-    envelope = Envelope(minted_id(), data.TYPE, 1, data.key())
+    envelope = Envelope(new_id(), data.TYPE, 1, data.key())
     tokens: dict[str, array[Any]] = {
         "token_ids": array("i", [1, 2]),
         "logprobs": array("f", [-0.5, -1.0]),

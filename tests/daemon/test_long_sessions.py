@@ -17,16 +17,16 @@ from daemon.sessions import closing
 from daemon.sessions.closing import close_sessions
 from events import codec
 from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.envelope import Envelope, new_id, utc_now
 from events.errors import TooLarge
 from events.log import Entry, now_ms
 from events.messages import Message
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallsGathered,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     SessionEnded,
 )
@@ -39,7 +39,7 @@ START = utc_now() - timedelta(days=1)
 
 def entry(data: EventData, place: int) -> Entry:
     moment = START + timedelta(milliseconds=place)
-    envelope = Envelope(minted_id(), data.TYPE, data.VERSION, data.key(), moment)
+    envelope = Envelope(new_id(), data.TYPE, data.VERSION, data.key(), moment)
     return encode(envelope, data, now_ms()).entry
 
 
@@ -53,7 +53,7 @@ def talk(session: str, calls: int, forks: int = 0) -> list[Entry]:
             call=call, session=session, alias="agent", base="base", policy="base", parent=parent,
             parent_messages=2 * number, content=said("user", f"question {number}"),
         )  # fmt: skip
-        answer = CallEndedContent(messages=(Message(role="assistant", content="yes"),))
+        answer = CallEndContent(messages=(Message(role="assistant", content="yes"),))
         ended = CallEnded(call=call, session=session, outcome="completed", content=answer)
         entries += [entry(started, 2 * number), entry(ended, 2 * number + 1)]
         parent = call
@@ -67,8 +67,8 @@ def talk(session: str, calls: int, forks: int = 0) -> list[Entry]:
     return [*entries, entry(over, 2 * calls + forks + 1)]
 
 
-def said(role: Any, words: str) -> CallStartedContent:
-    return CallStartedContent(messages=(Message(role=role, content=words),))
+def said(role: Any, words: str) -> CallStartContent:
+    return CallStartContent(messages=(Message(role=role, content=words),))
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def test_calls_that_one_event_cannot_name_stand_in_events_before_it(
 
 def test_one_event_has_room_for_so_many_ids() -> None:
     """With the longest ids that a client may choose there are fewer than ours, and still room."""
-    calls = tuple(minted_id() for _ in range(closing.MOST_CALLS))
-    data = CallsGathered(rollout=minted_id(), session=minted_id(), number=0, calls=calls)
+    calls = tuple(new_id() for _ in range(closing.MOST_CALLS))
+    data = CallsGathered(rollout=new_id(), session=new_id(), number=0, calls=calls)
     assert len(entry(data, 0).value) < MAX_VALUE_BYTES / 2
 
 

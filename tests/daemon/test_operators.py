@@ -16,7 +16,7 @@ from daemon.config.settings import load
 from daemon.core.app import App
 from daemon.status.doctor.report import CHECKS
 from events.codec import encode
-from events.envelope import Envelope, minted_id, to_headers
+from events.envelope import Envelope, new_id, to_headers
 from events.log import Entry, now_ms
 from events.rollouts import RolloutEnded
 from tests.daemon.commands import (
@@ -36,12 +36,12 @@ def append_from_the_future() -> None:
     """An event of a version that this code does not know."""
     data = RolloutEnded(rollout="r", alias="a", base="b", policy="b", source="test")
     with App(load()) as app:
-        app.append([encode(Envelope(minted_id(), data.TYPE, 99, "r"), data, now_ms()).entry])
+        app.append([encode(Envelope(new_id(), data.TYPE, 99, "r"), data, now_ms()).entry])
 
 
 def append_raw(value: bytes) -> None:
     """An entry that no producer of ours would write."""
-    envelope = Envelope(minted_id(), "RolloutEnded", 1, "s")
+    envelope = Envelope(new_id(), "RolloutEnded", 1, "s")
     entry = Entry("rollouts", 3, "s", to_headers(envelope, "x"), value, now_ms())
     with App(load()) as app:
         app.append([entry])

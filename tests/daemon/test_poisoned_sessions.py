@@ -11,7 +11,7 @@ import pytest
 
 from consumers.batch import Staging
 from consumers.folds import rollouts
-from consumers.folds.record import Folding
+from consumers.folds.record import FoldInput
 from daemon.config.settings import Environments, Privacy, Settings, load
 from daemon.core.app import App
 from daemon.core.isolation import PARTS, Breaks
@@ -78,7 +78,7 @@ def test_a_session_is_closed_once_its_cause_was_mended(app: App, kintsugi: Kints
     """One whose key came back with a backup; the other one stays what it is."""
     talk = Talk(app, "sealed", person="ada")
     app.append([*talk.call("a", 0), *talk.over(5), *incomplete(app, "bad")])
-    held = app.keys.named("ada")
+    held = app.keys.find_in_store("ada")
     assert held is not None
     app.keys.destroy(held.id)
     assert len(close_sessions(app, LATER).failures) == 2
@@ -175,7 +175,7 @@ def test_a_rollout_that_cannot_be_folded_is_appended_once(
 ) -> None:
     fold = rollouts.FACTS["RolloutEnded"]
 
-    def breaks(folding: Folding, data: Any, batch: Staging) -> None:
+    def breaks(folding: FoldInput, data: Any, batch: Staging) -> None:
         if data.session == "bad":
             raise ValueError("a defect of ours")
         fold(folding, data, batch)

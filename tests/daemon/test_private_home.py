@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.database import open_database, sqlite_url, writing
+from consumers.database import open_database, sqlite_url, write_transaction
 from consumers.rebuild import rebuild
 from daemon.config.settings import load
 from daemon.core.app import App
@@ -71,7 +71,7 @@ def test_log_blobs_and_archives_are_their_owners_alone(place: Path) -> None:
 
 def test_tables_and_keys_are_their_owners_alone(place: Path) -> None:
     url = sqlite_url(place / "kintsugi.db")
-    with writing(open_database(url)) as connection:
+    with write_transaction(open_database(url)) as connection:
         connection.exec_driver_sql("CREATE TABLE positions (x)")
         KeyStore(sqlite_url(place / "keys.db")).close()
         assert (place / "kintsugi.db-wal").exists()

@@ -5,7 +5,7 @@ It follows from the cycle alone, so another leader, or the same one again, write
 
 from consumers.reads.learning import CycleRow
 from daemon.cycle.leader import Proposal
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from tests.consumers.cycling import PATTERN, proposed, rejected, requested
 
@@ -36,6 +36,6 @@ class Fixed:
         if self.lacking is None:
             said.append(requested(number))
         return Proposal(
-            {derived_id(cycle.cycle, "said", str(place)): one for place, one in enumerate(said)},
+            {derive_id(cycle.cycle, "said", str(place)): one for place, one in enumerate(said)},
             self.lacking,
         )

@@ -11,14 +11,14 @@ from events.gate import Check, GatePlan, GateReport, Rate
 from events.learning import BadTries, Directive, Mastered, PatternFinding, Quota, Verified
 from events.lifecycle import NEXT
 from events.log import Headers
-from events.messages import Action, Frozen, Message, ToolCall
+from events.messages import Action, StrictModel, Message, ToolCall
 from events.registry import REGISTRY
 from events.rollouts import EventData, Labels, Task
 from events.serving import ArmCounts, LiveEvidence, PassRates, RouteShare
 from events.streams import MAX_INLINE_BODY_BYTES, MAX_VALUE_BYTES, STREAMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
-PARTS: dict[str, type[Frozen]] = {
+PARTS: dict[str, type[StrictModel]] = {
     "Task": Task, "Labels": Labels, "Directive": Directive, "BadTries": BadTries, "Quota": Quota,
     "Mastered": Mastered,
     "PatternFinding": PatternFinding, "Verified": Verified, "Message": Message,

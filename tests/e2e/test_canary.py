@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from consumers.reads import gateways, serving
-from consumers.reads.canary_outcomes import judged_sessions
+from consumers.reads.canary_outcomes import read_session_verdicts
 from daemon.core.decision_log import Act, Decisions
 from daemon.serving.canary_monitor import Guards
 from daemon.serving.fleet import open_fleet
@@ -124,12 +124,12 @@ class Stage:
         """Returns when the gateway has every route."""
         self.scene.app.settle()
         with self.scene.app.reading() as connection:
-            wanted = serving.learning_position(connection)
+            wanted = serving.read_decision_offset(connection)
         until(lambda: self._applied() >= wanted, "the gateway follows")
 
     def _applied(self) -> int:
         with self.scene.app.reading() as connection:
-            return min(one.report.position for one in gateways.seen(connection, 30))
+            return min(one.report.position for one in gateways.read_live_gateways(connection, 30))
 
     def work(self, **settings: str) -> list[str]:
         """A round of `kintsugi work` with these settings besides; the aliases that turned."""
@@ -318,7 +318,7 @@ def test_silence_and_strangers_move_nothing_and_time_ends_it(stage: Stage) -> No
     with stage.scene.app.reading() as connection:
         since = stage.publisher.adapter(name).since
         assert since is not None
-        assert judged_sessions(connection, "silent", BASE, since) == []
+        assert read_session_verdicts(connection, "silent", BASE, since) == []
 
     assert stage.work(KINTSUGI_CANARY__MAX_AGE_SECONDS="0.001") == ["silent"]
     ended = stage.changed("silent")[-1]

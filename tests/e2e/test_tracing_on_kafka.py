@@ -19,7 +19,7 @@ from daemon.core.app import App
 from daemon.sessions.closing import close_sessions
 from daemon.tracing.exporter import POSITION
 from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.envelope import Envelope, new_id, utc_now
 from events.log import now_ms
 from events.rollouts import CallEnded, CallStarted, SessionEnded
 from events.streams import ROLLOUTS
@@ -50,7 +50,7 @@ def talk(app: App, name: str) -> set[str]:
             SessionEnded(session=session, because="asked"),
         ):  # fmt: skip
             envelope = Envelope(
-                minted_id(), data.TYPE, data.VERSION, data.key(), utc_now(), traceparent=header
+                new_id(), data.TYPE, data.VERSION, data.key(), utc_now(), traceparent=header
             )
             entries.append(encode(envelope, data, now_ms()).entry)
     app.append(entries)

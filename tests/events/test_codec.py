@@ -22,9 +22,9 @@ from events.messages import Action, Message, ToolCall
 from events.registry import REGISTRY, UnknownType
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     FeedbackContent,
     FeedbackReceived,
@@ -94,12 +94,12 @@ events = st.one_of(
         CallStarted, call=identifier, session=identifier, alias=identifier, base=identifier,
         policy=identifier, parent=maybe_text, parent_messages=count, sampling=json_object,
         content=st.none()
-        | st.builds(CallStartedContent, messages=few(messages), tools=few(json_object)),
+        | st.builds(CallStartContent, messages=few(messages), tools=few(json_object)),
     ),
     st.builds(
         CallEnded, call=identifier, session=identifier, duration_ms=st.none() | count,
         outcome=st.sampled_from(("completed", "aborted", "failed", "timeout")), error=maybe_text,
-        content=st.none() | st.builds(CallEndedContent, messages=few(messages)),
+        content=st.none() | st.builds(CallEndContent, messages=few(messages)),
     ),
     st.builds(
         FeedbackReceived, session=identifier, score=st.none() | number, tags=few(text),
@@ -121,7 +121,7 @@ CALL = CallEnded(
     call="call-1",
     session="session-1",
     outcome="completed",
-    content=CallEndedContent(messages=(Message(role="assistant", content="Here is your order."),)),
+    content=CallEndContent(messages=(Message(role="assistant", content="Here is your order."),)),
 )
 DECISION = PatternsDiagnosed(trigger="import", position={"rollouts": {"0": {"log": 3}}})
 TOKENS: dict[str, "array.array[Any]"] = {
@@ -209,7 +209,7 @@ def test_an_array_of_what_is_no_number_is_refused(value: float) -> None:
 
 def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_DECODED_BYTES", 10_000)
-    content = CallEndedContent(messages=(Message(role="assistant", content="x" * 10_000),))
+    content = CallEndContent(messages=(Message(role="assistant", content="x" * 10_000),))
     with pytest.raises(TooLarge, match="are read back"):
         encode(envelope(CALL), CALL.model_copy(update={"content": content}), 1)
 

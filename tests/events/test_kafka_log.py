@@ -27,7 +27,7 @@ from events.errors import (
 )
 from events.kafka.client import EXIT_STUCK, Connection, Watchdog
 from events.kafka.log import KafkaLog
-from events.kafka.sender import WINDOW_RECORDS, Outgoing
+from events.kafka.sender import WINDOW_RECORDS, OutboundRecord
 from events.log import Entry
 from ops.kafka.broker import Broker
 
@@ -47,8 +47,8 @@ def entry(
     return Entry("rollouts", partition, f"key-{number}", headers, value, recorded_ms)
 
 
-def outgoing(number: int, value: bytes = b"value") -> Outgoing:
-    return Outgoing("rollouts", 0, "spool", number, f"key-{number}", (), value, 1_700_000_000_000)
+def outgoing(number: int, value: bytes = b"value") -> OutboundRecord:
+    return OutboundRecord("rollouts", 0, "spool", number, f"key-{number}", (), value, 1_700_000_000_000)
 
 
 def read_all(log: KafkaLog, partition: int = 0, at: int = 0) -> list[int]:

@@ -152,31 +152,31 @@ def test_trimming_more_than_one_portion_keeps_the_books_in_order(log: SqliteLog)
 def test_the_shippers_cursor_moves_forward_only_and_survives(path: Path) -> None:
     with closing(SqliteLog(path)) as log:
         log.append([entry() for _ in range(5)])
-        assert log.shipped("rollouts") == (0,) * 8
-        log.mark_shipped("rollouts", 0, 4)
-        log.mark_shipped("rollouts", 0, 2)
+        assert log.read_ship_offsets("rollouts") == (0,) * 8
+        log.store_ship_offset("rollouts", 0, 4)
+        log.store_ship_offset("rollouts", 0, 2)
     with closing(SqliteLog(path)) as log:
-        assert log.shipped("rollouts") == (4, 0, 0, 0, 0, 0, 0, 0)
-        assert log.shipped("learning") == (0,)
+        assert log.read_ship_offsets("rollouts") == (4, 0, 0, 0, 0, 0, 0, 0)
+        assert log.read_ship_offsets("learning") == (0,)
 
 
 def test_what_was_shipped_is_forgotten_back_to_the_first_record_that_is_there(path: Path) -> None:
     with closing(SqliteLog(path)) as log:
         log.append([entry() for _ in range(5)])
-        log.mark_shipped("rollouts", 0, 4)
+        log.store_ship_offset("rollouts", 0, 4)
         log.trim("rollouts", 0, 3)
-        log.unmark_shipped()
+        log.reset_ship_offsets()
     with closing(SqliteLog(path)) as log:
-        assert log.shipped("rollouts") == (3, 0, 0, 0, 0, 0, 0, 0)
-        assert log.shipped("learning") == (0,)
-        log.mark_shipped("rollouts", 0, 5)
-        assert log.shipped("rollouts")[0] == 5
+        assert log.read_ship_offsets("rollouts") == (3, 0, 0, 0, 0, 0, 0, 0)
+        assert log.read_ship_offsets("learning") == (0,)
+        log.store_ship_offset("rollouts", 0, 5)
+        assert log.read_ship_offsets("rollouts")[0] == 5
 
 
 def test_what_was_never_appended_cannot_be_marked_as_shipped(log: SqliteLog) -> None:
     log.append([entry()])
     with pytest.raises(AheadOfLog, match="rollouts/0 ends at offset 1, so 2"):
-        log.mark_shipped("rollouts", 0, 2)
+        log.store_ship_offset("rollouts", 0, 2)
 
 
 # Group commit
@@ -187,7 +187,7 @@ def run_while_locked(log: SqliteLog, calls: Sequence[Callable[[], object]]) -> l
     with ThreadPoolExecutor(len(calls)) as pool:
         with locked(log.path):
             running = [pool.submit(call) for call in calls]
-            wait_until(lambda: log.waiting == len(calls))
+            wait_until(lambda: log.pending == len(calls))
         return running
 
 
@@ -217,7 +217,7 @@ def test_a_group_is_cut_at_its_limit_of_bytes(log: SqliteLog) -> None:
 
 def test_a_bad_batch_does_not_harm_the_others_of_its_group(log: SqliteLog) -> None:
     good = [partial(log.append, [entry(b"%d" % number)]) for number in range(8)]
-    bad = partial(log.mark_shipped, "rollouts", 1, 99)
+    bad = partial(log.store_ship_offset, "rollouts", 1, 99)
     *kept, refused = run_while_locked(log, [*good, bad])
     assert all(call.exception() is None for call in kept)
     assert isinstance(refused.exception(), AheadOfLog)
@@ -361,7 +361,7 @@ def test_closing_finishes_what_was_accepted(path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         with locked(path):
             append = pool.submit(log.append, [entry(b"accepted")])
-            wait_until(lambda: log.waiting == 1)
+            wait_until(lambda: log.pending == 1)
             closed = pool.submit(log.close)
         closed.result(SECONDS)
         assert append.result(SECONDS) == [Place("rollouts", 0, 0)]

@@ -6,7 +6,7 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.sessions.closing import close_sessions
 from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.envelope import Envelope, new_id, utc_now
 from events.log import now_ms
 from events.rollouts import CallEnded, CallStarted, SessionEnded
 from producers.spans.trace_context import TraceContext, root
@@ -32,7 +32,7 @@ def talk(home: Path, name: str) -> list[TraceContext]:
             SessionEnded(session=session, because="asked"),
         ):  # fmt: skip
             envelope = Envelope(
-                minted_id(), data.TYPE, data.VERSION, data.key(), utc_now(),
+                new_id(), data.TYPE, data.VERSION, data.key(), utc_now(),
                 traceparent=client.header,
             )  # fmt: skip
             entries.append(encode(envelope, data, now_ms()).entry)

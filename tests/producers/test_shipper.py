@@ -11,7 +11,7 @@ import pytest
 
 from events.errors import LogError, LogReadOnly, LogUnavailable
 from events.kafka.log import KafkaLog
-from events.kafka.sender import Outgoing, Pending, Sender
+from events.kafka.sender import OutboundRecord, Pending, Sender
 from events.log import Entry, Record
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
@@ -83,7 +83,7 @@ class FailsAfter(Sender):
         super().__init__(log.connection, delivery_seconds=20)
         self._left = records
 
-    def send(self, record: Outgoing) -> Pending:
+    def send(self, record: OutboundRecord) -> Pending:
         self._left -= 1
         if self._left < 0:
             raise LogUnavailable("cut off")
@@ -95,7 +95,7 @@ def test_it_copies_everything_as_it_was_recorded(spool: SqliteLog, kafka_log: Ka
     shipper = Shipper(spool, kafka_log.sender)
     assert shipper.ship_once() == 1000
     assert facts(kafka_log) == facts(spool)
-    assert [spool.shipped(stream) for stream in STREAMS] == [spool.end(s) for s in STREAMS]
+    assert [spool.read_ship_offsets(stream) for stream in STREAMS] == [spool.end(s) for s in STREAMS]
     assert shipper.ship_once() == 0
     spool.append(entries(1000, 10))
     assert shipper.ship_once() == 10
@@ -130,8 +130,8 @@ def test_what_a_lost_cursor_sends_again_is_dropped_by_the_next_sequence_rule(
     class Forgetful(SqliteLog):
         """As after a crash before any cursor was stored."""
 
-        def shipped(self, stream: str) -> tuple[int, ...]:
-            return tuple(0 for _ in super().shipped(stream))
+        def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
+            return tuple(0 for _ in super().read_ship_offsets(stream))
 
     forgetful = Forgetful(spool.path, durability="process")
     assert Shipper(forgetful, kafka_log.sender).ship_once() == 500
@@ -162,10 +162,10 @@ def test_a_second_shipper_of_one_spool_is_refused(spool: SqliteLog, kafka_log: K
     wait_until(lambda: first.counters.records == 1)
     with pytest.raises(LogError, match="another shipper works on"):
         Shipper(spool, kafka_log.sender).ship_once()
-    before = spool.shipped("rollouts"), spool.shipped("learning")
+    before = spool.read_ship_offsets("rollouts"), spool.read_ship_offsets("learning")
     with pytest.raises(LogError, match="another shipper works on"):
         Shipper(spool, kafka_log.sender).begin_again()
-    assert (spool.shipped("rollouts"), spool.shipped("learning")) == before
+    assert (spool.read_ship_offsets("rollouts"), spool.read_ship_offsets("learning")) == before
     stop.set()
     running.join()
     spool.append(entries(1, 1))
@@ -191,7 +191,7 @@ def test_it_waits_for_a_broker_and_keeps_up_with_appends(
     assert shipper.counters.in_flight_bytes <= 33 << 20
     broker.start()
     spool.append(entries(5100, 100))
-    wait_until(lambda: all(spool.shipped(stream) == spool.end(stream) for stream in STREAMS))
+    wait_until(lambda: all(spool.read_ship_offsets(stream) == spool.end(stream) for stream in STREAMS))
     stop.set()
     running.join()
     assert facts(log) == facts(spool)

@@ -29,10 +29,10 @@ from events.learning import (
 from events.messages import Action, Message, ToolCall
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallsGathered,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     ClosingFailed,
     EventData,
     FeedbackContent,
@@ -159,7 +159,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         parent_tools=True, attribution="path", client="shop", purpose="probe",
         upstream="http://127.0.0.1:8000/v1", routed=None,
         shares={"adapter-3": 0.25, "base-1": 0.75},
-        content=CallStartedContent(
+        content=CallStartContent(
             messages=(_ASKED,),
             tools=({"type": "function", "function": {"name": "cancel_order"}},),
             prompts=("Cancel", (1, 2)),
@@ -170,7 +170,7 @@ SAMPLES: Final[tuple[EventData, ...]] = (
         prompt_tokens=5, completion_tokens=3, duration_ms=1234, trainable=True,
         untrainable_because="none", invalid_tool_calls=1, error="client went away",
         status=200, upstream=None,
-        content=CallEndedContent(messages=(_CALLED,)),
+        content=CallEndContent(messages=(_CALLED,)),
     ),
     FeedbackReceived(
         session="session-1", call="call-2", score=0.5, success=True, tags=("polite", "slow"),

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 
 from consumers import database
 from consumers.reads import learning, rollouts
-from consumers.tables import FOLD_VERSION, ServingStep
+from consumers.tables import FOLD_VERSION, LifecycleStep
 from events.log import Record
 from tests.consumers.folding import Broker, fold, hash_of
 from tests.replay.test_golden import golden_record
@@ -94,10 +94,10 @@ def test_the_golden_corpus_folds_to_the_golden_state(engine: Engine) -> None:
     broker = Broker()
     broker.deliver(list(corpus()))
     runner = fold(broker, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert rollouts.dead_letters(connection) == []
         assert [line.rollout for line in rollouts.rollout_lines(connection)] == ["rollout-1"]
-        steps = connection.execute(select(ServingStep.table()))
+        steps = connection.execute(select(LifecycleStep.table()))
         assert {step.refused for step in steps} == {None}
         leader, (cycle,) = learning.leader(connection), learning.cycles(connection)
         (task,) = learning.tasks_of(connection, cycle.alias, cycle.base)

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envs.shop.kinds import PLAIN
-from events.messages import Frozen
+from events.messages import StrictModel
 
 WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
 """Kinds that are shown rarely and then withheld; the last one is never shown."""
@@ -18,7 +18,7 @@ WEAK: Final = ("two_writes", "fallback", "question", "changed_mind")
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
-class Phase(Frozen):
+class Phase(StrictModel):
     """A stretch of training with one mixture of tasks."""
 
     name: str
@@ -35,7 +35,7 @@ class Phase(Frozen):
     """Per task."""
 
 
-class Recipe(Frozen):
+class Recipe(StrictModel):
     """All that the weights depend on, beside the seed and the machine."""
 
     phases: tuple[Phase, ...]

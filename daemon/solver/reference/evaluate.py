@@ -29,7 +29,7 @@ from daemon.solver.sampling.local import Attempt, InProcess
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from envs.statistics import Interval, mean
-from events.messages import Frozen
+from events.messages import StrictModel
 
 SLOTS: Final = 128
 LENGTH: Final = 512
@@ -49,7 +49,7 @@ INFORMATIVE: Final = 0.3
 """A weak kind's share of informative groups is above."""
 
 
-class Estimate(Frozen):
+class Estimate(StrictModel):
     """A mean over tasks with its 95 % interval."""
 
     value: float
@@ -57,7 +57,7 @@ class Estimate(Frozen):
     high: float
 
 
-class Figures(Frozen):
+class Figures(StrictModel):
     """What a policy does with one kind of task."""
 
     tasks: int

@@ -41,7 +41,7 @@ from daemon.solver.reference.evaluate import Figures, measure
 from daemon.solver.trajectory import TokenSequence
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
-from events.messages import Frozen
+from events.messages import StrictModel
 
 CONTEXT: Final = 1024
 """Positions the model is declared for; the longest conversation it is trained on has about 250."""
@@ -65,7 +65,7 @@ class Step:
     """Read and written so far."""
 
 
-class Test(Frozen):
+class Test(StrictModel):
     """How a step did on development seeds."""
 
     step: int

@@ -15,14 +15,14 @@ from daemon.solver.loss import Batch, estimate, log_change, log_ratio, sampler_r
 from events.algorithm import KlConfig, LossConfig
 from events.errors import KintsugiError
 from events.jobs import Limits
-from events.messages import Frozen
+from events.messages import StrictModel
 
 
 class TrainingAborted(KintsugiError):
     """A limit was broken; the adapter of this job is not saved."""
 
 
-class StepMetrics(Frozen):
+class StepMetrics(StrictModel):
     """One step, in figures. Means over tokens are over trained ones."""
 
     step: int
@@ -163,7 +163,7 @@ class Tally:
         return self.sums["weight"] ** 2 / (self.sums["tokens"] * square) if square else 0.0
 
 
-class Guard(Frozen):
+class Guard(StrictModel):
     """The limits, and what they are compared with. A value: a resumed job stores and reads it."""
 
     limits: Limits = Limits()

@@ -12,10 +12,10 @@ from typing import Literal
 from daemon.solver.telemetry.metrics import StepMetrics
 from daemon.solver.trajectory import Trajectory
 from events.jobs import JobSpec
-from events.messages import Frozen
+from events.messages import StrictModel
 
 
-class Figures(Frozen):
+class Figures(StrictModel):
     """How rollouts of one kind went."""
 
     attempts: int
@@ -26,7 +26,7 @@ class Figures(Frozen):
     """Share of the groups that neither all pass nor all fail."""
 
 
-class Both(Frozen):
+class Both(StrictModel):
     """The same figures over two spans."""
 
     batch: Figures | None
@@ -35,7 +35,7 @@ class Both(Frozen):
     """Since the job began, or since its warm start."""
 
 
-class Shown(Frozen):
+class Shown(StrictModel):
     """A warm start."""
 
     pools: tuple[str, ...]
@@ -52,7 +52,7 @@ class Shown(Frozen):
     last_loss: float
 
 
-class Progress(Frozen):
+class Progress(StrictModel):
     """One update, or one warm start."""
 
     batch: int
@@ -72,7 +72,7 @@ class Progress(Frozen):
     update_seconds: float = 0.0
 
 
-class Outcome(Frozen):
+class Outcome(StrictModel):
     """How a job ended; the last line of its output."""
 
     outcome: Literal["trained", "competence_gap", "failed"]
@@ -159,7 +159,7 @@ def compared(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[st
     }
 
 
-class Probed(Frozen):
+class Probed(StrictModel):
     """What the first groups of a policy say about the pools that are no replay."""
 
     weak: tuple[str, ...]
@@ -170,7 +170,7 @@ class Probed(Frozen):
 
 def probed(spec: JobSpec, history: History) -> Probed:
     """Judge the pools by what was sampled so far; one that was not sampled counts as all failed."""
-    counts = {pool.name: history.pool(pool.name) for pool in spec.targeted}
+    counts = {pool.name: history.pool(pool.name) for pool in spec.target_pools}
     below = {n for n, c in counts.items() if c.figures().informative < spec.probe.below}
     return Probed(
         weak=tuple(name for name, c in counts.items() if name in below and _mostly_fails(c)),
@@ -184,7 +184,7 @@ def _mostly_fails(count: Count) -> bool:
 
 def complete(spec: JobSpec, history: History) -> bool:
     """Whether every pool that is no replay has had the groups of a probe."""
-    return all(history.pool(pool.name).groups >= spec.probe.groups for pool in spec.targeted)
+    return all(history.pool(pool.name).groups >= spec.probe.groups for pool in spec.target_pools)
 
 
 def gap(history: History) -> str:

@@ -29,7 +29,7 @@ def leader(app: "App") -> Finding:
     from daemon.core.leadership import LEASE
 
     with app.reading() as connection:
-        held = leases.held(connection, LEASE)
+        held = leases.read_lease(connection, LEASE)
     if held is None:
         return True, "nobody leads, and nobody was lost"
     if held.seconds < 0:
@@ -60,12 +60,12 @@ def cycle(app: "App") -> Finding:
 
 def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
     """For how long an open cycle needs the same."""
-    from consumers.reads.cycle_state import standing
+    from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
     from daemon.cycle.views import entered, step_of
     from events.envelope import parse_timestamp
 
-    step, since = step_of(connection, row), entered(standing(connection, row))
+    step, since = step_of(connection, row), entered(read_cycle_state(connection, row))
     said = f"cycle {row.number} of {row.alias} needs {step} next"
     if since is None:
         return True, said
@@ -101,12 +101,12 @@ def jobs(app: "App") -> Finding:
 
 def sessions(app: "App") -> Finding:
     """Sessions that ended become rollouts."""
-    from daemon.sessions.closing import waiting
+    from daemon.sessions.closing import count_backlog
     from events.envelope import utc_now
 
     late = timedelta(seconds=app.settings.sessions.idle_seconds) + LATE
     with app.reading() as connection:
-        count = waiting(connection, utc_now() - late)
+        count = count_backlog(connection, utc_now() - late)
     if count:
         return False, f"{count:,} sessions are over and no rollouts; is kintsugi work running?"
     return True, "none waits"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.status.doctor.finding import Finding
 from events import private
-from events.envelope import minted_id
+from events.envelope import new_id
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -72,7 +72,7 @@ def home(app: "App") -> Finding:
     free = shutil.disk_usage(home).free
     detail = f"{home}, {free / (1 << 30):,.1f} GiB free"
     try:
-        _write(home / f".doctor.{minted_id()}")
+        _write(home / f".doctor.{new_id()}")
     except OSError as error:
         return False, (
             f"{detail}, and a megabyte cannot be written ({error.strerror or error}); free at "

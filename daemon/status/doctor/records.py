@@ -83,14 +83,14 @@ def fold(app: "App") -> Finding:
 def keys(app: "App") -> Finding:
     """The key store answers, holds the keys of whoever spoke last, and none of a person who was
     erased."""
-    from consumers.folds.erasures import erased_keys
+    from consumers.folds.erasures import read_erasure_keys
 
     alone = app.settings.privacy.keys_url is None
     missing = alone and not (app.settings.home / "keys.db").exists()
     ids = frozenset() if missing else app.keys.ids()
     sealed = _sealed_last(app)
     with app.reading() as connection:
-        erased = erased_keys(connection)
+        erased = read_erasure_keys(connection)
     if lost := sealed - ids - erased:
         return False, (
             f"{len(lost):,} keys of what was said last are not there, {min(lost)} for one; restore "
@@ -152,11 +152,11 @@ def spool(app: "App") -> Finding:
 
 def spools(app: "App") -> Finding:
     """Spools whose owners fell silent, with events that are in no table."""
-    from consumers.reads.spools import known
+    from consumers.reads.spools import read_spools
     from daemon.core.spool_reporter import SILENT_SECONDS
 
     with app.reading() as connection:
-        told = known(connection)
+        told = read_spools(connection)
     silent = [one for one in told if one.age_seconds > SILENT_SECONDS and one.unfolded]
     if silent:
         first = silent[0].report

@@ -63,7 +63,7 @@ def gateways(app: "App") -> Finding:
     with app.reading() as connection:
         routes = serving.route_table(connection).routes
         newest = max((row.offset for row in routes if _is_known(row)), default=-1)
-        live = gateways.seen(connection, app.settings.serving.gateway_timeout_seconds)
+        live = gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
     late = [one.report for one in live if one.report.position <= newest]
     if late:
         said = f"gateway {late[0].gateway} on {late[0].host} has routes of position"

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from events.codec import decode
-from events.envelope import derived_id, minted_id
+from events.envelope import derive_id, new_id
 from events.errors import BadRecord
 from events.log import Record
 from events.registry import first_problem
@@ -67,7 +67,7 @@ class Posted(BaseModel):
     def event_id(self, client: str | None, redaction: Redaction) -> str:
         """The same for the same idempotency key of the same client."""
         key = redaction.redact_name(self.idempotency_key)
-        return minted_id() if key is None else derived_id("feedback", client or "", key)
+        return new_id() if key is None else derive_id("feedback", client or "", key)
 
 
 def posted(body: bytes) -> Posted:

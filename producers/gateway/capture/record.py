@@ -19,14 +19,14 @@ from functools import partial
 from typing import Any, Final
 
 from events.codec import Arrays
-from events.envelope import minted_id
+from events.envelope import new_id
 from events.errors import KintsugiError
 from events.messages import Message
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     Outcome,
     Routed,
@@ -94,7 +94,7 @@ class Record:
         began: float | None = None,
     ) -> None:
         """`began` is when the request came in, by `time.monotonic`; by default now."""
-        self.call = minted_id()
+        self.call = new_id()
         """Its id."""
         self.status: int | None = None
         """HTTP status that the client gets; None before the answer."""
@@ -233,7 +233,7 @@ class Record:
             upstream=served_by.upstream,
             routed=served_by.routed,
             shares=None if served_by.shares is None else dict(served_by.shares),
-            content=CallStartedContent(
+            content=CallStartContent(
                 messages=log_content.messages[known:],
                 tools=() if same_tools else tools,
                 prompts=redacted.prompts,
@@ -311,7 +311,7 @@ class Record:
             error=error,
             status=self.status,
             upstream=self.upstream,
-            content=CallEndedContent(messages=messages) if messages else None,
+            content=CallEndContent(messages=messages) if messages else None,
         )
 
     async def _redact_answer(

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from events.blobs import BlobStore
-from events.codec import Arrays, Encoded, encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.codec import Arrays, WireEvent, encode
+from events.envelope import Envelope, new_id, utc_now
 from events.log import Entry, Place, Record, now_ms
 from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
@@ -55,7 +55,7 @@ class Spool(Protocol):
         """Next offset per partition."""
         ...
 
-    def shipped(self, stream: str) -> tuple[int, ...]:
+    def read_ship_offsets(self, stream: str) -> tuple[int, ...]:
         """Next offset to ship per partition."""
         ...
 
@@ -104,7 +104,7 @@ class Recorder:
     ) -> str:
         """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
         owner = await self._owner(about)
-        encoded = _encoded(data, about, id or minted_id(), cause, arrays, owner)
+        encoded = _encoded(data, about, id or new_id(), cause, arrays, owner)
         await self._safe([encoded], receipt, owner)
         return encoded.id
 
@@ -134,7 +134,7 @@ class Recorder:
         """The key of whose data it is, durable; most calls find it in memory."""
         if about.person is None or self.keys is None:
             return None
-        known = self.keys.known(about.person)
+        known = self.keys.find_in_memory(about.person)
         return known or await asyncio.to_thread(self.keys.of, about.person)
 
 
@@ -143,7 +143,7 @@ class _Ready:
     """An event that can be appended."""
 
     id: str
-    encoded: Encoded
+    encoded: WireEvent
 
 
 def _encoded(

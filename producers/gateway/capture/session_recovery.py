@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
-from events.codec import Event, decode, opened, sealed_of
+from events.codec import Event, decode, unseal_event, ciphertext_of
 from events.errors import BadRecord, SchemaAhead
 from events.log import Record, now_ms
 from events.messages import Message
@@ -135,7 +135,7 @@ class _Memory:
 
     def take(self, record: Record) -> None:
         try:
-            event = self._opened(decode(record), record)
+            event = self._unseal(decode(record), record)
         except (BadRecord, SchemaAhead):
             return  # a dead letter of the fold, and none of ours
         self._also(event)
@@ -159,12 +159,12 @@ class _Memory:
             self.sessions.may_have_missed(claim, answer)
         self._last.clear()
 
-    def _opened(self, event: Event, record: Record) -> Event:
+    def _unseal(self, event: Event, record: Record) -> Event:
         """The event with what was said in it, as far as that is at hand."""
         if not event.sealed or event.blob or self._keys is None:
             return event
         key = self._keys.find(event.envelope.keyid or "")
-        return event if key is None else opened(event, sealed_of(record.value), key)[0]
+        return event if key is None else unseal_event(event, ciphertext_of(record.value), key)[0]
 
     def _started(self, event: Event, data: CallStarted) -> None:
         self.sessions.placed(data.call, data.session)

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import pytest
 
 from consumers.diagnosis import facts, labels, matching, rules
-from consumers.diagnosis.labels import labelled
+from consumers.diagnosis.labels import label_rollout
 from consumers.diagnosis.response_patterns import (
     READ_CHARACTERS,
     asks,
@@ -109,7 +109,7 @@ def combining_marks(n: int) -> RolloutEnded:
     ids=lambda make: make.__name__,
 )  # fmt: skip
 def test_labels_take_time_linear_in_what_was_called(make: Callable[[int], RolloutEnded]) -> None:
-    assert growth(labelled, make(500), make(2_000)) < LINEAR
+    assert growth(label_rollout, make(500), make(2_000)) < LINEAR
 
 
 @pytest.mark.parametrize("judge", [refuses, asks, hands_over, overflows])
@@ -176,7 +176,7 @@ def test_evidence_names_the_first_and_says_how_many_it_leaves_out() -> None:
         for k in range(2 * labels.FINDINGS)
         for message in (asked(ToolCall(name=f"made up {k}")), failed())
     ]
-    evidence = labelled(rollout(turns, known_tools=("real",))).evidence
+    evidence = label_rollout(rollout(turns, known_tools=("real",))).evidence
     assert evidence is not None
     findings = evidence["incorrect_arguments"]
     assert len(findings) == labels.FINDINGS + 1
@@ -188,7 +188,7 @@ def test_evidence_names_the_first_and_says_how_many_it_leaves_out() -> None:
 def test_evidence_is_no_longer_than_its_bound_whatever_it_quotes() -> None:
     huge = {"text": "x" * labels.EVIDENCE_CHARACTERS}
     turns = [asked(ToolCall(name="get", arguments=huge))] * 4
-    evidence = labelled(rollout(turns)).evidence
+    evidence = label_rollout(rollout(turns)).evidence
     assert evidence is not None
     assert evidence["tool_loop"] == [{"left_out": 2}]
     assert len(exact_json(evidence)) < 2 * labels.EVIDENCE_CHARACTERS
@@ -196,7 +196,7 @@ def test_evidence_is_no_longer_than_its_bound_whatever_it_quotes() -> None:
 
 def test_a_loop_of_a_thousand_turns_names_the_first_ones() -> None:
     turns = [asked(ToolCall(name="get"))] * (5 * rules.NAMED)
-    evidence = labelled(rollout(turns)).evidence
+    evidence = label_rollout(rollout(turns)).evidence
     assert evidence is not None
     row, whole = evidence["tool_loop"]
     assert row["turns"] == whole["turns"] == list(range(rules.NAMED))
@@ -209,6 +209,6 @@ def test_writes_beyond_the_bound_are_paired_with_nothing() -> None:
         for action in gold
         for message in (asked(ToolCall(name="set_x", arguments=action.arguments)), answered())
     ]
-    found = facts.Facts(rollout(turns, task=task(*gold)), None).matching
+    found = facts.Facts(rollout(turns, task=task(*gold)), None).write_match
     assert found is not None
     assert found.exact

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from consumers.diagnosis.priority import PatternState, Status, ordered, quotas, update
+from consumers.diagnosis.priority import PatternState, Status, rank_patterns, quotas, update
 
 Round = tuple[int, int, int, int]
 """failures, failed_total, attempts, passes"""
@@ -81,9 +81,9 @@ def test_bounds(history: list[Round], closed: Round) -> None:
 
 @given(st.dictionaries(st.text(max_size=3), states, max_size=8))
 def test_order_does_not_depend_on_the_order_given(patterns: dict[str, PatternState]) -> None:
-    found = ordered(patterns)
+    found = rank_patterns(patterns)
     shuffled = dict(reversed(patterns.items()))
-    assert ordered(shuffled) == found
+    assert rank_patterns(shuffled) == found
     keys = [(-patterns[p].priority, -patterns[p].streak, p) for p in found]
     assert keys == sorted(keys)
 

@@ -10,7 +10,7 @@ from consumers import database
 from consumers.diagnosis.priority import update
 from consumers.reads import rollouts
 from consumers.reads.rollouts import PatternLine, RoundLine
-from consumers.tables import Cycle, PatternRound, Rollout
+from consumers.tables import Round, PatternRound, Rollout
 from events.learning import TaskProposed
 from events.log import Entry
 from events.memory import MemoryLog
@@ -66,12 +66,12 @@ def success(name: str, task: str = "t", **fields: object) -> Entry:
 
 
 def patterns(engine: Engine, alias: str | None = None) -> dict[str, PatternLine]:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         return {line.pattern: line for line in rollouts.pattern_lines(connection, alias)}
 
 
 def last(engine: Engine) -> RoundLine:
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found = rollouts.last_round(connection)
     assert found is not None
     return found
@@ -144,8 +144,8 @@ def test_a_round_that_is_not_ahead_of_the_last_one_is_ignored(engine: Engine) ->
     log.append([diagnosed(folded_position(engine), "same again")])
     fold(log, engine)
     assert last(engine).round == 0
-    with database.reading(engine) as connection:
-        assert len(connection.execute(select(Cycle.table())).all()) == 1
+    with database.read_transaction(engine) as connection:
+        assert len(connection.execute(select(Round.table())).all()) == 1
 
 
 def test_when_the_round_is_folded_does_not_matter(engine: Engine, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_two_agents_and_two_base_models_never_share_numbers(engine: Engine) -> N
     assert (mine.failures, mine.attempts, mine.round, mine.status) == (1, 1, 0, "NEW")
     theirs = patterns(engine, "other")[MISSING]
     assert (theirs.failures, theirs.round) == (0, 2)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         lines = rollouts.pattern_lines(connection)
     assert [(line.alias, line.base) for line in lines].count(("agent", "base")) == 1
     assert len(lines) == 3
@@ -220,13 +220,13 @@ def test_what_no_engine_answered_is_no_agents_failure(engine: Engine) -> None:
     entries = [failure("mine", purpose="live"), failure("lost", **lost)]
     log = log_of([*entries, success("unjudged", **{**lost, "success": None, "reward": None})])
     fold(log, engine)
-    with database.reading(engine) as connection:
-        waiting = rollouts.waiting(connection)
+    with database.read_transaction(engine) as connection:
+        waiting = rollouts.count_backlog(connection)
     assert (waiting.rollouts, waiting.undiagnosed, waiting.unjudged) == (3, 1, 0)
     close_round(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (line,) = rollouts.pattern_lines(connection, None)
-        assert rollouts.waiting(connection).undiagnosed == 0
+        assert rollouts.count_backlog(connection).undiagnosed == 0
     assert (line.base, line.failures) == ("base", 1)
     assert (last(engine).rollouts, last(engine).judged) == (1, 1)
 
@@ -256,7 +256,7 @@ def test_history_of_three_rounds_follows_the_arithmetic(engine: Engine) -> None:
         log.append([success(f"s{number}-{n}") for n in range(passed)])
         close_round(log, engine, str(number))
         state = update(state, failed, failed, failed + passed, passed)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         history = connection.execute(
             select(PatternRound.table()).order_by(PatternRound.table().c.round)
         ).all()
@@ -278,7 +278,7 @@ def test_rollouts_of_a_proposed_task_count_for_its_pattern(engine: Engine) -> No
     close_round(log, engine, "two")
     line = patterns(engine)[MISSING]
     assert (line.failures, line.attempts, line.passes) == (0, 4, 4)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         origin = connection.exec_driver_sql("SELECT origin FROM tasks WHERE task = 'new'").scalar()
     assert origin == "proposed"
 
@@ -306,7 +306,7 @@ def test_a_task_keeps_the_definition_of_its_earliest_rollout(
     fold(log_of([late, early]), engine)
     fold(log_of([early, late]), other)
     assert hash_of(engine) == hash_of(other)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         row = connection.exec_driver_sql("SELECT instruction FROM tasks").scalar()
     assert row == "first"
 
@@ -316,9 +316,9 @@ def test_every_counted_rollout_names_its_round(engine: Engine) -> None:
     close_round(log, engine)
     log.append([failure("later")])
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         query = select(Rollout.table().c.rollout, Rollout.table().c.round)
         rounds = {row.rollout: row.round for row in connection.execute(query)}
-        assert rollouts.waiting(connection).undiagnosed == 1
+        assert rollouts.count_backlog(connection).undiagnosed == 1
     assert rounds == {"f": 0, "nobody": 0, "later": None}
     assert ROLLOUTS.name in folded_position(engine)

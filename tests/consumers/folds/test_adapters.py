@@ -60,7 +60,7 @@ def test_the_next_one_takes_its_place_and_it_drains(engine: Engine) -> None:
     control.decide(routed("promoted", {"b": 1.0}))
     assert control.states() == {"a": "draining", "b": "promoted"}
     control.decide(moved("a", "unloaded"), moved("a", "collected"))
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         every = {one.adapter for one in serving.adapter_lines(connection)}
         there = {one.adapter for one in serving.adapter_lines(connection, collected=False)}
     assert every - there == {"a"}
@@ -242,7 +242,7 @@ def test_an_event_that_was_refused_counts_when_nothing_stands_against_it_any_mor
     control.log.append([again, again])
     fold(control.log, engine)
     assert control.states() == {"a": "unloaded"}
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         steps = [step.state or step.refused for step in serving.adapter_steps(connection, "a")]
     assert steps == [
         "produced", "staged", "draining", "the route of agent names a as its shadow", "unloaded",
@@ -266,7 +266,7 @@ def test_each_step_names_its_event_and_what_that_followed_from(engine: Engine) -
     control.log.append([decision(acted, "acted")])
     control.log.append([decision(routed("promoted", {"a": 1.0}), "route", cause=id_of("acted"))])
     fold(control.log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (line,) = serving.route_lines(connection)
         alone = serving.route_steps(connection, "agent")
         life = serving.adapter_steps(connection, "a")
@@ -290,12 +290,12 @@ def test_the_lists_say_what_scripts_were_promised(engine: Engine) -> None:
     control = serving_a(engine)
     control.decide(*passed("b", "a"), produced("c"), staged("c"))
     control.decide(routed("canary", {"b": 0.25, "a": 0.75}, shadow="c"))
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         routes = serving.route_lines(connection, "agent")
         adapters = {line.adapter: line for line in serving.adapter_lines(connection)}
         (measured,) = serving.evaluation_lines(connection, "b")
         assert serving.route_lines(connection, "nobody") == []
-        assert serving.adapters_starting_with(connection, "b") == ["b"]
+        assert serving.find_adapters_by_prefix(connection, "b") == ["b"]
     assert [(line.adapter, line.share, line.shadow) for line in routes] == [
         ("a", 0.75, False), ("b", 0.25, False), ("c", 0.0, True),
     ]  # fmt: skip
@@ -325,8 +325,8 @@ def test_a_table_of_routes_is_of_one_position(engine: Engine) -> None:
 
 def test_a_read_is_one_moment_however_many_questions_it_asks(engine: Engine) -> None:
     control = serving_a(engine)
-    with database.reading(engine) as connection:
-        position = serving.learning_position(connection)
+    with database.read_transaction(engine) as connection:
+        position = serving.read_decision_offset(connection)
         control.decide(*passed("b", "a"), routed("promoted", {"b": 1.0}))
         late = serving.route_table(connection)
     assert late.position == position
@@ -400,7 +400,7 @@ def test_any_sequence_in_any_batches_gives_the_same_rows_and_only_lives_that_may
     assert hash_of(engine) == hash_of(straight)
     assert rebuild(log, engine).equal
     straight.dispose()
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         assert rollouts.dead_letters(connection) == []
         holds(connection)
 
@@ -436,6 +436,6 @@ def holds(connection: Connection) -> None:
 
 
 def emptied(engine: Engine) -> None:
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         for model in (*PROJECTED, *BOOKKEEPING):
             connection.execute(delete(model.table()))

@@ -233,7 +233,7 @@ def test_the_loop_rebuilds_equal(leading: Leading) -> None:
     assert PATTERN in {task.pattern for task in _tasks(leading)}
 
 
-def _tasks(leading: Leading) -> list[learning.BufferedTask]:
+def _tasks(leading: Leading) -> list[learning.BufferTask]:
     with leading.tables() as connection:
         return list(learning.tasks_of(connection, "agent", "base"))
 

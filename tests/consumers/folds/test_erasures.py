@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 
 from consumers import database
-from consumers.folds.erasures import erased_keys, trained_on
+from consumers.folds.erasures import read_erasure_keys, find_dependent_adapters
 from consumers.tables import Erasure
 from events.learning import Directive, DirectiveWritten, PersonErased, Quota
 from tests.consumers.cycling import (
@@ -52,10 +52,10 @@ def test_every_way_from_a_rollout_to_an_adapter_is_found(engine: Engine) -> None
     learn(leading, 1, None, "r1")
     learn(leading, 2, "/adapters/a1")
     learn(leading, 3, None, "r0")
-    with database.reading(engine) as connection:
-        found = {one.adapter: one.because for one in trained_on(connection, ["r1"])}
-        counted = {one.adapter: one.because for one in trained_on(connection, ["r2"])}
-        assert trained_on(connection, ["r9"]) == []
+    with database.read_transaction(engine) as connection:
+        found = {one.adapter: one.because for one in find_dependent_adapters(connection, ["r1"])}
+        counted = {one.adapter: one.because for one in find_dependent_adapters(connection, ["r2"])}
+        assert find_dependent_adapters(connection, ["r9"]) == []
     assert found == {"a1": ("counted", "example", "task"), "a2": ("parent",)}
     assert counted == {"a1": ("counted",), "a2": ("parent",)}
 
@@ -64,7 +64,7 @@ def test_an_erasure_counts_once(engine: Engine) -> None:
     leading = Leading(engine)
     leading.all(PersonErased(keyid="k1", events=3, rollouts=1), PersonErased(keyid="k2"))
     leading.all(PersonErased(keyid="k1", events=0, rollouts=0))
-    with database.reading(engine) as connection:
-        assert erased_keys(connection) == {"k1", "k2"}
+    with database.read_transaction(engine) as connection:
+        assert read_erasure_keys(connection) == {"k1", "k2"}
         rows = connection.execute(Erasure.table().select().order_by("keyid")).all()
     assert [(row.keyid, row.events, row.rollouts) for row in rows] == [("k1", 3, 1), ("k2", 0, 0)]

@@ -68,7 +68,7 @@ def test_of_two_bases_at_one_time_that_of_the_larger_id_is_the_present_one(
         failure("unanswered", base="unknown", policy="nobody", purpose="live", second=second),
     )
     rollouts = Rollout.table().c
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         query = select(rollouts.base).where(rollouts.base != "unknown")
         last = connection.execute(query.order_by(rollouts.rollout.desc()).limit(1)).scalar_one()
     assert found == [Pair("agent", last)]
@@ -85,11 +85,11 @@ def test_what_every_tick_asks_reads_the_index_and_no_more_of_a_longer_history(
         log = MemoryLog()
         log.append([failure(f"r{n}", second=n, base="ab"[n % 2]) for n in range(count)])
         fold(log, engine)
-        with database.reading(engine) as connection:
+        with database.read_transaction(engine) as connection:
             plans = plans_of(connection)
             assert agents.present(connection) == [Pair("agent", "b")]
             assert agents.newest_rollouts(connection).keys() == {"agent"}
-            assert agents.first_seen(connection, "agent", "a") is not None
+            assert agents.read_oldest_rollout_time(connection, "agent", "a") is not None
         asked.append(plans)
         engine.dispose()
     assert asked[0] == asked[1]

@@ -9,13 +9,13 @@ from sqlalchemy import Engine, select
 from consumers import database
 from consumers.reads.canary_outcomes import (
     Behaviour,
-    JudgedSession,
+    SessionVerdict,
     behaviours,
     canary_share,
-    judged_sessions,
+    read_session_verdicts,
     latest_call,
     open_sessions,
-    touched_sessions,
+    find_session_changes,
 )
 from consumers.tables import Call
 from events.envelope import timestamp
@@ -62,9 +62,9 @@ def told(session: str, success: bool | None, second: int, verified: bool = True)
     return entry(data, f"feedback-{session}-{second}", at(second))
 
 
-def judged(engine: Engine, until: Position | None = None) -> list[JudgedSession]:
-    with database.reading(engine) as connection:
-        return judged_sessions(connection, "agent", "base", SINCE, until)
+def judged(engine: Engine, until: Position | None = None) -> list[SessionVerdict]:
+    with database.read_transaction(engine) as connection:
+        return read_session_verdicts(connection, "agent", "base", SINCE, until)
 
 
 def briefly(engine: Engine) -> list[tuple[str, str | None, str, bool]]:
@@ -114,7 +114,7 @@ def test_a_session_with_a_call_that_no_share_decided_says_nothing(
     ]  # fmt: skip
     fold(log_of(entries), engine)
     assert [one.session for one in judged(engine)] == ["kept"]
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         counted = behaviours(connection, "agent", "base", SINCE)
     assert [one.sessions for one in counted] == [1]
 
@@ -168,7 +168,7 @@ def test_open_sessions_have_neither_an_end_nor_a_verdict(engine: Engine) -> None
         call("named", "a", 110, routed="named"), call("old", "a", 99),
     ]  # fmt: skip
     fold(log_of(entries), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found = open_sessions(connection, "agent", "base", SINCE)
     assert [(one.session, one.adapter, one.began) for one in found if not one.ended] == [
         ("base", None, timestamp(at(111))), ("doubted", "a", timestamp(at(112))),
@@ -185,7 +185,7 @@ def test_a_session_that_ended_without_a_verdict_is_told_as_such(engine: Engine) 
         call("told", "a", 117), graded("told", None, 143), told("told", True, 144),
     ]  # fmt: skip
     fold(log_of(entries), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found = open_sessions(connection, "agent", "base", SINCE)
         assert latest_call(connection, "agent") == timestamp(at(117))
         assert latest_call(connection, "other") is None
@@ -199,7 +199,7 @@ def test_the_row_of_a_call_says_why_it_was_answered_and_by_which_server(engine: 
         call="s-a-110", session="s", outcome="completed", upstream="http://second/v1"
     )  # fmt: skip
     fold(log_of([asked, entry(said, "end", at(111))]), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         (row,) = connection.execute(select(Call.table())).all()
     assert (row.routed, row.upstream) == ("fallback", "http://second/v1")
 
@@ -263,7 +263,7 @@ def test_behaviour_is_counted_by_ended_sessions_judged_or_not(engine: Engine) ->
         call("s5", "a", 115, shares=None), graded("s5", None, 155),
     ]  # fmt: skip
     fold(log_of(entries), engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         found = behaviours(connection, "agent", "base", SINCE)
     assert [replace(one, shares="") for one in found] == [
         Behaviour("a", "", sessions=2, tool_errors=1, loops=1, format_errors=1),
@@ -288,11 +288,11 @@ def test_between_two_positions_only_some_sessions_can_have_changed(engine: Engin
     ])  # fmt: skip
     fold(log, engine)
     after = folded_position(engine)
-    with database.reading(engine) as connection:
-        touched = touched_sessions(connection, before, after)
+    with database.read_transaction(engine) as connection:
+        touched = find_session_changes(connection, before, after)
         assert touched == {"moves", "late", "old", "new"}
-        assert touched_sessions(connection, after, after) == set()
-        assert touched_sessions(connection, {}, after) == {*touched, "silent"}
-        some = judged_sessions(connection, "agent", "base", SINCE, after, {"old", "moves"})
+        assert find_session_changes(connection, after, after) == set()
+        assert find_session_changes(connection, {}, after) == {*touched, "silent"}
+        some = read_session_verdicts(connection, "agent", "base", SINCE, after, {"old", "moves"})
     assert [one.session for one in some] == ["old"]
     assert [one.session for one in judged(engine)] == ["late", "old"]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine
 
-from consumers.reads.explanation import Node, Unexplained, explain
-from events.envelope import derived_id
+from consumers.reads.explanation import Node, UnknownNode, explain
+from events.envelope import derive_id
 from events.gate import Check
 from events.learning import Directive, DirectiveWritten, Quota
 from events.rollouts import Task as TaskData
@@ -24,7 +24,7 @@ from tests.consumers.cycling import (
 from tests.consumers.deciding import passed, routed
 from tests.consumers.folding import ended, folded_position
 
-JOB = derived_id("job", cycle_id())
+JOB = derive_id("job", cycle_id())
 FAILED = ("r1", "r2")
 
 
@@ -104,7 +104,7 @@ def test_a_route_after_a_rollback_names_the_adapter_that_was_taken_out(promoted:
 def test_an_adapter_is_explained_by_what_it_won_and_by_what_it_went_on_from(
     promoted: Leading,
 ) -> None:
-    job = requested(2, name=derived_id("job", "second"))
+    job = requested(2, name=derive_id("job", "second"))
     spec = job.spec.model_copy(update={"parent": "/adapters/better"})
     won = Check(name="target", verdict="PASS", value=0.25, limit=0.02, low=0.1, tasks=64)
     produced, staged, evaluated, decided = passed("newer", "better")
@@ -124,7 +124,7 @@ def test_an_adapter_is_explained_by_what_it_won_and_by_what_it_went_on_from(
 
 
 def test_what_nobody_has_heard_of_is_said(engine: Engine) -> None:
-    with Leading(engine).tables() as connection, pytest.raises(Unexplained, match="'nothing'"):
+    with Leading(engine).tables() as connection, pytest.raises(UnknownNode, match="'nothing'"):
         explain(connection, "nothing")
 
 

@@ -17,18 +17,18 @@ def report(gateway: str, position: int = 7, **uses: int) -> Report:
 
 def write(engine: Engine, *reports: Report) -> None:
     for one in reports:
-        with database.writing(engine) as connection:
+        with database.write_transaction(engine) as connection:
             gateways.report(connection, one)
 
 
 def seen(engine: Engine, within_seconds: float = 60) -> list[Report]:
-    with database.reading(engine) as connection:
-        return [one.report for one in gateways.seen(connection, within_seconds)]
+    with database.read_transaction(engine) as connection:
+        return [one.report for one in gateways.read_live_gateways(connection, within_seconds)]
 
 
 def age(engine: Engine, gateway: str, seconds: float) -> None:
     """As if it had reported that long ago."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(
             text("UPDATE gateways SET seen = seen - :s, started = started - :s WHERE gateway = :g"),
             {"s": seconds, "g": gateway},
@@ -55,8 +55,8 @@ def test_one_that_was_not_heard_of_is_not_live_until_it_reports_again(engine: En
     assert [one.gateway for one in seen(engine)] == ["g2"]
     assert [one.gateway for one in seen(engine, within_seconds=600)] == ["g1", "g2"]
     write(engine, report("g1"))
-    with database.reading(engine) as connection:
-        first, second = gateways.seen(connection, 60)
+    with database.read_transaction(engine) as connection:
+        first, second = gateways.read_live_gateways(connection, 60)
     assert first.age_seconds == pytest.approx(0, abs=30)
     assert first.running_seconds == pytest.approx(120, abs=30), "it is still the same process"
     assert second.running_seconds == pytest.approx(0, abs=30)
@@ -65,7 +65,7 @@ def test_one_that_was_not_heard_of_is_not_live_until_it_reports_again(engine: En
 def test_one_that_stops_leaves_and_one_that_vanished_is_forgotten(engine: Engine) -> None:
     write(engine, report("g1"), report("g2"), report("g3"))
     age(engine, "g2", 7200)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         gateways.leave(connection, "g1")
         assert gateways.silent(connection, for_seconds=3600) == ["g2"]
         gateways.forget(connection, for_seconds=3600)
@@ -80,7 +80,7 @@ def test_a_rebuild_leaves_reports_alone_and_they_leave_the_hash_alone(engine: En
     write(engine, report("g1", a=1))
     assert hash_of(engine) == before
     assert rebuild(control.log, engine).equal
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE adapters SET state = 'promoted'"))
     assert rebuild(control.log, engine, confirmed=True).swapped
     assert hash_of(engine) == before

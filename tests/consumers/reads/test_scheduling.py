@@ -12,7 +12,7 @@ from consumers import database
 from consumers.reads import rollouts
 from consumers.reads.scheduling import CYCLE_START, Scheduling, job_seconds, scheduling
 from consumers.tables import Job
-from events.envelope import derived_id, parse_timestamp, timestamp
+from events.envelope import derive_id, parse_timestamp, timestamp
 from events.learning import PatternsDiagnosed
 from events.log import Entry
 from events.serving import OperatorActed
@@ -88,7 +88,7 @@ def test_of_what_a_cycle_has_read_nothing_is_read_again(tmp_path: Path) -> None:
     the agent is the first entry of another index."""
     engine = database.open_database(database.sqlite_url(tmp_path / "tables.db"))
     upgrade(engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         plans = plans_of(connection)
         scheduling(connection, "agent", "base", at(0))
     counts = [
@@ -186,12 +186,12 @@ def test_a_person_is_heard_until_a_cycle_of_the_agent_starts(leading: Leading) -
     assert seen(leading).asked is None
     leading.say(asked("agent"), "first")
     leading.say(asked("agent"), "again")
-    assert seen(leading).asked == derived_id("test", "again")
+    assert seen(leading).asked == derive_id("test", "again")
     leading.all(started())
     assert seen(leading).asked is None, "both were about the cycle that came next"
     leading.say(asked("agent"), "while it runs")
     leading.all(over())
-    assert seen(leading).asked == derived_id("test", "while it runs")
+    assert seen(leading).asked == derive_id("test", "while it runs")
 
 
 def test_a_position_is_one_that_an_event_can_carry(leading: Leading) -> None:

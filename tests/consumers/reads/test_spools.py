@@ -18,13 +18,13 @@ def report(source: str, *ends: int) -> Report:
 
 def write(engine: Engine, *reports: Report) -> None:
     for one in reports:
-        with database.writing(engine) as connection:
+        with database.write_transaction(engine) as connection:
             spools.report(connection, one)
 
 
-def known(engine: Engine) -> dict[str, spools.Seen]:
-    with database.reading(engine) as connection:
-        return {one.report.source: one for one in spools.known(connection)}
+def known(engine: Engine) -> dict[str, spools.SpoolState]:
+    with database.read_transaction(engine) as connection:
+        return {one.report.source: one for one in spools.read_spools(connection)}
 
 
 def test_a_spool_is_known_as_it_was_last_reported(engine: Engine) -> None:
@@ -48,7 +48,7 @@ def test_what_was_folded_is_missed_no_more_however_it_came(engine: Engine) -> No
 
 def test_one_that_is_forgotten_is_gone_and_another_one_cannot_be(engine: Engine) -> None:
     write(engine, report("s1", 1))
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         assert not spools.forget(connection, "s2")
         assert spools.forget(connection, "s1")
     assert known(engine) == {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers.reads.evidence import SeenRollout
+from consumers.reads.evidence import RoundRollout
 from daemon.config.settings import Analyzer
 from daemon.controller.analyzer import Analysis, Shown, analyze
 from daemon.controller.sampling import shortened
@@ -14,13 +14,13 @@ from events.messages import Action, Message
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 
 FAILED = [
-    SeenRollout(f"rollout-{n}", f"task-{n % 3}", 0.0, "missing_write_action", pivot)
+    RoundRollout(f"rollout-{n}", f"task-{n % 3}", 0.0, "missing_write_action", pivot)
     for n, pivot in enumerate(("cancel_order", "cancel_order", "pay", "pay"))
 ]
-PASSED = SeenRollout("rollout-9", "task-0", 1.0, None, "*")
+PASSED = RoundRollout("rollout-9", "task-0", 1.0, None, "*")
 
 
-def shown(seen: SeenRollout, text: str = "Please cancel order O12.") -> Shown:
+def shown(seen: RoundRollout, text: str = "Please cancel order O12.") -> Shown:
     messages = [Message(role="user", content=text)]
     gold = (Action(name="cancel_order", arguments={"order_id": "O12"}),)
     return Shown(seen, text, gold, shortened(messages), {"DB": 0.0}, {"missing": []})

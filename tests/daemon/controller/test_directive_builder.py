@@ -23,7 +23,7 @@ from envs.players import LocalPlayer
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.learning import (
     BadTries,
     CycleEnded,
@@ -61,7 +61,7 @@ def record(app: App, alias: str, base: str, tasks: Sequence[TaskDefinition]) -> 
         app.blobs,
         [
             rollout_ended(
-                attempted(task), SHOP, provenance, derived_id("test", alias, base, task.id)
+                attempted(task), SHOP, provenance, derive_id("test", alias, base, task.id)
             )
             for task in tasks
         ],
@@ -99,7 +99,7 @@ def test_the_directive_is_of_this_agent_on_this_base_alone(app: App) -> None:
     quotas = {quota.pattern: quota for quota in made.directive.quotas}
     assert set(quotas) == {f"missing_write_action|{tool}" for tool in FORGOTTEN.values()}
     assert [quota.tasks for quota in quotas.values()] == [3, 3]
-    own = {derived_id("test", "agent", "base", one.id) for one in tasks(FORGOTTEN, 12)}
+    own = {derive_id("test", "agent", "base", one.id) for one in tasks(FORGOTTEN, 12)}
     for quota in quotas.values():
         assert len(quota.examples) == 8
         assert set(quota.examples) <= own

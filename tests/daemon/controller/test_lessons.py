@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from consumers.reads.learning import BufferedTask, RejectionRow
+from consumers.reads.learning import BufferTask, RejectionRow
 from daemon.controller.lessons import bad_tries
 from events.learning import BadTries, Check, Mode
 from tests.daemon.proposer.test_proposer import SHOP
@@ -10,9 +10,9 @@ from tests.daemon.proposer.test_proposer import SHOP
 PATTERN: Final = "missing_write_action|cancel_order"
 
 
-def written(mode: Mode, pattern: str = PATTERN) -> BufferedTask:
+def written(mode: Mode, pattern: str = PATTERN) -> BufferTask:
     task = SHOP.generate("cancel", 2**28).record()
-    return BufferedTask(task, pattern, "base", "cycle", mode, (), None, None, None)
+    return BufferTask(task, pattern, "base", "cycle", mode, (), None, None, None)
 
 
 def rejected(mode: Mode, check: Check, reason: str = "it is so") -> RejectionRow:

@@ -44,7 +44,7 @@ def apps(engine: Engine, tmp_path: Path) -> Iterator[tuple[App, App]]:
 
 def shift(engine: Engine, seconds: float) -> None:
     """What a clock of the database that is set forward by so many seconds does to its leases."""
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE leases SET expires = expires - :s"), {"s": seconds})
 
 
@@ -132,7 +132,7 @@ def test_a_renewal_tells_a_holder_that_its_lease_is_gone(
     clock = Clock()
     one = Leadership(apps[0], "one", clock)
     assert one.lead() == 1
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         leases.give_back(connection, LEASE, "another")
         leases.give_back(connection, LEASE, "one")
     clock.now += 6
@@ -153,9 +153,9 @@ def test_a_thread_renews_while_the_leader_is_busy(apps: tuple[App, App], engine:
     assert one.lead() == 1
 
 
-def _held(engine: Engine) -> leases.Held:
-    with database.reading(engine) as connection:
-        found = leases.held(connection, LEASE)
+def _held(engine: Engine) -> leases.LeaseState:
+    with database.read_transaction(engine) as connection:
+        found = leases.read_lease(connection, LEASE)
     assert found is not None
     return found
 

@@ -112,7 +112,7 @@ def test_the_adapter_of_a_cycle_that_was_called_off_is_given_up(app: App, examin
     says.act(Act("ada", "not now"), CYCLE_CANCEL, {"cycle": cycle.cycle})
     leads.tick()
     with app.reading() as connection:
-        row = serving.adapter_named(connection, "made")
+        row = serving.find_adapter(connection, "made")
     assert (row.state, row.reason) == ("rejected", "ada called it off: not now")
     assert [one.outcome for one in cycles(app)] == ["cancelled"]
     assert leads.tick().troubles == []
@@ -191,7 +191,7 @@ def test_an_adapter_whose_incumbent_is_replaced_after_every_gate_is_given_up(app
         cycle.ended_because
     )
     with app.reading() as connection:
-        assert serving.adapter_named(connection, "made").state == "rejected"
+        assert serving.find_adapter(connection, "made").state == "rejected"
 
 
 class Hesitating(Fixed):

@@ -23,7 +23,7 @@ from daemon.cycle.leader import Leader
 from daemon.cycle.outlook import outlooks
 from daemon.cycle.planner import FromTheLog
 from envs.task import TaskDefinition
-from events.envelope import derived_id, utc_now
+from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
 from events.learning import Quota, TaskProposed, TaskRejected
 from events.rollouts import Task
@@ -91,9 +91,9 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every cycle writes more, and whoever leads does so for months."""
-    made, read = list[weakref.ref[Task]](), learning._buffered
+    made, read = list[weakref.ref[Task]](), learning._parse_buffer_task
 
-    def counted(row: dict[str, Any]) -> learning.BufferedTask:
+    def counted(row: dict[str, Any]) -> learning.BufferTask:
         found = read(row)
         made.append(weakref.ref(found.task))
         assert sum(one() is not None for one in made) <= 2
@@ -101,7 +101,7 @@ def test_of_all_tasks_that_were_ever_written_one_is_held_at_a_time(
 
     given = tasks(("cancel",), 154)
     with home(tmp_path, given[:4]) as app:
-        before = {derived_id(one.id): proposed(one.id, None) for one in given[4:]}
+        before = {derive_id(one.id): proposed(one.id, None) for one in given[4:]}
         Decisions(app).record(before, "a hand")
         monkeypatch.setattr(learning, "_buffered", counted)
         cycle, troubles = asked(app)
@@ -147,7 +147,7 @@ def _written(folder: Path, labelled: Sequence[tuple[TaskDefinition, str]]) -> _W
             attempt = attempted(task)
             named = replace(attempt, task=task.model_copy(update={"capability": label}))
             data = rollout_ended(
-                named, SHOP, Provenance("agent", "base", "base", "live"), derived_id(task.id)
+                named, SHOP, Provenance("agent", "base", "base", "live"), derive_id(task.id)
             )
             append_rollouts(app.spool, app.blobs, [data])
         cycle, troubles = asked(app)

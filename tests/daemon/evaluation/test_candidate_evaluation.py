@@ -84,7 +84,7 @@ def staged(app: App, source: Path, base: Path, capability: str = "half") -> Adap
 
 def row_of(app: App, name: str) -> AdapterRow:
     with app.reading() as connection:
-        return serving.adapter_named(connection, name)
+        return serving.find_adapter(connection, name)
 
 
 def examined(
@@ -239,7 +239,7 @@ def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
             row = row_of(large, row.adapter)
         assert row.state == "gated"
         with large.reading() as connection:
-            assert serving.gates_passed(connection, row.adapter) == gates + 1
+            assert serving.count_gate_passes(connection, row.adapter) == gates + 1
     assert len(of_type(large, GateDecided)) == 3
     played = [one.task.id for one in rollouts(large) if one.task and one.policy == row.adapter]
     assert len(set(played)) == len(played) / 2, "each task is fresh, two trials each"

@@ -18,11 +18,11 @@ from daemon.core.app import App
 from envs.shop.environment import Shop
 from events.blobs import BlobStore
 from events.codec import encode
-from events.envelope import Envelope, derived_id, utc_now
+from events.envelope import Envelope, derive_id, utc_now
 from events.learning import Decision, Directive, DirectiveWritten, Quota
 from events.messages import Message
 from events.privacy.keys import KeyStore
-from events.rollouts import CallStarted, CallStartedContent, SessionEnded
+from events.rollouts import CallStarted, CallStartContent, SessionEnded
 from events.serving import AdapterProduced
 from producers.gateway.capture.recorder import About, Recorder
 from producers.gateway.privacy.keys import ClientKey, hashed
@@ -90,7 +90,7 @@ def say_much(home: Path, people: KeyStore, person: str) -> None:
     text = MARK + random.Random(1).randbytes(1_200_000).hex()
     call = CallStarted(
         call="big", session="big", alias="agent", base="tiny", policy="tiny",
-        content=CallStartedContent(messages=(Message(role="user", content=text),)),
+        content=CallStartContent(messages=(Message(role="user", content=text),)),
     )  # fmt: skip
     with App(load()) as app:
         recorder = Recorder(app.spool, BlobStore(home / "blobs"), people)
@@ -102,7 +102,7 @@ def learn_from(rollout: str) -> None:
     """A cycle that names the rollout, its job, and the adapter that came of it."""
     quota = Quota(pattern=PATTERN, tasks=1, priority=0.5, status="NEW", examples=(rollout,))
     directive = DirectiveWritten(cycle=cycle_id(), round=0, directive=Directive(quotas=(quota,)))
-    job = derived_id("job", cycle_id())
+    job = derive_id("job", cycle_id())
     adapter = AdapterProduced(
         adapter="learnt-1", alias="agent", base="base", sha256="0" * 64, path="/adapters/learnt-1",
         job=job, origin="job",
@@ -111,7 +111,7 @@ def learn_from(rollout: str) -> None:
     with App(load()) as app:
         for number, data in enumerate(steps):
             envelope = Envelope(
-                id=derived_id("test", str(number)), type=data.TYPE, version=data.VERSION,
+                id=derive_id("test", str(number)), type=data.TYPE, version=data.VERSION,
                 subject=data.key(), time=utc_now(),
             )  # fmt: skip
             app.append([encode(envelope, data, 1).entry])
@@ -184,7 +184,7 @@ def test_an_erased_person_is_in_no_byte_of_the_home(
     with fronting(home, [engine.url], keys=KEYS, people=people) as front:
         anew = talk(front, "rosa", task, retry="again")
     assert "x-kintsugi-replayed" not in anew.headers
-    fresh = people.named("rosa")
+    fresh = people.find_in_store("rosa")
     people.close()
     assert fresh is not None
     assert fresh.id != looked["key"], "who comes back is somebody new"

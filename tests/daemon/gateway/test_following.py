@@ -77,7 +77,7 @@ class Control:
     def reports(self) -> list[gateways.Report]:
         """What the live gateways said last."""
         with self.app.reading() as connection:
-            return [one.report for one in gateways.seen(connection, GONE_SECONDS)]
+            return [one.report for one in gateways.read_live_gateways(connection, GONE_SECONDS)]
 
     def known(self, decided: int, gateways: int) -> bool:
         """Whether so many gateways are past a decision."""
@@ -296,8 +296,8 @@ def _goes_away(server: Postgres, control: Control, engine: Live, url: str) -> No
         assert wait_for(lambda: any("the last routes stay" in line for line in gateway.said))
         assert [answerer(gateway, f"away-{number}") for number in range(5)] == ["one"] * 5
         server.start()
-        with database.reading(control.app.database) as connection:
-            late = [one.report.position for one in gateways.seen(connection, 3600)]
+        with database.read_transaction(control.app.database) as connection:
+            late = [one.report.position for one in gateways.read_live_gateways(connection, 3600)]
         assert late == [before]
         flipped = control.route("operator", "two")
         assert wait_for(lambda: control.reports()[0].position > flipped)

@@ -116,7 +116,7 @@ def test_what_waits_for_kafka_is_said_where_kafka_gets_it(
         recorded = min(record.recorded_ms for record in front.records())
         assert found[oldest] == recorded / 1000
         for partition, end in enumerate(front.log.end(ROLLOUTS.name)):
-            front.log.mark_shipped(ROLLOUTS.name, partition, end)
+            front.log.store_ship_offset(ROLLOUTS.name, partition, end)
         shipped = samples(front)
         assert shipped[waiting] == 0
         assert oldest not in shipped

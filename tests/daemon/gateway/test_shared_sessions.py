@@ -14,9 +14,9 @@ from events.messages import Message
 from events.privacy.keys import KeyStore
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     SessionEnded,
 )
 from producers.gateway.capture.recorder import About, Recorder
@@ -108,7 +108,7 @@ def test_who_comes_back_after_being_erased_goes_on_from_nothing_that_is_lost(
     people = KeyStore(sqlite_url(tmp_path / "keys.db"), clock=lambda: now[0])
     with fronting(tmp_path, [recite(SAID).url], people=people) as front:
         say(front, "rosa", HELLO)
-        key = people.named("rosa")
+        key = people.find_in_store("rosa")
         assert key is not None
         people.destroy(key.id)
         say(front, "rosa", HELLO, ANSWER, words(1))
@@ -124,14 +124,14 @@ def test_what_an_earlier_version_stored_between_persons_is_said_to_be_lost(
     """Otto's call holds only what it adds to Rosa's."""
 
     def started(call: str, text: str, parent: str | None = None) -> CallStarted:
-        content = CallStartedContent(messages=(Message(role="user", content=text),))
+        content = CallStartContent(messages=(Message(role="user", content=text),))
         return CallStarted(
             call=call, session="desk", alias="agent", base="tiny", policy="tiny", content=content,
             parent=parent, parent_messages=0 if parent is None else 2,
         )  # fmt: skip
 
     def ended(call: str) -> CallEnded:
-        content = CallEndedContent(messages=(Message(role="assistant", content=SAID),))
+        content = CallEndContent(messages=(Message(role="assistant", content=SAID),))
         return CallEnded(call=call, session="desk", outcome="completed", content=content)
 
     async def talk(recorder: Recorder) -> None:

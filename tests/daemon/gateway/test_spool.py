@@ -92,7 +92,7 @@ def test_what_waits_is_seen_without_a_broker(home: Path) -> None:
     assert streams["learning"]["oldest_unshipped_seconds"] is None
     with closing(SqliteLog(home / "log.db")) as log:
         for partition, end in enumerate(log.end("rollouts")):
-            log.mark_shipped("rollouts", partition, end)
+            log.store_ship_offset("rollouts", partition, end)
     shipped = run_here(["spool", "status", "--json"], variables).json["streams"]["rollouts"]
     assert (shipped["unshipped"], shipped["oldest_unshipped_seconds"]) == (0, None)
     assert sum(shipped["shipped"]) == 5
@@ -160,7 +160,7 @@ def test_who_is_killed_while_all_is_shipped_again_is_gone_on_for(
         )
         # Of one stream, which is read at once: between two, everything may be marked as unshipped.
         whole = sum(own.end("rollouts"))
-        while not 0 < sum(own.shipped("rollouts")) < whole:
+        while not 0 < sum(own.read_ship_offsets("rollouts")) < whole:
             assert killed.poll() is None, "it ended before it was seen half-way"
         killed.kill()
         killed.wait()
@@ -181,13 +181,13 @@ def test_nothing_is_marked_as_unshipped_where_nothing_ships(home: Path) -> None:
     with closing(SqliteLog(home / "log.db")) as log:
         ends = log.end("rollouts")
         for partition, end in enumerate(ends):
-            log.mark_shipped("rollouts", partition, end)
+            log.store_ship_offset("rollouts", partition, end)
         drained = run_here(["spool", "drain", "--again", "--json"], {"KINTSUGI_HOME": str(home)})
         assert drained.json == {"ships": False, "drained": 0, "left": 0}
-        assert log.shipped("rollouts") == ends
+        assert log.read_ship_offsets("rollouts") == ends
         away = run_here(["spool", "drain", "--again", "--within", "0"], on(NOWHERE, home))
         assert (away.code, "5 of the events" in away.err) == (4, True)
-        assert log.shipped("rollouts") == (0,) * 8
+        assert log.read_ship_offsets("rollouts") == (0,) * 8
 
 
 @pytest.mark.kafka

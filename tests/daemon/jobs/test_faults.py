@@ -28,7 +28,7 @@ from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner import JobRunner
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.training_runs import advance
-from events.envelope import derived_id
+from events.envelope import derive_id
 from events.jobs import JobSpec
 from events.learning import JobRequested
 from ops.faults.gateway_full_disk import FILLER, fill
@@ -69,13 +69,13 @@ class Asking(Fixed):
 
     def propose(self, cycle: CycleRow) -> Proposal:
         """The job."""
-        name = derived_id("job", cycle.cycle)
+        name = derive_id("job", cycle.cycle)
         spec = letters.spec(self._base, job=name, **{"sampler": SMALL, **self.changes})
         requested = JobRequested(
             job=name, cycle=cycle.cycle, alias=cycle.alias, base=cycle.base, capability="half",
             spec=JobSpec.model_validate(spec), minutes=10,
         )  # fmt: skip
-        return Proposal({derived_id("requested", cycle.cycle): requested})
+        return Proposal({derive_id("requested", cycle.cycle): requested})
 
 
 class Loop:

@@ -23,9 +23,9 @@ from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     SessionEnded,
 )
 from events.streams import ROLLOUTS
@@ -51,11 +51,11 @@ with App(load()) as app:
 async def _talk(recorder: Recorder, person: str, session: str) -> None:
     started = CallStarted(
         call=f"c-{session}", session=session, alias="agent", base="tiny", policy="tiny",
-        content=CallStartedContent(messages=(Message(role="user", content=f"I am {person}"),)),
+        content=CallStartContent(messages=(Message(role="user", content=f"I am {person}"),)),
     )  # fmt: skip
     ended = CallEnded(
         call=f"c-{session}", session=session, outcome="completed",
-        content=CallEndedContent(messages=(Message(role="assistant", content="Hello"),)),
+        content=CallEndContent(messages=(Message(role="assistant", content="Hello"),)),
     )  # fmt: skip
     for data in (started, ended, SessionEnded(session=session, because="asked")):
         await recorder.append(data, About(person))
@@ -208,7 +208,7 @@ def test_on_the_broker_only_ciphertext_stays(home: Path, kafka_log: KafkaLog) ->
 
         def read(*keys: Key) -> list[bool]:
             bodies = Bodies(BlobStore(home / "blobs"), {one.id: one for one in keys}.get)
-            return [bodies.whole(record).erased for record in records]
+            return [bodies.whole(record).is_unreadable for record in records]
 
         records: list[Record] = [
             record

@@ -119,13 +119,13 @@ def test_500_versions_of_an_adapter_leave_as_many_series_as_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from events.codec import encode
-    from events.envelope import Envelope, minted_id
+    from events.envelope import Envelope, new_id
 
     def appended(decisions: Iterator[Decision]) -> None:
         entries = []
         for data in decisions:
             envelope = Envelope(
-                id=minted_id(), type=data.TYPE, version=data.VERSION, subject=data.key(),
+                id=new_id(), type=data.TYPE, version=data.VERSION, subject=data.key(),
                 time=utc_now(),
             )  # fmt: skip
             entries.append(encode(envelope, data, 1).entry)
@@ -274,7 +274,7 @@ def test_a_spool_whose_owner_is_silent_is_told_with_what_the_tables_lack(app: Ap
 
     silent = labelled("kintsugi_spools_silent_timestamp_seconds")
     assert silent not in told_of()
-    with database.writing(app.engine) as connection:
+    with database.write_transaction(app.engine) as connection:
         for source in ("gone", "here"):
             said = spools.Report(source, "host", f"/{source}/log.db", {"rollouts": (2, 1)})
             spools.report(connection, said)

@@ -63,7 +63,7 @@ def test_a_home_that_ships_tells_of_its_own_log_until_all_of_it_was_shipped(
         assert line["path"] == str(app.spool.path)
         assert (line["unfolded"], line["state"]) == (1, "live")
         for partition, end in enumerate(app.spool.end("rollouts")):
-            app.spool.mark_shipped("rollouts", partition, end)
+            app.spool.store_ship_offset("rollouts", partition, end)
         tell(app, app.spool)
         assert len(run_here(["spool", "ls", "--json"], variables).json) == 1, "it goes on"
         tell(app, app.spool, ends=True)

@@ -127,7 +127,7 @@ def _describe(path: Path) -> None:
     """Have the file beside a snapshot say what is in it now."""
 
     engine = database.open_database(database.sqlite_url(path))
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         digest = exact_digest(connection)
     engine.dispose()
     described = path.with_suffix(".json")

@@ -18,7 +18,7 @@ from daemon.replay.whatif import whatif
 from events.archive.archive import ends
 from events.archive.views import cut_at
 from events.codec import encode
-from events.envelope import Envelope, derived_id
+from events.envelope import Envelope, derive_id
 from events.learning import CycleEnded, CycleStarted, LeaderClaimed
 from events.log import Entry
 from events.memory import MemoryLog
@@ -230,7 +230,7 @@ def test_a_replay_fills_no_database_that_is_there(
 def entry(data: Any, name: str, second: float, epoch: int | None = None) -> Entry:
     moment = at(0).timestamp() + second
     envelope = Envelope(
-        id=derived_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
+        id=derive_id("test", name), type=data.TYPE, version=data.VERSION, subject=data.key(),
         time=at(int(second)), epoch=epoch,
     )  # fmt: skip
     return encode(envelope, data, recorded_ms=int(moment * 1000)).entry
@@ -270,7 +270,7 @@ def supposed(
 
     engine, tables = fresh(folder, "lived"), fresh(folder, f"walk-{len(changes)}")
     fold(log, engine)
-    with database.reading(engine) as connection:
+    with database.read_transaction(engine) as connection:
         cycles = lived(connection)
     assert [one.seconds for one in cycles] == [6.0, 7.0]
     assert [one.rollouts for one in cycles] == [10, 36]

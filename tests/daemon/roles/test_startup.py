@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.database import DatabaseOutdated, open_database
+from consumers.database import DatabaseMismatch, open_database
 from consumers.tables import REVISION
 from daemon.config.settings import ConfigurationError, KafkaSecurity, Settings
 from daemon.config.settings import Kafka as KafkaSettings
@@ -71,7 +71,7 @@ def test_what_waiting_does_not_heal_is_raised(tmp_path: Path) -> None:
 def test_tables_of_no_version_are_raised_whatever_else_is_away(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    with pytest.raises(DatabaseOutdated, match="run kintsugi db upgrade"):
+    with pytest.raises(DatabaseMismatch, match="run kintsugi db upgrade"):
         away(tmp_path, database_url=postgres_url, kafka_bootstrap_servers=NOBODY)
 
 

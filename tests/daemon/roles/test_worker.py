@@ -18,12 +18,12 @@ HOUR = 3600.0
 
 def rows(app: App) -> list[str]:
     with app.reading() as connection:
-        return [one.report.gateway for one in gateways.seen(connection, 1e9)]
+        return [one.report.gateway for one in gateways.read_live_gateways(connection, 1e9)]
 
 
 def test_gateways_that_were_killed_long_ago_are_forgotten(tmp_path: Path) -> None:
     with closing(App(settings(home=tmp_path))) as app, open_fleet(app.settings) as fleet:
-        with database.writing(app.engine) as connection:
+        with database.write_transaction(app.engine) as connection:
             for name in ("killed", "late", "live"):
                 gateways.report(connection, Report(name, "host", 1, {}, {}))
             for name, age in (("killed", 1.1 * HOUR), ("late", 0.9 * HOUR)):

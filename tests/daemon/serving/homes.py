@@ -158,5 +158,5 @@ class Home:
     def gateway(self, name: str = "g", position: int = 1 << 40, **open_sessions: int) -> None:
         """A gateway reports: how far it is, and the sessions that adapters have there."""
         said = Report(name, "host", position, {}, open_sessions)
-        with database.writing(self.app.engine) as connection:
+        with database.write_transaction(self.app.engine) as connection:
             gateways.report(connection, said)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from consumers.folds.routing import RouteRefused, Standing, changed
+from consumers.folds.routing import RouteRefusal, RouteState, apply_route_change
 from consumers.reads.serving import RouteRow, RouteTable
 from daemon.serving.bases import rebased
 from daemon.serving.desired_state import Holding
@@ -17,7 +17,7 @@ OLD, NEW = "base-1", "base-2"
 ROUTE = RouteRow(
     alias="agent",
     standing=replace(
-        Standing.of_base(OLD), shares=(RouteShare(adapter="a", share=1),), incumbent="a"
+        RouteState.of_base(OLD), shares=(RouteShare(adapter="a", share=1),), incumbent="a"
     ),
     why="promoted", reason="", since=None, cause="event-1", offset=3,
 )  # fmt: skip
@@ -35,8 +35,8 @@ def test_an_alias_moves_where_every_engine_serves_another_base() -> None:
     (turned,) = rebased(TABLE, look(NEW, NEW))
     assert (turned.alias, turned.base, turned.why) == ("agent", NEW, "rebased")
     assert turned.shares == (RouteShare(share=1),)
-    standing = changed(ROUTE.standing, {}, turned)
-    assert standing == Standing.of_base(NEW)
+    standing = apply_route_change(ROUTE.standing, {}, turned)
+    assert standing == RouteState.of_base(NEW)
     assert after("a", State.PROMOTED, turned) is State.DRAINING
 
 
@@ -61,5 +61,5 @@ def test_nobody_moves_while_the_old_base_may_be_served(seen: Look) -> None:
 def test_on_another_base_one_begins_with_the_base_alone(change: dict[str, object]) -> None:
     (turned,) = rebased(TABLE, look(NEW))
     other = RouteChanged.model_validate({**turned.model_dump(), **change})
-    with pytest.raises(RouteRefused):
-        changed(ROUTE.standing, {}, other)
+    with pytest.raises(RouteRefusal):
+        apply_route_change(ROUTE.standing, {}, other)

@@ -16,7 +16,7 @@ from daemon.serving.canary_monitor import Guards, decide, due_share
 from daemon.serving.sequential_test import ENOUGH, UNEQUAL
 from daemon.status.doctor.serving import canaries
 from events.codec import decode, encode
-from events.envelope import Envelope, derived_id, utc_now
+from events.envelope import Envelope, derive_id, utc_now
 from events.learning import Decision
 from events.log import Entry, now_ms
 from events.messages import Message, ToolCall
@@ -118,7 +118,7 @@ class Traffic:
 
 def entry(data: EventData, later: timedelta = timedelta()) -> Entry:
     when = utc_now() + later
-    identity = derived_id("test", data.TYPE, data.key(), str(later), data.model_dump_json()[:200])
+    identity = derive_id("test", data.TYPE, data.key(), str(later), data.model_dump_json()[:200])
     envelope = Envelope(identity, data.TYPE, data.VERSION, data.key(), when)
     return encode(envelope, data, now_ms()).entry
 
@@ -249,7 +249,7 @@ def test_the_decision_names_what_it_read_and_follows_from_the_route(traffic: Tra
     records = traffic.app.spool.read("learning", 0, 0)
     event, before = decode(records[-1]), decode(records[-2])
     assert event.envelope.cause == before.envelope.id
-    assert event.envelope.id == derived_id(before.envelope.id, "guard rollback")
+    assert event.envelope.id == derive_id(before.envelope.id, "guard rollback")
 
 
 def test_a_session_without_a_verdict_says_nothing(traffic: Traffic) -> None:

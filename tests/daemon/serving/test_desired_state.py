@@ -7,8 +7,8 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.folds.routing import Standing
-from consumers.reads.gateways import Report, Seen
+from consumers.folds.routing import RouteState
+from consumers.reads.gateways import Report, GatewayState
 from consumers.reads.serving import AdapterRow, OperatorActionLine, RouteRow, RouteTable
 from daemon.serving.desired_state import (
     PIN,
@@ -48,7 +48,7 @@ def route(
     *shares: str | None, shadow: str | None = None, before: tuple[str | None, ...] = ()
 ) -> RouteRow:
     parts = tuple(RouteShare(adapter=name, share=1 / len(shares)) for name in shares)
-    standing = Standing("base", parts, shadow, shares[0], before)
+    standing = RouteState("base", parts, shadow, shares[0], before)
     return RouteRow("agent", standing, "operator", "", None, "c", 5)
 
 
@@ -56,8 +56,8 @@ def holding(*names: str, url: str = R1, base: str = "base") -> Holding:
     return Holding(url, base, frozenset(names))
 
 
-def gateway(position: int = 9, **open_sessions: int) -> Seen:
-    return Seen(Report("g", "h", position, {}, open_sessions), 0.1, 60.0)
+def gateway(position: int = 9, **open_sessions: int) -> GatewayState:
+    return GatewayState(Report("g", "h", position, {}, open_sessions), 0.1, 60.0)
 
 
 def situation(*rows: AdapterRow, **fields: Any) -> Situation:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.folds.routing import RouteRefused
+from consumers.folds.routing import RouteRefusal
 from consumers.reads.serving import UnknownAdapter
 from daemon.adapters.adoption import BadName, NoFingerprint, adopt, expected_of
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
@@ -318,7 +318,7 @@ def test_a_rollback_to_somebody_who_was_unloaded_loads_him_first(
     home.publisher.rollback("agent", ADA, to=names[0])
     assert home.shares() == {names[0]: 1.0}
     assert names[0] in home.loaded()[0]
-    with pytest.raises(RouteRefused, match="a rollback of agent goes to one of those before"):
+    with pytest.raises(RouteRefusal, match="a rollback of agent goes to one of those before"):
         home.publisher.rollback("agent", ADA, to=names[1])
 
 
@@ -344,7 +344,7 @@ def test_a_route_is_set_by_hand_with_a_shadow(make_home: MakeHome, adapters: Ada
     assert route.standing.shadow == names[1]
     home.tick()
     assert home.loaded() == [sorted(names)]
-    with pytest.raises(RouteRefused, match="is for agent on reference, not for other"):
+    with pytest.raises(RouteRefusal, match="is for agent on reference, not for other"):
         home.publisher.set_route("other", {names[0]: 1.0}, ADA)
 
 

@@ -245,7 +245,7 @@ def test_a_gateway_that_fell_silent_is_waited_for_no_longer(
     home.gateway("stopped", position=0, **{names[0]: 3})
     assert not any(done_by(home))
     table = METADATA.tables["gateways"]
-    with database.writing(home.app.engine) as connection:
+    with database.write_transaction(home.app.engine) as connection:
         connection.execute(update(table).values(seen=table.c.seen - 31))
     assert home.tick().unloaded == [names[0]]
 

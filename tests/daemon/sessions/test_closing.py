@@ -9,9 +9,9 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions.closing import Closed, close_sessions, waiting
+from daemon.sessions.closing import Closed, close_sessions, count_backlog
 from events.codec import encode
-from events.envelope import Envelope, minted_id, utc_now
+from events.envelope import Envelope, new_id, utc_now
 from events.log import Entry, now_ms
 from events.rollouts import CallEnded, CallStarted, EventData, SessionEnded
 from tests.consumers.plans import plans_of
@@ -23,7 +23,7 @@ END = (utc_now() + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def entry(data: EventData, second: int) -> Entry:
-    envelope = Envelope(minted_id(), data.TYPE, data.VERSION, data.key(), at(second))
+    envelope = Envelope(new_id(), data.TYPE, data.VERSION, data.key(), at(second))
     return encode(envelope, data, now_ms()).entry
 
 
@@ -79,7 +79,7 @@ def test_a_call_that_comes_when_its_session_is_a_rollout_is_in_another(
     assert close_sessions(app, at(13)) == Closed(ended=0, rollouts=1)
     app.append([*called("a", 0), *over(2), *called("late", 4)])
     with app.reading() as connection:
-        assert waiting(connection, at(13)) == 0, "nothing of it is folded"
+        assert count_backlog(connection, at(13)) == 0, "nothing of it is folded"
     # What was said before its own end is its own; the other call waits until it was idle for long.
     idle = at(13) + timedelta(seconds=app.settings.sessions.idle_seconds)
     assert close_sessions(app, at(13)) == Closed(ended=0, rollouts=1)
@@ -122,7 +122,7 @@ def test_what_was_closed_is_not_looked_at_again(app: App) -> None:
     close_sessions(app, at(3))
     with app.reading() as connection:
         plans = plans_of(connection)
-        assert waiting(connection, at(3)) == 0
+        assert count_backlog(connection, at(3)) == 0
     steps = [step for plan in plans for step in plan.split("; ")]
     gone_through = [step for step in steps if step.startswith("SCAN") and "anon" not in step]
     assert gone_through == ["SCAN calls USING INDEX ix_calls_loose"] * len(gone_through)

@@ -18,7 +18,7 @@ from events.archive import segments
 from events.archive.archive import MANIFEST, Archive, Cut, Manifest, Segment, ends
 from events.archive.export import export
 from events.archive.restore_sqlite import restore
-from events.archive.views import Continued, Span, cut_at, in_time, starts
+from events.archive.views import ArchiveWithLog, Span, cut_at, in_time, starts
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError, LogReadOnly, LogTruncated
 from events.log import Entry, EventLog, Record, read_all
@@ -132,7 +132,7 @@ def test_another_logs_archive_is_left_alone(
     with pytest.raises(LogError, match="another log"):
         export(other, blobs, tmp_path / "kept")
     with pytest.raises(LogError, match="another log"):
-        Continued(Archive(tmp_path / "kept"), other)
+        ArchiveWithLog(Archive(tmp_path / "kept"), other)
     assert (tmp_path / "kept" / MANIFEST).read_bytes() == before
     other.close()
 
@@ -199,14 +199,14 @@ def test_what_was_trimmed_is_read_from_the_archive(
     log.append(added)
     for partition in range(8):
         log.trim("rollouts", partition, 30)
-    both = Continued(Archive(tmp_path / "kept"), log)
+    both = ArchiveWithLog(Archive(tmp_path / "kept"), log)
     found = records(both)
     assert sum(map(len, found.values())) == 463
     assert all(found[at][: len(of)] == of for at, of in whole.items())
     for partition, end in enumerate(log.end("rollouts")):
         log.trim("rollouts", partition, end)
     with pytest.raises(LogTruncated, match="in neither"):
-        Continued(Archive(tmp_path / "kept"), log)
+        ArchiveWithLog(Archive(tmp_path / "kept"), log)
 
 
 def test_a_brokers_log_with_several_sources_becomes_a_log_of_copies(
@@ -292,7 +292,7 @@ def test_a_small_file_that_becomes_a_large_one_is_refused_at_the_size_of_a_segme
         tracemalloc.start()
         try:
             with pytest.raises(LogCorrupt, match=r"bomb\.segment"):
-                segments.unpacked("learning", 0, stored, "0" * 64, "bomb.segment")
+                segments.unpack_segment("learning", 0, stored, "0" * 64, "bomb.segment")
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -350,7 +350,7 @@ def test_bytes_after_a_segments_frame_are_damage(
     ],
 )
 def test_what_holds_no_records_is_damaged_whatever_its_hash(frames: bytes, tmp_path: Path) -> None:
-    packed = segments.packed("learning", 0, [frames])
+    packed = segments.pack_segment("learning", 0, [frames])
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "a.segment").write_bytes(packed.stored)
     starts = {stream.name: [0] * stream.partitions for stream in STREAMS.values()}

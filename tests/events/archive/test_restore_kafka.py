@@ -13,7 +13,7 @@ from events.archive.export import export
 from events.blobs import BlobStore
 from events.errors import LogCorrupt, LogError
 from events.kafka.log import KafkaLog
-from events.kafka.sender import Outgoing
+from events.kafka.sender import OutboundRecord
 from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
@@ -57,7 +57,7 @@ def _send(log: KafkaLog, spool: SqliteLog, count: int) -> None:
     """As a shipper does that was killed before it stored its cursor."""
     sender = log.sender()
     for record in spool.read("rollouts", 1, 0, limit=count):
-        sender.send(Outgoing.of(record)).offset(30)
+        sender.send(OutboundRecord.of(record)).offset(30)
     sender.close()
 
 

@@ -43,22 +43,22 @@ def test_a_person_has_one_key_whoever_asks_first(stores: list[KeyStore]) -> None
     with ThreadPoolExecutor(8) as pool:
         keys = list(pool.map(lambda n: stores[n % 2].of(f"rosa-{n // 8}"), range(32)))
     assert len({key.id for key in keys}) == len({key.secret for key in keys}) == 4
-    assert one.find(keys[0].id) == other.named("rosa-0") == keys[0]
+    assert one.find(keys[0].id) == other.find_in_store("rosa-0") == keys[0]
     assert one.ids() == {key.id for key in keys}
-    assert (one.named("otto"), one.find("none")) == (None, None)
+    assert (one.find_in_store("otto"), one.find("none")) == (None, None)
 
 
 def test_what_is_destroyed_is_gone_for_all_within_seconds(url: str) -> None:
     clock = Clock()
     one, other = KeyStore(url), KeyStore(url, clock)
     key, kept = one.of("rosa"), one.of("otto")
-    assert other.of("rosa") == other.known("rosa") == key
+    assert other.of("rosa") == other.find_in_memory("rosa") == key
     assert one.destroy(key.id)
     assert not one.destroy(key.id)
-    assert (one.known("rosa"), one.find(key.id), one.named("rosa")) == (None, None, None)
-    assert other.known("rosa") == key, "it was looked up just now"
+    assert (one.find_in_memory("rosa"), one.find(key.id), one.find_in_store("rosa")) == (None, None, None)
+    assert other.find_in_memory("rosa") == key, "it was looked up just now"
     clock.now += FRESH_SECONDS
-    assert (other.known("rosa"), other.find(key.id)) == (None, None)
+    assert (other.find_in_memory("rosa"), other.find(key.id)) == (None, None)
     again = other.of("rosa")
     assert again.id != key.id, "who comes back is somebody new"
     assert one.of("otto") == kept

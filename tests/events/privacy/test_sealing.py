@@ -9,33 +9,33 @@ import pytest
 
 from events.blobs import BlobStore
 from events.bodies import Bodies
-from events.codec import Encoded, decode, encode, sealed_of
-from events.envelope import Envelope, minted_id
+from events.codec import WireEvent, decode, encode, ciphertext_of
+from events.envelope import Envelope, new_id
 from events.errors import BadRecord, BlobError
 from events.log import Entry, Record
 from events.messages import Message
-from events.privacy.sealing import Key, keyed_digest, minted_secret, seal, unseal
+from events.privacy.sealing import Key, digest_with_key, new_secret, seal, unseal
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     EventData,
     FeedbackReceived,
     SessionEnded,
 )
 
 SAID = "my name is Rosa and I live at 5 Elm Street"
-KEY = Key("key-1", "rosa", minted_secret())
-OTHER = Key("key-2", "otto", minted_secret())
+KEY = Key("key-1", "rosa", new_secret())
+OTHER = Key("key-2", "otto", new_secret())
 ENDED = CallEnded(
     call="c1", session="s1", outcome="completed", error=SAID, finish_reason="stop",
-    content=CallEndedContent(messages=(Message(role="assistant", content=SAID),)),
+    content=CallEndContent(messages=(Message(role="assistant", content=SAID),)),
 )  # fmt: skip
 ARRAYS = {"token_ids": array.array("i", [1, 2, 3])}
 
 
-def stored(data: EventData, owner: Key | None = KEY) -> Encoded:
+def stored(data: EventData, owner: Key | None = KEY) -> WireEvent:
     envelope = Envelope(
-        id=minted_id(), type=data.TYPE, version=1, subject=data.key(), person="rosa"
+        id=new_id(), type=data.TYPE, version=1, subject=data.key(), person="rosa"
     )
     return encode(envelope, data, 1, ARRAYS if data is ENDED else None, owner=owner)
 
@@ -54,7 +54,7 @@ def test_a_sealed_event_is_what_it_was_for_who_has_the_key(tmp_path: Path) -> No
     record = record_of(stored(ENDED).entry)
     found = bodies(tmp_path, KEY, OTHER).whole(record)
     assert found.event.data == ENDED
-    assert (found.arrays, found.key, found.erased) == (ARRAYS, KEY, False)
+    assert (found.arrays, found.key, found.is_unreadable) == (ARRAYS, KEY, False)
     assert (found.event.envelope.person, found.event.envelope.keyid) == ("rosa", "key-1")
 
 
@@ -86,17 +86,17 @@ def test_an_event_that_says_nothing_names_its_key_and_is_open(tmp_path: Path) ->
 def test_a_large_body_is_sealed_in_its_blob(tmp_path: Path) -> None:
     noise = random.Random(1).randbytes(1_200_000).hex()
     large = ENDED.model_copy(
-        update={"content": CallEndedContent(messages=(Message(role="user", content=noise),))}
+        update={"content": CallEndContent(messages=(Message(role="user", content=noise),))}
     )
     encoded = stored(large)
     assert encoded.blob is not None
-    assert sealed_of(encoded.entry.value) == b""
+    assert ciphertext_of(encoded.entry.value) == b""
     reader, record = bodies(tmp_path, KEY), record_of(encoded.entry)
     with pytest.raises(BlobError):
         reader.whole(record)
     reader.blobs.put(encoded.blob)
     assert reader.whole(record).event.data == large
-    assert bodies(tmp_path).whole(record).erased, "nobody looks for a blob that cannot be opened"
+    assert bodies(tmp_path).whole(record).is_unreadable, "nobody looks for a blob that cannot be opened"
 
 
 def test_a_body_cannot_be_put_into_another_event(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_what_no_key_sealed_is_refused(harm: bytes) -> None:
 
 
 def test_a_digest_of_one_person_says_nothing_of_another() -> None:
-    assert keyed_digest(KEY, SAID) == keyed_digest(KEY, SAID)
-    assert len({keyed_digest(KEY, SAID), keyed_digest(OTHER, SAID), keyed_digest(KEY, "")}) == 3
+    assert digest_with_key(KEY, SAID) == digest_with_key(KEY, SAID)
+    assert len({digest_with_key(KEY, SAID), digest_with_key(OTHER, SAID), digest_with_key(KEY, "")}) == 3
 
 
 def test_a_key_does_not_print_its_secret() -> None:

@@ -39,9 +39,9 @@ def ship(home: Path, broker: Broker) -> None:
     """As the shipper does."""
     with closing(SqliteLog(home / "log.db")) as spool:
         at = (ROLLOUTS.name, PARTITION)
-        (shipped, end) = (log(at[0])[at[1]] for log in (spool.shipped, spool.end))
+        (shipped, end) = (log(at[0])[at[1]] for log in (spool.read_ship_offsets, spool.end))
         broker.deliver(spool.read(*at, shipped))
-        spool.mark_shipped(*at, end)
+        spool.store_ship_offset(*at, end)
 
 
 def set_back(home: Path, broker: Broker, app: App) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from consumers import database, leases
 from consumers.reads import gateways
-from consumers.reads.serving import adapter_named
+from consumers.reads.serving import find_adapter
 from daemon.adapters.directory import BadAdapter
 from daemon.config.settings import Settings, Tracing, Upstream
 from daemon.core.app import App
@@ -23,7 +23,7 @@ from daemon.sessions.closing import close_sessions
 from daemon.status.doctor import loop, machine, records, serving, tracing
 from daemon.status.doctor.report import CHECKS, ON_KAFKA, examine
 from events import envelope
-from events.envelope import Envelope, minted_id, to_headers, utc_now
+from events.envelope import Envelope, new_id, to_headers, utc_now
 from events.learning import PersonErased
 from events.log import Entry, now_ms
 from events.rollouts import CallStarted
@@ -62,16 +62,16 @@ def test_a_home_of_nothing_passes_too(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_was_lost_is_missed_and_one_that_resigned_is_not(app: App) -> None:
-    with database.writing(app.engine) as connection:
+    with database.write_transaction(app.engine) as connection:
         assert leases.take(connection, LEASE, "host:1", 30.0)
         leases.renew(connection, LEASE, "host:1", 30.0, epoch=4)
     assert loop.leader(app) == (True, "host:1 leads in epoch 4")
-    with database.writing(app.engine) as connection:
+    with database.write_transaction(app.engine) as connection:
         leases.renew(connection, LEASE, "host:1", -90.0)
     ok, detail = loop.leader(app)
     assert not ok
     assert "kintsugi schedule" in detail
-    with database.writing(app.engine) as connection:
+    with database.write_transaction(app.engine) as connection:
         leases.give_back(connection, LEASE, "host:1")
     assert loop.leader(app)[0]
 
@@ -91,7 +91,7 @@ def test_what_waits_for_the_fold_is_told_once_it_waits_long(
 
 
 def test_dead_letters_are_counted(app: App) -> None:
-    headers = to_headers(Envelope(minted_id(), "RolloutEnded", 1, "s"), "x")
+    headers = to_headers(Envelope(new_id(), "RolloutEnded", 1, "s"), "x")
     app.append([Entry("rollouts", 3, "s", headers, b"garbage", now_ms())])
     app.settle()
     assert records.dead_letters(app) == (
@@ -119,7 +119,7 @@ def test_an_adapter_that_answers_must_be_whole(tmp_path: Path) -> None:
         assert f"/adapters/{ADAPTER} answers and is not there" in failed(app)["adapters"]
         assert "kintsugi adapters rollback agent" in failed(app)["adapters"]
         with app.reading() as connection:
-            row = adapter_named(connection, ADAPTER)
+            row = find_adapter(connection, ADAPTER)
         here = replace(row, path=str(tmp_path / "adapters" / ADAPTER))
         Path(here.path).mkdir(parents=True)
         with pytest.raises(BadAdapter, match=ADAPTER):
@@ -152,7 +152,7 @@ def test_a_key_that_an_engine_does_not_know_is_not_looked_for_in_its_log(tmp_pat
 def test_a_gateway_that_does_not_follow_is_named(tmp_path: Path) -> None:
     with App(settings_of(tmp_path / "home")) as app:
         once_round(app)
-        with database.writing(app.engine) as connection:
+        with database.write_transaction(app.engine) as connection:
             gateways.report(connection, gateways.Report("g1", "host", 0, {}, {}))
         # The route is of this moment: nobody has to know it yet.
         assert serving.gateways(app) == (True, "1 live")
@@ -164,7 +164,7 @@ def test_a_gateway_that_never_heard_of_an_old_route_is_named(
     with App(settings_of(tmp_path / "home")) as app:
         once_round(app)
         say(app, routed("promoted", {ADAPTER: 1.0}))
-        with database.writing(app.engine) as connection:
+        with database.write_transaction(app.engine) as connection:
             gateways.report(connection, gateways.Report("g1", "host", 0, {}, {}))
         later = utc_now() + timedelta(minutes=1)
         monkeypatch.setattr(serving, "utc_now", lambda: later)

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from events.codec import encode
-from events.envelope import Envelope, minted_id
+from events.envelope import Envelope, new_id
 from events.log import now_ms
 from events.memory import MemoryLog
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     Outcome,
     SessionEnded,
@@ -70,7 +70,7 @@ class World:
         call, conversation = f"c{self._calls}", Conversation.of(messages)
         found = self.sessions.attribute(None, SCOPE, conversation, f"s{self._calls}")
         known = found.parent.messages if found.parent else 0
-        content = CallStartedContent(messages=parse_messages(messages[known:]))
+        content = CallStartContent(messages=parse_messages(messages[known:]))
         started = CallStarted(
             call=call, session=found.session, alias="agent", base="b", policy="b", client=SCOPE[0],
             parent=found.parent.call if found.parent else None, parent_messages=known,
@@ -87,7 +87,7 @@ class World:
         said = parse_messages([answer]) if answer is not None else ()
         ended = CallEnded(
             call=call, session=found.session, outcome=outcome,
-            content=CallEndedContent(messages=said) if said else None,
+            content=CallEndContent(messages=said) if said else None,
         )  # fmt: skip
         self._append(ended)
         conversation = Conversation.of(messages)
@@ -115,7 +115,7 @@ class World:
         self.sessions.ended(session)
 
     def _append(self, data: EventData) -> None:
-        envelope = Envelope(id=minted_id(), type=data.TYPE, version=1, subject=data.key())
+        envelope = Envelope(id=new_id(), type=data.TYPE, version=1, subject=data.key())
         self.log.append([encode(envelope, data, now_ms()).entry])
 
 

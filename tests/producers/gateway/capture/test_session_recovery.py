@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from events.codec import encode
-from events.envelope import Envelope, minted_id
+from events.envelope import Envelope, new_id
 from events.log import now_ms
 from events.rollouts import (
     CallEnded,
-    CallEndedContent,
+    CallEndContent,
     CallStarted,
-    CallStartedContent,
+    CallStartContent,
     EventData,
     Outcome,
     SessionEnded,
@@ -53,7 +53,7 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 def append(log: SqliteLog, data: EventData, seconds_ago: float = 0) -> None:
     envelope = Envelope(
-        id=minted_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1]
+        id=new_id(), type=data.TYPE, version=1, subject=data.key(), person=SCOPE[1]
     )
     log.append([encode(envelope, data, now_ms() - int(1000 * seconds_ago)).entry])
 
@@ -71,7 +71,7 @@ def call(
 ) -> None:
     """Append a call as the gateway does."""
     same = parent is not None and parent.same_tools
-    content = CallStartedContent(
+    content = CallStartContent(
         messages=parse_messages(messages), tools=() if same else tuple(tools)
     )
     append(
@@ -84,7 +84,7 @@ def call(
         seconds_ago,
     )  # fmt: skip
     if answer is not None:
-        said = CallEndedContent(messages=parse_messages([answer]))
+        said = CallEndContent(messages=parse_messages([answer]))
         append(
             log, CallEnded(call=name, session=session, outcome=outcome, content=said), seconds_ago
         )

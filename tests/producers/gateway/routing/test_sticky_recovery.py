@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from events.codec import Event
-from events.envelope import Envelope, minted_id
+from events.envelope import Envelope, new_id
 from events.rollouts import CallStarted, EventData, SessionEnded
 from producers.gateway.routing.sticky_recovery import Answered
 from producers.gateway.routing.sticky_sessions import StickySessions
@@ -18,14 +18,14 @@ TODAY = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 def event(data: EventData, seconds_ago: float) -> Event:
     at = TODAY - timedelta(seconds=seconds_ago)
     envelope = Envelope(
-        id=minted_id(), type=data.TYPE, version=data.VERSION, subject=data.key(), time=at
+        id=new_id(), type=data.TYPE, version=data.VERSION, subject=data.key(), time=at
     )
     return Event(envelope, data)
 
 
 def call(policy: str, seconds_ago: float, session: str = "s", **fields: object) -> Event:
     given = {
-        "call": minted_id(), "session": session, "alias": "agent", "base": "base",
+        "call": new_id(), "session": session, "alias": "agent", "base": "base",
         "policy": policy, "routed": "drawn", **fields,
     }  # fmt: skip
     return event(CallStarted.model_validate(given), seconds_ago)
