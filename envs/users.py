@@ -100,9 +100,9 @@ def _first_match(script: Script, text: str, given: Counter[int]) -> int | None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    return _compiled(pattern).search(text) is not None
+    return _compile(pattern).search(text) is not None
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)

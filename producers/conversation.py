@@ -101,32 +101,32 @@ def findings(
 ) -> tuple[str, ...]:
     """What does not add up in a conversation, each finding once; `declared` are the known tools."""
     executed = executed_calls(messages)
-    found: list[str] = []
+    problems: list[str] = []
     results = sum(message.role == "tool" for message in messages)
     paired = sum(item.result is not None for item in executed)
     if paired < len(executed):
-        found.append("a tool call has no result")
+        problems.append("a tool call has no result")
     if results > paired:
-        found.append("a tool result follows no call")
+        problems.append("a tool result follows no call")
     if any(
         item.call.id and item.result and item.result.tool_call_id not in (None, item.call.id)
         for item in executed
     ):
-        found.append("the id of a result is not the id of the call in its place")
+        problems.append("the id of a result is not the id of the call in its place")
     if any(count > 1 for count in Counter(i.call.id for i in executed if i.call.id).values()):
-        found.append("two calls have the same id")
+        problems.append("two calls have the same id")
     if any(isinstance(item.call.arguments, str) for item in executed):
-        found.append("the arguments of a call are no JSON object")
+        problems.append("the arguments of a call are no JSON object")
     if declared is not None:
         unknown = sorted({item.call.name for item in executed} - set(declared))
-        found.extend(f"calls the unknown tool {name[:80]!r}" for name in unknown[:_MAX_NAMED])
-    return tuple(found)
+        problems.extend(f"calls the unknown tool {name[:80]!r}" for name in unknown[:_MAX_NAMED])
+    return tuple(problems)
 
 
-def was_told(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
+def mentions_all(outputs: Iterable[str], messages: Sequence[Message]) -> bool:
     """Whether the assistant said each of them, by the rule of tau-bench and tau2."""
-    said = [one.text.lower().replace(",", "") for one in messages if one.role == "assistant"]
-    return all(any(output.lower() in text for text in said) for output in outputs)
+    answers = [message.text.lower().replace(",", "") for message in messages if message.role == "assistant"]
+    return all(any(output.lower() in text for text in answers) for output in outputs)
 
 
 _MAX_NAMED: Final = 5

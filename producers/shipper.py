@@ -65,7 +65,7 @@ class Spool(Protocol):
 
 
 @dataclass
-class Shipped:
+class ShipperCounters:
     """Counters of one shipper, for its metrics."""
 
     records: int = 0
@@ -83,7 +83,7 @@ class Shipper:
     def __init__(self, spool: Spool, new_sender: Callable[[], Sender]) -> None:
         self._spool = spool
         self._new_sender = new_sender
-        self.counters = Shipped()
+        self.counters = ShipperCounters()
 
     def run(self, stop: threading.Event) -> None:
         """Ship until `stop` is set; a broker that is away is waited for.
@@ -138,7 +138,7 @@ class Shipper:
 
     def _session(self, stop: "threading.Event | _Deadline", goal: Ends | None) -> None:
         """One producer's life; it ends when everything before `goal` was acknowledged."""
-        if goal is not None and not unshipped(self._spool, goal):
+        if goal is not None and not count_backlog(self._spool, goal):
             return
         session = _Session(self._spool, self._new_sender(), self.counters, goal)
         try:
@@ -157,7 +157,7 @@ class Shipper:
             self.counters.in_flight_bytes = 0
         if goal is not None:
             raise LogUnavailable(
-                f"{unshipped(self._spool, goal):,} events of {self._spool.path} were not "
+                f"{count_backlog(self._spool, goal):,} events of {self._spool.path} were not "
                 "acknowledged in time; run it again, it goes on where it stopped"
             )
 
@@ -184,7 +184,7 @@ class Shipper:
 class _Session:
     """The window of one producer: what was sent, in order, and how far it was acknowledged."""
 
-    def __init__(self, spool: Spool, sender: Sender, counters: Shipped, goal: Ends | None) -> None:
+    def __init__(self, spool: Spool, sender: Sender, counters: ShipperCounters, goal: Ends | None) -> None:
         self._spool = spool
         self._goal = goal
         """Where to stop; None: never."""
@@ -249,7 +249,7 @@ class _Session:
         self._marked = time.monotonic()
 
 
-def unshipped(spool: Spool, goal: Ends) -> int:
+def count_backlog(spool: Spool, goal: Ends) -> int:
     """How many records before `goal` were not acknowledged."""
     return sum(
         max(0, end - shipped)

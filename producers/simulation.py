@@ -47,7 +47,7 @@ class Provenance:
     simulator: str = SCRIPTED
 
 
-def rollout_ended(
+def build_rollout_event(
     attempt: Attempt, environment: Environment, provenance: Provenance, rollout: str
 ) -> RolloutEnded:
     """The event's data of an attempt; `rollout` is its id."""
@@ -68,7 +68,7 @@ def rollout_ended(
         reward_parts=_parts(attempt),
         grader=None if attempt.grade is None else f"{environment.name}/{grading.VERSION}",
         termination=attempt.termination,
-        reason=_shortened(attempt.reason) or None,
+        reason=_shorten(attempt.reason) or None,
         simulator=provenance.simulator,
         write_tools=None if declared else tuple(sorted(environment.writes)),
         known_tools=None if declared else tuple(offered),
@@ -79,10 +79,10 @@ def rollout_ended(
 def append_rollouts(log: EventLog, blobs: BlobStore, rollouts: Sequence[RolloutEnded]) -> None:
     """Append durably, in one batch. Raises LogError; then nothing was acknowledged."""
     encoded = [encode(_envelope(rollout), rollout, now_ms()) for rollout in rollouts]
-    for one in encoded:
-        if one.blob is not None:
-            blobs.put(one.blob)
-    log.append([one.entry for one in encoded])
+    for event in encoded:
+        if event.blob is not None:
+            blobs.put(event.blob)
+    log.append([event.entry for event in encoded])
 
 
 def _envelope(data: RolloutEnded) -> Envelope:
@@ -105,5 +105,5 @@ def _parts(attempt: Attempt) -> dict[str, float | None]:
     }
 
 
-def _shortened(reason: str) -> str:
+def _shorten(reason: str) -> str:
     return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 3]}..."

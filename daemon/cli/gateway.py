@@ -40,13 +40,13 @@ def key(
     """Mint a key for a client of the gateway; it is shown once."""
     from typing import get_args
 
-    from producers.gateway.privacy.keys import Scope, hashed, minted_key
+    from producers.gateway.privacy.keys import Scope, hash_key, mint_key
 
     scopes = scope or ["call", "feedback"]
     if unknown := sorted(set(scopes) - set(get_args(Scope))):
         raise typer.BadParameter(f"--scope {unknown[0]!r} is not call, feedback, trusted or status")
-    minted = minted_key()
-    entry = {"name": name, "sha256": hashed(minted), "scopes": scopes}
+    minted = mint_key()
+    entry = {"name": name, "sha256": hash_key(minted), "scopes": scopes}
     if cli.out.json:
         cli.out.document({"key": minted, **entry})
         return DONE

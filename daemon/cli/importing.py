@@ -9,7 +9,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
 
 if TYPE_CHECKING:
     from daemon.core.app import App
-    from producers.importers.importer import Appended
+    from producers.importers.importer import ImportResult
 
 _SHOWN = 20
 """Rejections and warnings named on stderr; `--json` has all rejections."""
@@ -58,7 +58,7 @@ def import_rollouts(
 
 def _append(
     cli: Cli, app: "App", paths: list[Path], alias: str, base: str | None, format: str
-) -> "Appended":
+) -> "ImportResult":
     from consumers.position import position
     from consumers.reads.rollouts import filter_rollout_ids
     from daemon.core.backlog import waiting_ids
@@ -86,7 +86,7 @@ def _fold(cli: Cli, app: "App", diagnose: bool) -> None:
             app.settle(advance)
 
 
-def _print(cli: Cli, appended: "Appended", paths: list[Path]) -> None:
+def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
     for warned in appended.warnings[:_SHOWN]:
         cli.out.warn(
             f"{warned.file}: {warned.warning} ({warned.count:,} records, first {warned.position})"
@@ -119,11 +119,11 @@ def _print(cli: Cli, appended: "Appended", paths: list[Path]) -> None:
         )
 
 
-def _nothing(appended: "Appended") -> bool:
+def _nothing(appended: "ImportResult") -> bool:
     return not (appended.imported or appended.duplicates or appended.rejected)
 
 
-def _exit_code(appended: "Appended") -> int:
+def _exit_code(appended: "ImportResult") -> int:
     if appended.imported or appended.duplicates:
         return PARTLY if appended.rejected else DONE
     return FAILED

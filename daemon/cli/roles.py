@@ -82,7 +82,7 @@ def ship(cli: Cli) -> None:
     from daemon.core.spool_reporter import telling
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
-    from producers.gateway.metrics.gauges import Spooled
+    from producers.gateway.metrics.gauges import SpoolFigures
     from producers.shipper import Shipper
 
     troubles: list[SpoolRestored] = []
@@ -106,7 +106,7 @@ def ship(cli: Cli) -> None:
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
-        registry.register(Spooled(app.spool, ships=True))
+        registry.register(SpoolFigures(app.spool, ships=True))
         systemd.ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
     from events.errors import LogUnavailable
     from events.sqlite.log import SqliteLog
-    from producers.spool.backlog import Held
+    from producers.spool.backlog import StreamBacklog
 
 group = noun("spool", "What this home recorded, and what of it Kafka does not have yet.")
 
@@ -37,11 +37,11 @@ def status(cli: Cli) -> None:
     """What the spool holds, how far it was shipped, and the room on its disk."""
     import shutil
 
-    from producers.spool.backlog import held
+    from producers.spool.backlog import read_backlog
 
     with cli.app() as app:
         path, ships = app.readable_spool.path, app.on_kafka
-        streams = held(app.readable_spool)
+        streams = read_backlog(app.readable_spool)
         now = time.time()
         free = shutil.disk_usage(path.parent).free
     lines = {name: _line(one, ships, now) for name, one in streams.items()}
@@ -57,7 +57,7 @@ def status(cli: Cli) -> None:
         cli.out.hint(_ALONE)
 
 
-def _line(one: "Held", ships: bool, now: float) -> dict[str, Any]:
+def _line(one: "StreamBacklog", ships: bool, now: float) -> dict[str, Any]:
     """A stream in JSON; null is what has no meaning where nothing is shipped."""
     oldest = one.oldest_unshipped_ms if ships else None
     return {
@@ -199,13 +199,13 @@ def _check(app: "App") -> None:
 def _drain_other(cli: Cli, app: "App", home: Path, within: float, again: bool) -> int:
     """As `_drain`, of another home that nobody appends to; the bodies come into this one."""
     from daemon.config.settings import ConfigurationError
-    from producers.spool.owner import abandoned, bring_bodies
+    from producers.spool.owner import open_idle_spool, bring_bodies
 
     if not app.on_kafka:
         raise ConfigurationError(
             f"{home} cannot be shipped: kafka_bootstrap_servers is empty; set it to the broker's"
         )
-    with abandoned(home) as spool:
+    with open_idle_spool(home) as spool:
         bring_bodies(spool, app.blobs, again)
         return _drain(cli, app, spool, within, again)
 
@@ -216,19 +216,19 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
     from daemon.core.broker import ship
     from events.errors import LogUnavailable
     from events.streams import STREAMS
-    from producers.shipper import Shipper, unshipped
+    from producers.shipper import Shipper, count_backlog
 
     if again:
         Shipper(spool, lambda: app.kafka.sender()).begin_again()
     goal = {stream: spool.end(stream) for stream in STREAMS}
-    before = unshipped(spool, goal)
+    before = count_backlog(spool, goal)
     deadline = time.monotonic() + within
-    while unshipped(spool, goal):
+    while count_backlog(spool, goal):
         try:
             ship(spool, app.kafka, max(0.0, deadline - time.monotonic()))
         except LogUnavailable as error:
             if time.monotonic() + _RETRY_SECONDS >= deadline:
-                raise _left(spool, unshipped(spool, goal), within, error) from error
+                raise _left(spool, count_backlog(spool, goal), within, error) from error
             time.sleep(_RETRY_SECONDS)
     _tell(cli, app, spool)
     return before

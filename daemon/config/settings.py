@@ -31,7 +31,7 @@ from pydantic_settings import (
 
 from events.errors import KintsugiError
 from events.gate import GateSettings
-from producers.gateway.privacy.rules import BadRule, BuiltIn, built_in, own
+from producers.gateway.privacy.rules import BadRule, BuiltIn, find_builtin, own
 from producers.gateway.privacy.rules import Rule as RuleInUse
 
 PREFIX: Final = "KINTSUGI_"
@@ -763,7 +763,7 @@ def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
     """Raises ValueError, which pydantic reports, for a pattern that cannot be used."""
     try:
         return tuple(
-            built_in(one) if isinstance(one, str) else own(one.name, one.pattern) for one in rules
+            find_builtin(one) if isinstance(one, str) else own(one.name, one.pattern) for one in rules
         )
     except BadRule as error:
         raise ValueError(str(error)) from error

@@ -128,7 +128,7 @@ def analyze(
     an endpoint can cause."""
     try:
         check_host(settings.url, settings.allowed_hosts)
-        answer, names = asyncio.run(_asked(settings, shown, redact))
+        answer, names = asyncio.run(_ask(settings, shown, redact))
     except (AnalyzerFailed, AnswerFailed, EndpointRefused) as error:
         return Analysis(settings.model, trouble=redact(str(error))[:1000])
     return Analysis(
@@ -186,7 +186,7 @@ def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
     return max(1, sum(one.task_key in tasks for one in failures))
 
 
-async def _asked(
+async def _ask(
     settings: "Analyzer", shown: Sequence[Shown], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
     """A usable answer, and which rollout each name in it stands for."""

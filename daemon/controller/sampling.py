@@ -81,7 +81,7 @@ def shortened(
     """The beginning and the end of a conversation, in so many characters if its calls allow."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
-    arguments = sum(len(_written(call.arguments)) for one in kept for call in one.tool_calls)
+    arguments = sum(len(_format_arguments(call.arguments)) for one in kept for call in one.tool_calls)
     texts = [one.text for one in kept]
     bound = _bound([len(text) for text in texts], max(0, characters - arguments))
     shown = [_cut(text, bound) for text in texts]
@@ -156,5 +156,5 @@ def _cut(text: str, bound: int) -> str:
     return text[:head] + _GAP + text[len(text) - tail :]
 
 
-def _written(arguments: dict[str, Any] | str) -> str:
+def _format_arguments(arguments: dict[str, Any] | str) -> str:
     return arguments if isinstance(arguments, str) else exact_json(arguments)

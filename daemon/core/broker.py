@@ -12,7 +12,7 @@ from events.kafka.log import KafkaLog
 from events.kafka.topics import administration
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from producers.shipper import Ends, Shipper, unshipped
+from producers.shipper import Ends, Shipper, count_backlog
 
 PATIENCE_SECONDS: Final = 60.0
 """How long a command waits for its events to be acknowledged by the broker."""
@@ -85,7 +85,7 @@ def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SEC
     Raises LogUnavailable when it was not done in time.
     """
     goal = {stream: spool.end(stream) for stream in STREAMS}
-    if unshipped(spool, goal) == 0:
+    if count_backlog(spool, goal) == 0:
         return
     try:
         Shipper(spool, log.sender).ship_once(patience_seconds)
@@ -98,7 +98,7 @@ def ship(spool: SqliteLog, log: KafkaLog, patience_seconds: float = PATIENCE_SEC
 
 def _wait_for_other(spool: SqliteLog, goal: Ends, patience_seconds: float, error: LogError) -> None:
     deadline = time.monotonic() + patience_seconds
-    while behind := unshipped(spool, goal):
+    while behind := count_backlog(spool, goal):
         if time.monotonic() > deadline:
             raise LogUnavailable(
                 f"{behind:,} events of {spool.path} did not reach Kafka in {patience_seconds:g} s, "

@@ -29,7 +29,7 @@ from events.envelope import from_headers
 from events.errors import LogTruncated
 from events.log import EventLog
 from events.streams import LEARNING, ROLLOUTS
-from producers.spans.trace_context import TraceContext, parsed, root, span_id
+from producers.spans.trace_context import TraceContext, parse_traceparent, root, span_id
 
 LIVE = "live"
 """Source of the rollouts that have a span: those of sessions."""
@@ -136,7 +136,7 @@ class Contexts:
             records = self._log.read(stream, partition, offset, limit=1)
         except LogTruncated:
             return None
-        return parsed(from_headers(records[0].headers).traceparent) if records else None
+        return parse_traceparent(from_headers(records[0].headers).traceparent) if records else None
 
 
 def chat_span(call: str) -> str:

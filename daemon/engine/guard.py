@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from daemon.engine.responses import encoded
 from daemon.engine.wire import ApiError
-from producers.gateway.http.request_guard import is_here, turned_away
+from producers.gateway.http.request_guard import is_here, find_refusal
 
 _JSON: Final = "application/json"
 
@@ -52,7 +52,7 @@ class Guard:
 def refuse(headers: Iterable[Header], local: bool) -> ApiError | None:
     """Why a request with these headers is not answered; None when it is."""
     headers = list(headers)
-    refused = turned_away(headers, keyless=local, remedy=_REMEDY)
+    refused = find_refusal(headers, keyless=local, remedy=_REMEDY)
     if refused is not None:
         kind = "PermissionDeniedError" if refused.status == 403 else "BadRequestError"
         return ApiError(refused.status, kind, str(refused))

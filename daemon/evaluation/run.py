@@ -42,7 +42,7 @@ from events import private
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -295,7 +295,7 @@ async def play_run(
         async for attempts in finished:
             named = [(run.rollout(_slot(a), run.tries[_slot(a)]), a) for a in attempts]
             rollouts = [
-                rollout_ended(attempt, environment, provenance, rollout)
+                build_rollout_event(attempt, environment, provenance, rollout)
                 for rollout, attempt in named
             ]
             # A thread of its own: syncing a disk must not hold up the episodes.

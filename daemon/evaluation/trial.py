@@ -280,11 +280,11 @@ def _all(
 
 
 def _recorded(plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot) -> Played:
-    from producers.simulation import Provenance, rollout_ended
+    from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
     provenance = Provenance(plan.alias, plan.base, plan.named(player), "evaluate")
-    event = rollout_ended(rollout.recorded(trial), environment, provenance, plan.rollout(*slot))
+    event = build_rollout_event(rollout.recorded(trial), environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
     return Played(
         player=player,

@@ -29,7 +29,7 @@ from envs.tau2.environment import Tau2Environment
 from events.rollouts import RolloutEnded, Task
 from producers.importers import tau2
 from producers.importers.importer import read_rollouts
-from producers.importers.records import ImportedRollout, Rejection
+from producers.importers.records import RolloutImport, Rejection
 from producers.importers.tau2_simulation import FOREIGN_CHECKS
 
 MISTAKES: Final = 0.1
@@ -99,7 +99,7 @@ def regrade(
         yield from _regraded(file, group, opened)
 
 
-def _file(item: ImportedRollout | Rejection) -> str:
+def _file(item: RolloutImport | Rejection) -> str:
     """The results file that a simulation belongs to; a folder's are files beside it."""
     folder = Path(item.file).parent
     results = folder.parent / tau2.RESULTS
@@ -107,7 +107,7 @@ def _file(item: ImportedRollout | Rejection) -> str:
 
 
 def _regraded(
-    file: str, items: Iterable[ImportedRollout | Rejection], opened: Opened
+    file: str, items: Iterable[RolloutImport | Rejection], opened: Opened
 ) -> list[Regraded]:
     """One report per environment of a file; what could not be read is in the first."""
     found: dict[str | None, Regraded] = {}

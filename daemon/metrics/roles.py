@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from daemon.cycle.leader import Led
     from daemon.roles.worker import Worked
     from daemon.tracing.exporter import Counters as Traced
-    from producers.shipper import Shipped
+    from producers.shipper import ShipperCounters
 
 _LOOKED: Final = Family(
     "kintsugi_poll_last_return_timestamp_seconds",
@@ -136,7 +136,7 @@ def folding(counters: "Counters") -> Counted:
     return Counted(FOLD, say)
 
 
-def shipping(counters: "Shipped") -> Counted:
+def shipping(counters: "ShipperCounters") -> Counted:
     """Of a shipper."""
 
     def say(sheet: Sheet) -> None:

@@ -27,7 +27,7 @@ from envs.players import ModelAgent
 from envs.task import TaskDefinition
 from events.envelope import derive_id
 from events.errors import BlobError, LogError
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 if TYPE_CHECKING:
     from daemon.core.app import App
@@ -139,7 +139,7 @@ class Prober:
         probed = self._probed
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
         rollouts = [
-            rollout_ended(one, self._environment, provenance, self._rollout(one.task, one.trial))
+            build_rollout_event(one, self._environment, provenance, self._rollout(one.task, one.trial))
             for one in attempts
             if one.termination not in UNJUDGED
         ]

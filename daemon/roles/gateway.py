@@ -35,7 +35,7 @@ from events.envelope import new_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.http.request_guard import MAX_HEAD_BYTES
-from producers.gateway.privacy.keys import ClientKey, Keyring
+from producers.gateway.privacy.keys import ClientKey, ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.routing import Routing
 from producers.gateway.routing.upstreams import Upstreams
@@ -237,10 +237,10 @@ def check_reach(host: str, address: str, keys: bool) -> None:
     )
 
 
-def keyring(settings: Settings) -> Keyring:
+def keyring(settings: Settings) -> ClientKeys:
     """The clients' keys."""
     keys = [ClientKey(one.name, one.sha256, frozenset(one.scopes)) for one in settings.gateway.keys]
-    return Keyring(keys)
+    return ClientKeys(keys)
 
 
 def _printed(host: str) -> str:

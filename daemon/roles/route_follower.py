@@ -152,7 +152,7 @@ class Follower:
             self._check_ahead(position)
             known = self._seen is not None and self._seen.position == position
             if known and now < self._read_at + _AGAIN_SECONDS:
-                self._metrics.follows(position)
+                self._metrics.confirm_routes(position)
                 return
             found = in_force(serving.route_table(connection))
         self._read_at = now
@@ -171,7 +171,7 @@ class Follower:
         changed = self._seen is None or self._seen != found
         self._seen = found
         self._routing.apply(found)
-        self._metrics.follows(found.position)
+        self._metrics.confirm_routes(found.position)
         if changed:
             write(self._file, found)
 

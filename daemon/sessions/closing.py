@@ -75,7 +75,7 @@ from events.rollouts import (
     SessionEnded,
     clip_reason,
 )
-from producers.spans.trace_context import parsed
+from producers.spans.trace_context import parse_traceparent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -464,7 +464,7 @@ class _Making:
         leaf = by_call[line[-1]]
         base, policy = answerer([by_call[call] for call in line])
         owner = history.owner(leaf)
-        first = parsed(history.traceparent(by_call[line[0]]))
+        first = parse_traceparent(history.traceparent(by_call[line[0]]))
         erased = history.is_unreadable(leaf)
         messages = () if erased else history.whole(leaf)
         tools = history.tools(leaf)

@@ -29,8 +29,8 @@ from events.errors import KintsugiError
 from producers.gateway.http import sse
 from producers.gateway.http.connections import HttpClient
 from producers.gateway.http.wire import VLLM, Json, encode_json
-from producers.gateway.routing.engine_proof import SECONDS, Probes, parsed, probed
-from producers.gateway.routing.upstreams import Upstream, UpstreamLost
+from producers.gateway.routing.engine_proof import SECONDS, Probes, parse_json, run_probes
+from producers.gateway.routing.upstreams import Upstream, UpstreamFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class Answer:
     @property
     def document(self) -> Json:
         """Its JSON object; empty where it is none."""
-        found = parsed(self.raw)
+        found = parse_json(self.raw)
         return found if isinstance(found, dict) else {}
 
     @property
@@ -91,7 +91,7 @@ class Patient:
 
     async def ask(self, path: str, body: Json) -> Answer:
         """POST below `/v1`. Raises UpstreamLost, TimeoutError."""
-        named = body if "lora_name" in body else {**self.upstream.naming(), **body}
+        named = body if "lora_name" in body else {**self.upstream.build_model_field(), **body}
         return await self._request(self.upstream, "POST", path, encode_json(named))
 
     async def look(self, path: str) -> Answer:
@@ -113,7 +113,7 @@ async def _examined(upstream: Upstream) -> list[Check]:
         patient = Patient(upstream, upstream.above(), client)
         try:
             await patient.upstream.look(client)
-        except (UpstreamLost, TimeoutError) as error:
+        except (UpstreamFailure, TimeoutError) as error:
             raise Unreachable(f"{error}; start the engine, or check address and key") from error
         checks = [_engine(patient), await _checked("version", _version, patient)]
         checks += await _proof(patient)
@@ -136,7 +136,7 @@ async def _checked(name: str, check: Examination, patient: Patient) -> Check:
     """A check never ends the others."""
     try:
         return Check(name, *await check(patient))
-    except (UpstreamLost, TimeoutError, OSError) as error:
+    except (UpstreamFailure, TimeoutError, OSError) as error:
         return Check(name, False, f"the engine was lost: {error}; see its log")
 
 
@@ -170,15 +170,15 @@ async def _version(patient: Patient) -> Finding:
 async def _proof(patient: Patient) -> list[Check]:
     """The gateway's own proof, finding by finding."""
     try:
-        found = await probed(partial(patient.upstream.complete, patient.client))
-    except (UpstreamLost, TimeoutError) as error:
+        found = await run_probes(partial(patient.upstream.complete, patient.client))
+    except (UpstreamFailure, TimeoutError) as error:
         found = f"the engine was lost: {error}; see its log"
     if isinstance(found, str):
         return [Check("return_token_ids", False, found)]
     return [
         await _checked("return_token_ids", partial(_token_ids, found), patient),
-        _proven("logprobs-mode", found.not_processed(), "those that tokens are drawn with"),
-        _proven("generation-config", found.has_defaults(), "nothing is applied unasked"),
+        _proven("logprobs-mode", found.check_logprobs(), "those that tokens are drawn with"),
+        _proven("generation-config", found.check_defaults(), "nothing is applied unasked"),
     ]
 
 
@@ -187,13 +187,13 @@ def _proven(name: str, why_not: str | None, shown: str) -> Check:
 
 
 async def _token_ids(probes: Probes, patient: Patient) -> Finding:
-    if (why_not := probes.no_token_ids()) is not None:
+    if (why_not := probes.check_token_ids()) is not None:
         return False, why_not
     asked = {**_HELLO, "max_tokens": 4, "return_token_ids": True, "logprobs": True, "stream": True}
     answer = await patient.ask("/chat/completions", asked)
     if answer.status != 200:
         return False, f"a streamed chat is refused: {answer.message}"
-    events = [parsed(sse.data(event) or b"") for event in sse.Splitter().feed(answer.raw)]
+    events = [parse_json(sse.data(event) or b"") for event in sse.Splitter().feed(answer.raw)]
     chunks = [event for event in events if isinstance(event, dict)]
     choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
     ids = sum(len(choice.get("token_ids") or ()) for choice in choices)

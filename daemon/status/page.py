@@ -29,7 +29,7 @@ from starlette.routing import Route
 from daemon.status.stages import Mood, stops
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.errors import KintsugiError
-from producers.gateway.privacy.keys import Keyring
+from producers.gateway.privacy.keys import ClientKeys
 
 if TYPE_CHECKING:
     from consumers.reads.rollouts import PatternLine
@@ -101,7 +101,7 @@ def _template() -> Template:
     return made.get_template(_TEMPLATE)
 
 
-def status_page(settings: "Settings", keyring: Keyring) -> Route:
+def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
     """GET /status, for who may see it: with keys, those of the scope `status`, as a bearer's or as
     the password that a browser asks for."""
     page = StatusPage(settings)

@@ -27,7 +27,7 @@ from events.errors import LogTruncated
 from events.rollouts import CallEnded, RolloutEnded
 from events.streams import ROLLOUTS
 from producers.spans import conventions as names
-from producers.spans.trace_context import TraceContext, parsed
+from producers.spans.trace_context import TraceContext, parse_traceparent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -81,7 +81,7 @@ class CallSpans:
         ended: dict[str, TraceContext | None] = {}
         for event in events:
             if isinstance(event.data, CallEnded):
-                ended[event.data.call] = header = parsed(event.envelope.traceparent)
+                ended[event.data.call] = header = parse_traceparent(event.envelope.traceparent)
                 self._headers.learn(event.data.call, header)
         yield from self._chats(self._rows(list(ended)), ended)
         for event in events:
@@ -137,7 +137,7 @@ class CallSpans:
         )
 
     def _rollout(self, event: Event, data: RolloutEnded) -> Iterator[Span]:
-        context, moment = parsed(event.envelope.traceparent), event.envelope.time
+        context, moment = parse_traceparent(event.envelope.traceparent), event.envelope.time
         rows = self._rows_of(data)
         if not rows or moment is None or data.session is None or context is None:
             return
@@ -173,7 +173,7 @@ def _asked_within(row: Row[Any], log: "EventLog") -> TraceContext | None:
         records = log.read(ROLLOUTS.name, row.partition, row.started_offset, limit=1)
     except LogTruncated:
         return None
-    return parsed(from_headers(records[0].headers).traceparent) if records else None
+    return parse_traceparent(from_headers(records[0].headers).traceparent) if records else None
 
 
 def _chat_attributes(row: Row[Any]) -> Attributes:

@@ -189,8 +189,8 @@ class SqliteLog:
                 "WHERE stream = ?",
                 (stream,),
             )
-            found = dict(rows.fetchall())
-        return tuple(found.get(p, 0) for p in range(STREAMS[stream].partitions))
+            values = dict(rows.fetchall())
+        return tuple(values.get(p, 0) for p in range(STREAMS[stream].partitions))
 
     def store_ship_offset(self, stream: str, partition: int, next_offset: int) -> None:
         """Remember that everything below `next_offset` was copied; never moves back.
@@ -251,8 +251,8 @@ class SqliteLog:
             rows = connection.execute(
                 "SELECT stream, sum(next - start), sum(bytes) FROM partition GROUP BY stream"
             )
-            found = {stream: {"events": events, "bytes": held} for stream, events, held in rows}
-        return {name: found.get(name, {"events": 0, "bytes": 0}) for name in STREAMS}
+            counts = {stream: {"events": events, "bytes": held} for stream, events, held in rows}
+        return {name: counts.get(name, {"events": 0, "bytes": 0}) for name in STREAMS}
 
     def check(self) -> list[str]:
         """What is wrong with the file, as sentences; empty when nothing is. Reads all of it."""
@@ -330,10 +330,10 @@ class SqliteLog:
 def _file_at(path: Path) -> tuple[int, int] | None:
     """Which file stands there; None for none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def columns_of(entry: Entry | Record) -> Row:
@@ -434,16 +434,16 @@ def _gaps(connection: sqlite3.Connection) -> Iterator[str]:
         'SELECT stream, partition, count(*), min("offset"), max("offset"), sum(length(value)) '
         "FROM record GROUP BY stream, partition"
     ).fetchall()
-    found: dict[tuple[str, int], tuple[Any, ...]] = {(row[0], row[1]): row[2:] for row in counted}
+    by_partition: dict[tuple[str, int], tuple[Any, ...]] = {(row[0], row[1]): row[2:] for row in counted}
     for stream, p, start, end, held in connection.execute("SELECT * FROM partition").fetchall():
         expected = (end - start, start, end - 1, held) if end > start else None
-        actual = found.pop((stream, p), None)
+        actual = by_partition.pop((stream, p), None)
         if actual != expected:
             yield (
                 f"{stream}/{p} should hold offsets {start} to {end} (exclusive) and {held} bytes; "
                 f"its records say (count, first, last, bytes) {actual}."
             )
-    for stream, p in found:
+    for stream, p in by_partition:
         yield f"{stream}/{p} has records and is not in the list of partitions."
 
 

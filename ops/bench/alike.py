@@ -64,8 +64,8 @@ def _say(sessions: Sessions, customer: _Customer, unlike: bool) -> None:
     conversation, call = Conversation.of(customer.history), f"{customer.name}.{turn}"
     found = sessions.attribute(None, _SCOPE, conversation, call)
     answer = {"role": "assistant", "content": call if unlike else f"An answer to {words}"}
-    sessions.started(found.session, call, conversation)
-    sessions.answered(found.session, call, _SCOPE, conversation, answer)
+    sessions.remember_request(found.session, call, conversation)
+    sessions.remember_answer(found.session, call, _SCOPE, conversation, answer)
     sessions.settle(found.claim, completed=True)
     customer.history.append(answer)
     customer.sessions.append(found.session)

@@ -21,7 +21,7 @@ from daemon.config.settings import CONFIG_VARIABLE, PREFIX, Settings, load
 from daemon.engine.reference.weights import CHECKPOINT
 from events import private
 from events.errors import KintsugiError
-from producers.gateway.privacy.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hash_key, mint_key
 
 ALIAS: Final = "agent"
 _HERE: Final = Path(__file__).parent
@@ -135,8 +135,8 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
     # Keys outside any table come first in TOML, and only services have them.
     text = Template(services.read_text() + (_HERE / "kintsugi.toml").read_text()).substitute(
         asdict(size), checkpoint=CHECKPOINT, traffic=_inline(MIX), gateway_port=gateway,
-        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hashed(customers),
-        watcher=hashed(watcher),
+        engine_port=engine, kafka_port=kafka, postgres_port=postgres, key=hash_key(customers),
+        watcher=hash_key(watcher),
     )  # fmt: skip
     # Last and at once: a home with a configuration is whole.
     unfinished = home / "tmp-kintsugi.toml"
@@ -147,7 +147,7 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
 
 def _minted(secret: Path) -> str:
     """A new key, and kept for those who need it."""
-    key = minted_key()
+    key = mint_key()
     secret.touch(mode=0o600)
     secret.write_text(key)
     return key

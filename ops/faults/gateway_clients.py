@@ -104,7 +104,7 @@ def _each(
 
 def _slow(stage: Scene, numbers: range, told: Told) -> None:
     before = stage.gateway.resident_bytes()
-    readers = [_connected(stage, small=True) for _ in numbers]
+    readers = [_connect(stage, small=True) for _ in numbers]
     for number, reader in zip(numbers, readers, strict=True):
         reader.sendall(_request(f"slow.{number}", stream=True, **LONG))
         told.asked += 1
@@ -141,7 +141,7 @@ def _read_on(mark: str, reader: socket.socket, told: Told) -> None:
 
 
 def _hang_up(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
-    with _connected(stage) as connection:
+    with _connect(stage) as connection:
         stream = chance.random() < 0.7
         connection.sendall(_request(mark, stream=stream, words=40, pace_ms=20))
         told.asked += 1
@@ -153,7 +153,7 @@ def _hang_up(stage: Scene, mark: str, chance: random.Random, told: Told) -> None
 
 
 def _half(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
-    with _connected(stage) as connection:
+    with _connect(stage) as connection:
         connection.sendall(_request(mark, stream=chance.random() < 0.5, words=5, pace_ms=5))
         connection.shutdown(socket.SHUT_WR)
         told.asked += 1
@@ -163,7 +163,7 @@ def _half(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
 
 def _vanish(stage: Scene, mark: str, chance: random.Random, told: Told) -> None:
     request = _request(mark, stream=True, words=5)
-    with _connected(stage) as connection:
+    with _connect(stage) as connection:
         connection.sendall(request[: chance.randrange(len(request) - 1)])
         time.sleep(chance.uniform(0, 0.2))
 
@@ -179,7 +179,7 @@ def _request(mark: str, *, stream: bool, **script: Any) -> bytes:
     return head % len(body) + body
 
 
-def _connected(stage: Scene, small: bool = False) -> socket.socket:
+def _connect(stage: Scene, small: bool = False) -> socket.socket:
     """A connection; `small`: with a receive buffer that is soon full."""
     connection = socket.socket()
     if small:

@@ -30,7 +30,7 @@ from ops.faults.command import command
 from ops.faults.gateway_audit import read
 from ops.faults.gateway_engine import MODEL
 from ops.faults.gateway_scene import Scene, scene
-from producers.gateway.privacy.keys import hashed
+from producers.gateway.privacy.keys import hash_key
 
 CLIENTS: Final = 6
 ALIAS: Final = "agent"
@@ -44,7 +44,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     """Restart it `count` times."""
     moments = random.Random(seed)
     scopes = ("call", "feedback", "trusted")
-    keys = json.dumps([{"name": "graded", "sha256": hashed(_KEY), "scopes": scopes}])
+    keys = json.dumps([{"name": "graded", "sha256": hash_key(_KEY), "scopes": scopes}])
     headers = {"x-kintsugi-task": next(iter(Shop().tasks())).id}
     with scene(folder, KINTSUGI_GATEWAY__KEYS=keys) as stage:
         with stage.talking(CLIENTS, seed, key=_KEY, model=ALIAS, headers=headers):

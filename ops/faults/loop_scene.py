@@ -33,7 +33,7 @@ from ops.demo.place import SIZES, Place
 from ops.demo.watch import first_cycle
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import Processes
-from producers.gateway.privacy.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hash_key, mint_key
 
 _AT_ONCE: Final = 4
 _PER_MINUTE: Final = 150.0
@@ -198,14 +198,14 @@ def _made(
     filled: Mapping[str, object],
 ) -> Place:
     """A home with a configuration of its own."""
-    place, key = Place(home.absolute()), minted_key()
+    place, key = Place(home.absolute()), mint_key()
     home.mkdir(parents=True)
     (home / "customers.key").write_text(key)
     (home / "size.json").write_text(json.dumps(asdict(replace(SIZES["small"], seed=seed))))
     write(home / PACE, str(per_minute))
     text = Template(template.read_text()).substitute(
         kafka=backing.kafka, database=backing.database, checkpoint=CHECKPOINT,
-        gateway_port=free_port(), engine_port=free_port(), key=hashed(key),
+        gateway_port=free_port(), engine_port=free_port(), key=hash_key(key),
         gate=_GATES["hard" if seed % 2 else "easy"], **filled,
     )  # fmt: skip
     place.config.write_text(text)

@@ -31,7 +31,7 @@ from events.log import Entry, EventLog, now_ms
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS, STREAMS
 from ops.kafka.broker import Broker
-from producers.shipper import Shipper, unshipped
+from producers.shipper import Shipper, count_backlog
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -232,7 +232,7 @@ class Child:
 
 def count_backlog(spool: SqliteLog) -> int:
     """Records of a spool that the broker has not acknowledged."""
-    return unshipped(spool, {stream: spool.end(stream) for stream in STREAMS})
+    return count_backlog(spool, {stream: spool.end(stream) for stream in STREAMS})
 
 
 def drained(spool: SqliteLog, per_second: int, most_seconds: float) -> float:

@@ -16,7 +16,7 @@ from envs.environment import Environment
 from envs.evaluation import Attempt
 from events.envelope import derive_id
 from events.messages import StrictModel
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 
 class Failure(StrictModel):
@@ -60,7 +60,7 @@ def diagnose(
 ) -> Diagnosis:
     """Record attempts in the log of an empty home, close a round and read what it found."""
     rollouts = [
-        rollout_ended(attempt, environment, provenance, _rollout(attempt, provenance))
+        build_rollout_event(attempt, environment, provenance, _rollout(attempt, provenance))
         for attempt in attempts
     ]
     with App(_embedded(home)) as app:

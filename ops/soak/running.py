@@ -34,7 +34,7 @@ from ops.soak.sampling import Sampler, told
 from ops.soak.traffic import Traffic
 from ops.soak.troubles import Trouble, troubles
 from ops.soak.verdict import judged
-from producers.gateway.privacy.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hash_key, mint_key
 
 TEMPLATE: Final = Path(__file__).parent / "soak.toml"
 EVERY_SECONDS: Final = 10.0
@@ -67,11 +67,11 @@ def soak(minutes: float, folder: Path, seed: int = 0, kind: LogKind = "sqlite") 
     with ExitStack() as stack:
         servers = stack.enter_context(servers_of(kind, folder))
         backing = Backing() if servers is None else servers.fresh()
-        key = minted_key()
+        key = mint_key()
         stage = stack.enter_context(
             scene(
                 folder, seed, backing, whole=True, template=TEMPLATE, per_minute=PER_MINUTE,
-                strangers=hashed(key), metrics_port=free_port(4),
+                strangers=hash_key(key), metrics_port=free_port(4),
             )
         )  # fmt: skip
         url = f"http://127.0.0.1:{stage.settings.gateway.port}/v1/"

@@ -47,7 +47,7 @@ class Answered:
 def proof(app: App, place: Place) -> Answered:
     """Ask. Raises NotAnswered, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
     _await_gateway(app)
-    said = [_asked(app, place) for _ in range(CALLS)]
+    said = [_ask(app, place) for _ in range(CALLS)]
     return Answered(
         calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in said),
         recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in said),
@@ -71,7 +71,7 @@ def _await_gateway(app: App) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _asked(app: App, place: Place) -> httpx2.Response:
+def _ask(app: App, place: Place) -> httpx2.Response:
     body = {
         "model": ALIAS, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8,
     }  # fmt: skip

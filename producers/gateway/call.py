@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from events.rollouts import Outcome
-from producers.gateway.capture.answer import Capture, capturing
+from producers.gateway.capture.answer import Capture, make_capture
 from producers.gateway.capture.idempotency import MAX_BODY_BYTES
 from producers.gateway.capture.record import ClientAnswer, Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.capture.sessions import Attributed, Sessions
+from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http import sse
 from producers.gateway.http.connections import AnswerTooLong, HttpClient, Reply
 from producers.gateway.http.wire import (
@@ -40,7 +40,7 @@ from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext
 from producers.gateway.routing.routing import Attempt, Routing
-from producers.gateway.routing.upstreams import Served, Upstream, UpstreamLost
+from producers.gateway.routing.upstreams import EngineModel, Upstream, UpstreamFailure
 
 CaptureMode = Literal["best_effort", "required"]
 
@@ -88,7 +88,7 @@ class Call(Response):
         gateway: GatewayContext,
         upstreams: Sequence[Upstream],
         context: RequestContext,
-        attributed: Attributed,
+        attributed: CallAttribution,
         shadow: Callable[[str], None] | None = None,
     ) -> None:
         """`upstreams` are in the order of the session; `shadow` starts the answer of the adapter
@@ -110,7 +110,7 @@ class Call(Response):
             attributed,
         )
         self._engine_request = self._prepare_request(Attempt(upstreams[0], None))
-        self._served: Served | None = None
+        self._served: EngineModel | None = None
         """The model as events and headers name it; None before the first attempt."""
         self._engine_start = 0.0
         """Seconds after the request's arrival, when an engine was asked last."""
@@ -154,7 +154,7 @@ class Call(Response):
         """Observe how long the client waited, once it has something to read."""
         if self._silent:
             self._silent = False
-            self._gateway.metrics.first_byte(self._request.endpoint, self._record.seconds)
+            self._gateway.metrics.time_first_byte(self._request.endpoint, self._record.seconds)
 
     async def _close(self, work: "asyncio.Task[None]", stopped: Send | None) -> None:
         (failure,) = await asyncio.gather(work, return_exceptions=True)
@@ -186,7 +186,7 @@ class Call(Response):
             seconds = self._gateway.timeout_seconds
             refusal = Refused(504, f"the engine gave no whole answer in {seconds:g} seconds")
             await self._send_error(send, refusal, "timeout")
-        except (UpstreamLost, sse.EventTooLong) as error:
+        except (UpstreamFailure, sse.EventTooLong) as error:
             refusal = Refused(503, f"the engine was lost: {error}; try again", retry_after=1)
             await self._send_error(send, refusal, "failed")
         except Refused as refusal:
@@ -195,14 +195,14 @@ class Call(Response):
     async def _exchange(self, send: Send) -> None:
         """Ask one engine after the other until one can be reached."""
         await self._look_for_adapter()
-        loss: UpstreamLost | None = None
+        loss: UpstreamFailure | None = None
         for attempt in self._lease.attempts(self._upstreams):
             await self._begin_attempt(attempt, str(loss))
             try:
                 if await self._try_engine(send):
                     return
-                loss = UpstreamLost(_explain_absent_model(attempt))
-            except UpstreamLost as error:
+                loss = UpstreamFailure(_explain_absent_model(attempt))
+            except UpstreamFailure as error:
                 # Another may be asked as long as this one has said nothing.
                 if self._record.status is not None:
                     raise
@@ -262,7 +262,7 @@ class Call(Response):
             self._finalize()
             self._record = self._record.make_next()
         if attempt.policy != self._lease.choice.policy:
-            self._gateway.metrics.fell_back()
+            self._gateway.metrics.count_fallback()
         self._engine_request, self._served = engine_request, served
         choice, chosen = self._lease.choice, attempt.policy == self._lease.choice.policy
         self._record.begin(
@@ -282,11 +282,11 @@ class Call(Response):
             attempt,
             request if attempt.name is None else request.with_model(attempt.name),
             extras,
-            capturing(request, extras, dialect),
+            make_capture(request, extras, dialect),
             None if attempt.name is None else self._lease.response_model(attempt.upstream),
         )
 
-    def _identify_model(self, engine_request: EngineRequest) -> Served:
+    def _identify_model(self, engine_request: EngineRequest) -> EngineModel:
         """The model of an attempt as events name it: a name that no engine has is a client's text
         and is redacted, and an alias names no model."""
         upstream, name = engine_request.upstream, engine_request.request.model
@@ -295,7 +295,7 @@ class Call(Response):
         if not self._lease.choice.order:
             return upstream.model(self._context.redacted.request.model)
         base = engine_request.attempt.name
-        return upstream.model(None) if base is None else Served(base[:128], base[:128])
+        return upstream.model(None) if base is None else EngineModel(base[:128], base[:128])
 
     async def _relay(self, response: Reply, send: Send) -> None:
         self._record.status = response.status_code
@@ -350,7 +350,7 @@ class Call(Response):
         if answer.error is None:
             # Cut off, however politely: without a word of ours it would look whole to a client.
             cut = f"its stream ended without {answer.LAST}"
-            raise UpstreamLost(f"{self._engine_request.upstream.url}: {cut}")
+            raise UpstreamFailure(f"{self._engine_request.upstream.url}: {cut}")
         await self._record_end("failed", answer.error)
         await self._send_last(send, splitter.rest())
 
@@ -472,7 +472,7 @@ class Call(Response):
             self._gateway.sessions.settle(self._attributed.claim, completed=True)
         if self._engine_seconds is not None:
             seconds = self._record.seconds - self._engine_seconds
-            self._gateway.metrics.overhead(self._request.endpoint, seconds)
+            self._gateway.metrics.time_overhead(self._request.endpoint, seconds)
         if self._shadow and shadow:
             self._shadow(shadow)
 

@@ -18,8 +18,8 @@ from events.errors import KintsugiError, LogError
 from events.rollouts import EndCause, SessionEnded
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import GatewayContext
-from producers.gateway.capture.feedback import Posted, Rate, posted, session_of
-from producers.gateway.capture.idempotency import Keyed, Retries
+from producers.gateway.capture.feedback import FeedbackBody, Rate, parse_feedback, session_of
+from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
 from producers.gateway.http.errors import as_json
 from producers.gateway.http.wire import Refused, bad_request, identifier
@@ -72,7 +72,7 @@ class IngestRoutes:
                 f"more than {limit} feedback requests in a minute; wait {wait:.1f} seconds",
                 retry_after=int(wait) + 1,
             )
-        feedback, redaction = posted(await read_body(request, _MAX_FEEDBACK_BYTES)), self._redaction
+        feedback, redaction = parse_feedback(await read_body(request, _MAX_FEEDBACK_BYTES)), self._redaction
         session = redaction.redact_name(feedback.session) or await self._find_session(feedback)
         event_id = feedback.event_id(client.name, redaction)
         person = redaction.redact_name(read_header(request, "x-kintsugi-user"))
@@ -80,16 +80,16 @@ class IngestRoutes:
         append = self._append if feedback.idempotency_key is None else self._append_once
         data = feedback.event(session, "trusted" in client.scopes, redaction)
         if await append(data, about, event_id):
-            self._gateway.metrics.feedback()
+            self._gateway.metrics.count_feedback()
         if feedback.call is None:
             # An outcome of the whole conversation: it is over.
             end = SessionEnded(session=session, because="feedback")
             await append(end, about, derive_id(event_id, "session ended"))
             self._gateway.routing.end_session(session)
-            self._gateway.sessions.ended(session)
+            self._gateway.sessions.end_session(session)
         return as_json({"feedback": event_id, "session": session, "call": feedback.call})
 
-    async def _find_session(self, feedback: Posted) -> str:
+    async def _find_session(self, feedback: FeedbackBody) -> str:
         call = feedback.call or ""
         session = self._gateway.sessions.session_of(call)
         if session is None:
@@ -120,7 +120,7 @@ class IngestRoutes:
         cause: EndCause = "asked"
         await self._append(SessionEnded(session=session, because=cause), About(), new_id())
         self._gateway.routing.end_session(session)
-        self._gateway.sessions.ended(session)
+        self._gateway.sessions.end_session(session)
         return as_json({"session": session, "ended": True})
 
     async def traces(self, request: Request) -> Response:
@@ -134,15 +134,15 @@ class IngestRoutes:
             spans = await asyncio.to_thread(_parse_spans, body, kind, _is_gzip(request), most)
             result = await self._traces.take(spans, caller)
         for outcome, count in result.counts.items():
-            self._gateway.metrics.spans(outcome, count)
-        answer = otlp.answered(kind, result.counts["rejected"], result.message)
+            self._gateway.metrics.count_spans(outcome, count)
+        answer = otlp.encode_answer(kind, result.counts["rejected"], result.message)
         return Response(answer, media_type=kind)
 
     async def _append_once(self, data: Any, about: About, event_id: str) -> bool:
         """Append, unless an event of this id is there: it follows from an idempotency key."""
-        keyed = Keyed(event_id, data.TYPE)
+        keyed = IdempotentRequest(event_id, data.TYPE)
         async with self._retries.turn(keyed):
-            if await self._retries.known(keyed):
+            if await self._retries.has_receipt(keyed):
                 return False
             return await self._append(data, about, event_id, Receipt(event_id, b""))
 
@@ -150,7 +150,7 @@ class IngestRoutes:
         self, data: Any, about: About, event_id: str, receipt: Receipt | None = None
     ) -> bool:
         try:
-            with self._gateway.metrics.appending(data.STREAM, data.TYPE):
+            with self._gateway.metrics.time_append(data.STREAM, data.TYPE):
                 await self._gateway.recorder.append(data, about, id=event_id, receipt=receipt)
         except KintsugiError as error:
             raise Refused(
@@ -175,13 +175,13 @@ def _is_gzip(request: Request) -> bool:
     return request.headers.get("content-encoding", "").strip().lower() == "gzip"
 
 
-def _parse_spans(body: bytes, kind: otlp.Kind, gzip: bool, most: int) -> list[otlp.Received]:
+def _parse_spans(body: bytes, kind: otlp.Kind, gzip: bool, most: int) -> list[otlp.ClientSpan]:
     """The spans of a body. Raises Refused."""
     try:
-        return otlp.spans(otlp.inflated(body, most) if gzip else body, kind)
+        return otlp.spans(otlp.inflate(body, most) if gzip else body, kind)
     except otlp.TooMuch as error:
         raise Refused(413, str(error)) from error
     except otlp.BadTraces as error:
         raise bad_request(str(error)) from error
-    except otlp.OtlpMissing as error:
+    except otlp.OtlpUnavailable as error:
         raise Refused(501, str(error)) from error

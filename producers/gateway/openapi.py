@@ -6,7 +6,7 @@ A test compares the paths with the routes.
 
 from typing import Any, Final
 
-from producers.gateway.capture.feedback import Posted
+from producers.gateway.capture.feedback import FeedbackBody
 
 Json = dict[str, Any]
 
@@ -130,7 +130,7 @@ DOCUMENT: Final[Json] = {
             "post": _operation(
                 "What somebody says of a call or of a session.",
                 _json(_OBJECT),
-                Posted.model_json_schema(),
+                FeedbackBody.model_json_schema(),
                 _HEADERS[1:2],
             )
         },

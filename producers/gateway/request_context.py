@@ -18,8 +18,8 @@ from starlette.requests import Request
 from events.envelope import derive_id
 from events.rollouts import Purpose
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.idempotency import Keyed
-from producers.gateway.capture.sessions import Named
+from producers.gateway.capture.idempotency import IdempotentRequest
+from producers.gateway.capture.sessions import SessionName
 from producers.gateway.capture.sessions import Scope as SessionScope
 from producers.gateway.http.wire import (
     Endpoint,
@@ -29,7 +29,7 @@ from producers.gateway.http.wire import (
     identifier,
     parse_request,
 )
-from producers.gateway.privacy.keys import Client, Keyring
+from producers.gateway.privacy.keys import Client, ClientKeys
 from producers.gateway.privacy.keys import Scope as KeyScope
 from producers.gateway.privacy.redaction import (
     RedactedRequest,
@@ -67,16 +67,16 @@ class RequestContext:
     conversation: Conversation
     """The digests of its messages."""
     caller: Caller
-    session: Named | None = None
+    session: SessionName | None = None
     """The session that the client names; None where it names none."""
-    retry: Keyed | None = None
+    retry: IdempotentRequest | None = None
     """Its idempotency key; None for a request without one."""
 
 
 class RequestReader:
     """Reads the requests of one gateway."""
 
-    def __init__(self, keyring: Keyring, redaction: Redaction, max_body_bytes: int) -> None:
+    def __init__(self, keyring: ClientKeys, redaction: Redaction, max_body_bytes: int) -> None:
         self.stopping = False
         """Whether calls are refused because the gateway stops."""
         self._keyring = keyring
@@ -184,26 +184,26 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 def _read_session_name(
     request: Request, client: Client, path_names: Mapping[str, str], redaction: Redaction
-) -> Named | None:
+) -> SessionName | None:
     """The session that the request names in a header, by its key or in the path."""
     if session := redaction.redact_name(read_header(request, "x-kintsugi-session")):
-        return Named(session, "header")
+        return SessionName(session, "header")
     if session := redaction.redact_name(identifier(client.session, "the session in the key")):
-        return Named(session, "key")
+        return SessionName(session, "key")
     in_path = identifier(path_names.get("session"), "the session in the path")
     if session := redaction.redact_name(in_path):
-        return Named(session, "path")
+        return SessionName(session, "path")
     return None
 
 
 def _read_retry_key(
     request: Request, caller: Caller, redacted: RedactedRequest, redaction: Redaction
-) -> Keyed | None:
+) -> IdempotentRequest | None:
     """The idempotency key, for this client and person; None without one."""
     key = redaction.redact_name(read_header(request, "idempotency-key"))
     if key is None:
         return None
-    return Keyed.of(derive_id("call", caller.client or "", caller.person or "", key), redacted)
+    return IdempotentRequest.of(derive_id("call", caller.client or "", caller.person or "", key), redacted)
 
 
 def _read_purpose(request: Request) -> Purpose:

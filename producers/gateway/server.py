@@ -35,7 +35,7 @@ from producers.gateway import openapi
 from producers.gateway.call import Call, CaptureMode, GatewayContext
 from producers.gateway.capture.idempotency import Once, Retries
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.capture.session_recovery import remembered
+from producers.gateway.capture.session_recovery import recover_sessions
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http.connections import HttpClient
 from producers.gateway.http.errors import as_json, handlers
@@ -44,12 +44,12 @@ from producers.gateway.http.request_guard import TRACES, RequestGuard
 from producers.gateway.http.wire import Endpoint, Refused, encode_json, parse_request
 from producers.gateway.ingest_routes import IngestRoutes
 from producers.gateway.metrics.registry import Metrics
-from producers.gateway.privacy.keys import Keyring
+from producers.gateway.privacy.keys import ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.request_context import RequestContext, RequestReader, read_body
 from producers.gateway.routing.routing import Routing
-from producers.gateway.routing.sticky_recovery import Answered
-from producers.gateway.routing.upstreams import Upstream, UpstreamLost, Upstreams
+from producers.gateway.routing.sticky_recovery import StickyRecovery
+from producers.gateway.routing.upstreams import Upstream, UpstreamFailure, Upstreams
 from producers.gateway.shadows import MAX_SHADOWS, Shadows
 
 _CLOSING_SECONDS: Final = 10.0
@@ -85,7 +85,7 @@ class Gateway:
         self,
         recorder: Recorder,
         upstreams: Upstreams,
-        keyring: Keyring,
+        keyring: ClientKeys,
         options: Options,
         redaction: Redaction | None = None,
         routing: Routing | None = None,
@@ -141,12 +141,12 @@ class Gateway:
         ]
         application = Starlette(
             routes=self.routes,
-            exception_handlers=handlers(self.metrics.rejected),
+            exception_handlers=handlers(self.metrics.count_rejection),
             lifespan=self._lifespan,
         )
         # No redirects: their target would be built from headers that the client sends.
         application.router.redirect_slashes = False
-        self.app = RequestGuard(application, keyring.open, self.metrics.rejected)
+        self.app = RequestGuard(application, keyring.open, self.metrics.count_rejection)
 
     def stop(self) -> None:
         """Refuse new calls from now on; GET /readyz says so."""
@@ -171,7 +171,7 @@ class Gateway:
         finally:
             stop_recall.set()
             # Calls that the server cancelled are still being recorded.
-            await self.app.left(_CLOSING_SECONDS)
+            await self.app.wait_until_idle(_CLOSING_SECONDS)
             await self._shadows.stop()
             for task in (look, watch):
                 task.cancel()
@@ -182,9 +182,9 @@ class Gateway:
     async def _recall(self, stop_recall: threading.Event) -> None:
         """Restore sessions and sticky sessions from the spool."""
         spool, routing = self.context.recorder.spool, self.context.routing
-        answered = Answered(routing.make_sticky_sessions(), routing.clock(), utc_now())
+        answered = StickyRecovery(routing.make_sticky_sessions(), routing.clock(), utc_now())
         recall = partial(
-            remembered,
+            recover_sessions,
             spool,
             stop_recall.is_set,
             also=answered.take,
@@ -217,7 +217,7 @@ class Gateway:
             context.session, context.caller.scope, context.conversation, fresh
         )
         if attributed.by == "none":
-            self.metrics.unattributed()
+            self.metrics.count_new_session()
         live = context.caller.purpose == "live"
         shadow = partial(self._shadows.answer, context, attributed) if live else None
         upstreams = self._upstreams.for_session(attributed.session)
@@ -249,7 +249,7 @@ class Gateway:
         try:
             async with upstream.request(self.context.client, method, path, payload, 10) as response:
                 return await response.aread(), response.status_code
-        except (UpstreamLost, TimeoutError) as error:
+        except (UpstreamFailure, TimeoutError) as error:
             raise Refused(503, f"no engine answers: {error}; try again", retry_after=1) from error
 
     async def _readyz(self, _: Request) -> Response:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from starlette.types import Message as AsgiMessage
 
 from producers.gateway.call import Call, GatewayContext
-from producers.gateway.capture.sessions import Attributed, Named, Sessions
+from producers.gateway.capture.sessions import CallAttribution, SessionName, Sessions
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import RedactedRequest
 from producers.gateway.request_context import RequestContext
@@ -46,11 +46,11 @@ class Shadows:
         self._most = most
         self._running: set[asyncio.Task[None]] = set()
 
-    def answer(self, context: RequestContext, attributed: Attributed, adapter: str) -> None:
+    def answer(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> None:
         """Start the answer of `adapter` to the same request."""
         listed = any(adapter in upstream.served for upstream in self._upstreams.all)
         begins = listed and len(self._running) < self._most
-        self._metrics.shadowed(begins)
+        self._metrics.count_shadow(begins)
         if not begins:
             return
         call = self._build_call(context, attributed, adapter)
@@ -64,9 +64,9 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _build_call(self, context: RequestContext, attributed: Attributed, adapter: str) -> Call:
+    def _build_call(self, context: RequestContext, attributed: CallAttribution, adapter: str) -> Call:
         caller = replace(context.caller, purpose="probe", task=None)
-        session = Named(shadow_session(attributed.session), attributed.by)
+        session = SessionName(shadow_session(attributed.session), attributed.by)
         redacted = context.redacted
         shadow = replace(
             context,

@@ -26,12 +26,12 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallEndContent, CallStarted, CallStartContent
 from events.sqlite.receipts import Receipt
 from producers.gateway.call import GatewayContext
-from producers.gateway.capture.answer import capturing
+from producers.gateway.capture.answer import make_capture
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.idempotency import Keyed, Retries
+from producers.gateway.capture.idempotency import IdempotentRequest, Retries
 from producers.gateway.capture.recorder import About
-from producers.gateway.capture.session_recovery import as_sent
-from producers.gateway.capture.sessions import Named, Parent
+from producers.gateway.capture.session_recovery import to_client_message
+from producers.gateway.capture.sessions import SessionName, Parent
 from producers.gateway.http.wire import (
     ExtraFields,
     ModelRequest,
@@ -45,7 +45,7 @@ from producers.gateway.privacy.redaction import RedactedRequest, run_in_thread_i
 from producers.gateway.request_context import Caller
 from producers.gateway.routing.routes import choose
 from producers.spans.genai import Chat, chat_of
-from producers.spans.otlp import Received
+from producers.spans.otlp import ClientSpan
 from producers.spans.trace_context import TraceContext
 from producers.storable import Unusable
 
@@ -84,7 +84,7 @@ class TraceResult:
 class _SpanCall:
     """A call that a span describes."""
 
-    span: Received
+    span: ClientSpan
     chat: Chat
     request: ModelRequest
     redacted: RedactedRequest
@@ -103,7 +103,7 @@ class Traces:
         self._gateway = gateway
         self._retries = retries
 
-    async def take(self, spans: Sequence[Received], caller: Caller) -> TraceResult:
+    async def take(self, spans: Sequence[ClientSpan], caller: Caller) -> TraceResult:
         """Record the calls of spans. Raises Refused where the log refuses; the spans that were
         recorded until then are skipped when they are sent again."""
         result = TraceResult()
@@ -128,12 +128,12 @@ class Traces:
                 raise failure
         return result
 
-    async def _parse_call(self, span: Received, caller: Caller) -> _SpanCall | None:
+    async def _parse_call(self, span: ClientSpan, caller: Caller) -> _SpanCall | None:
         """Raises Unusable, Refused."""
         chat = chat_of(span)
         if chat is None:
             return None
-        if not span.well_named:
+        if not span.has_valid_ids:
             raise Unusable("its trace id or its span id is empty or of a wrong length")
         redaction = self._gateway.redaction
         # Parsed as a request: a body that the gateway would refuse is not stored from here either.
@@ -155,9 +155,9 @@ class Traces:
         self, calls: Sequence[_SpanCall], caller: Caller, result: TraceResult
     ) -> None:
         for call in calls:
-            keyed = Keyed(call.id, CallEnded.TYPE)
+            keyed = IdempotentRequest(call.id, CallEnded.TYPE)
             async with self._retries.turn(keyed):
-                if await self._retries.known(keyed):
+                if await self._retries.has_receipt(keyed):
                     result.counts["repeated"] += 1
                     continue
                 try:
@@ -181,7 +181,7 @@ class Traces:
         scope = caller.client, call.about.person
         conversation = Conversation.of(call.request.raw_messages, call.request.tools)
         attributed = sessions.attribute(
-            Named(call.session, "header"), scope, conversation, call.session
+            SessionName(call.session, "header"), scope, conversation, call.session
         )
         parent = attributed.parent if len(messages) == len(conversation) else None
         if parent is not None and parent.keyid != keyid:
@@ -202,10 +202,10 @@ class Traces:
             sessions.settle(attributed.claim, completed=False)
             raise _append_error(error) from error
         sessions.settle(attributed.claim, completed=end.outcome == "completed")
-        sessions.placed(call.id, call.session)
-        sessions.started(call.session, call.id, conversation, scope[1], keyid)
+        sessions.remember_call(call.id, call.session)
+        sessions.remember_request(call.session, call.id, conversation, scope[1], keyid)
         for message in answers[:1]:
-            sessions.answered(call.session, call.id, scope, conversation, as_sent(message), keyid)
+            sessions.remember_answer(call.session, call.id, scope, conversation, to_client_message(message), keyid)
 
     def _build_start(
         self,
@@ -240,9 +240,9 @@ class Traces:
 
     async def _build_end(self, call: _SpanCall) -> tuple[CallEnded, tuple[Message, ...]]:
         """The end of the call, and the answer as it was given."""
-        redaction, answer = self._gateway.redaction, capturing(call.request, ExtraFields(), None)
+        redaction, answer = self._gateway.redaction, make_capture(call.request, ExtraFields(), None)
         answer.whole(call.chat.answer)
-        answer_record, spoken = answer.captured(), answer.spoken()
+        answer_record, spoken = answer.build_record(), answer.collect_texts()
         messages, because = await run_in_thread_if_large(
             sum(map(len, spoken)), redaction.redact_answer, answer_record.messages, spoken
         )

@@ -19,9 +19,9 @@ from events.canonical import exact_json, sha256
 from events.messages import Action, Message
 from events.rollouts import RolloutContent, RolloutEnded, Task
 from producers.conversation import findings
-from producers.importers.bfcl_conversation import answered, logged, parse_call, was_forced_to_quit
-from producers.importers.documents import Found, Shape, lines, records
-from producers.importers.records import ImportedRollout, Record, Rejection, Source
+from producers.importers.bfcl_conversation import read_result, read_log, parse_call, hit_step_limit
+from producers.importers.documents import RawRecord, Shape, lines, records
+from producers.importers.records import RolloutImport, Record, Rejection, Source
 from producers.storable import Unusable, Wire
 
 NAME: Final = "bfcl"
@@ -66,7 +66,7 @@ class _Score:
     summary: dict[str, Any] = field(default_factory=dict)
     model_name: str | None = None
 
-    def judged_all(self, rows: int) -> bool:
+    def covers_all(self, rows: int) -> bool:
         """Whether whoever is not among the failures passed: all were judged, and every failure
         that was counted is here, so the file was not cut off."""
         total, correct = self.summary.get("total_count"), self.summary.get("correct_count")
@@ -84,7 +84,7 @@ def is_record(value: Any) -> bool:
     return isinstance(value, dict) and "id" in value and "result" in value
 
 
-def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
+def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     """Every answer of a result file; a score file is read with its result file."""
     if _is_score(source.path):
         if _partner(source.path, "score", "result") is None:
@@ -92,17 +92,17 @@ def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
             yield source.rejection("file", reason)
         return
     score = _score(_partner(source.path, "result", "score"))
-    rows = sum(isinstance(found, Found) for found in records(source.path, shape, is_record))
-    complete = score.judged_all(rows)
-    for found in source.advancing(records(source.path, shape, is_record)):
-        row = _judged(found, score, complete) if isinstance(found, Found) else found
+    rows = sum(isinstance(item, RawRecord) for item in records(source.path, shape, is_record))
+    complete = score.covers_all(rows)
+    for item in source.track_progress(records(source.path, shape, is_record)):
+        row = _attach_verdict(item, score, complete) if isinstance(item, RawRecord) else item
         yield source.attempt(row, lambda record: _parse(source, record, score.model_name))
 
 
 def _is_score(path: Path) -> bool:
     first = next(lines(path), None)
     return (
-        isinstance(first, Found)
+        isinstance(first, RawRecord)
         and isinstance(first.value, dict)
         and (first.value.keys() >= _SUMMARY)
     )
@@ -126,8 +126,8 @@ def _partner(path: Path, own: str, other: str) -> Path | None:
 def _score(path: Path | None) -> _Score:
     """What can be read of it; what cannot is missing in the count."""
     score = _Score()
-    for found in lines(path) if path is not None else ():
-        value = found.value if isinstance(found, Found) else None
+    for line in lines(path) if path is not None else ():
+        value = line.value if isinstance(line, RawRecord) else None
         if not isinstance(value, dict):
             continue
         if value.keys() >= _SUMMARY:
@@ -139,22 +139,22 @@ def _score(path: Path | None) -> _Score:
     return score
 
 
-def _judged(found: Found, score: _Score, complete: bool) -> Found:
-    name = found.value.get("id") if isinstance(found.value, dict) else None
+def _attach_verdict(item: RawRecord, score: _Score, complete: bool) -> RawRecord:
+    name = item.value.get("id") if isinstance(item.value, dict) else None
     verdict = score.failures.get(name) if isinstance(name, str) else None
-    value: dict[str, Any] = {"result": found.value}
+    value: dict[str, Any] = {"result": item.value}
     if verdict is not None:
         kept = ("id", "valid", "model_name", "possible_answer")
         value["verdict"] = {key: verdict[key] for key in kept if key in verdict}
     elif complete:
         value["passed"] = True
-    return Found(found.position, value, found.end)
+    return RawRecord(item.position, value, item.end)
 
 
-def _parse(source: Source, record: Record, model_name: str | None) -> ImportedRollout:
+def _parse(source: Source, record: Record, model_name: str | None) -> RolloutImport:
     row = WireRow.model_validate(record.value)
     broken = isinstance(row.result.result, str) and row.result.result.startswith(_INFERENCE_ERROR)
-    messages = tuple(logged(row.result.inference_log) or answered(row.result.result))
+    messages = tuple(read_log(row.result.inference_log) or read_result(row.result.result))
     if not messages and not broken:
         raise Unusable("`result` holds no turn; nothing was recorded")
     identity = source.identity(NAME, record, row.result.model_name or model_name)
@@ -185,7 +185,7 @@ def _success(row: WireRow) -> bool | None:
 def _termination(row: WireRow, broken: bool) -> str | None:
     if broken:
         return "error"
-    return "max_steps" if was_forced_to_quit(row.result.inference_log) else None
+    return "max_steps" if hit_step_limit(row.result.inference_log) else None
 
 
 def _task(row: WireRow, messages: tuple[Message, ...]) -> Task:

@@ -26,7 +26,7 @@ _EXECUTION_ERROR: Final = "Error during execution"
 _HEAD: Final = re.compile(r"\s*([^\s(]{1,100})\s*(.*)", re.DOTALL)
 
 
-def logged(log: Sequence[Any]) -> list[Message]:
+def read_log(log: Sequence[Any]) -> list[Message]:
     """The conversation of an `inference_log`; empty where it holds none."""
     messages: list[Message] = []
     for turn in log:
@@ -40,14 +40,14 @@ def logged(log: Sequence[Any]) -> list[Message]:
     return messages
 
 
-def answered(result: Any) -> list[Message]:
+def read_result(result: Any) -> list[Message]:
     """The calls alone, of a `result`: per turn and step, or one answer of a single-turn case."""
     if not isinstance(result, list) or not all(isinstance(turn, list) for turn in result):
         return [_assistant(result, None)] if result else []
     return [_assistant(step, None) for turn in result for step in turn]
 
 
-def was_forced_to_quit(log: Sequence[Any]) -> bool:
+def hit_step_limit(log: Sequence[Any]) -> bool:
     """Whether the run was ended for its number of steps."""
     return any(
         _FORCED in str(entry.get("content"))
@@ -62,7 +62,7 @@ def was_forced_to_quit(log: Sequence[Any]) -> bool:
 
 def parse_calls(text: str) -> list[ToolCall]:
     """The calls of `[f(a=1), g()]` or `f(a=1)`; none where the text is anything else."""
-    body = _parsed(text)
+    body = _parse_expression(text)
     nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     return [_to_call(call) for call in calls] if calls and len(calls) == len(nodes) else []
@@ -70,7 +70,7 @@ def parse_calls(text: str) -> list[ToolCall]:
 
 def parse_call(text: str) -> ToolCall:
     """One call; what is none keeps its name and, as text, the rest."""
-    body = _parsed(text)
+    body = _parse_expression(text)
     if isinstance(body, ast.Call):
         return _to_call(body)
     head = _HEAD.match(text)
@@ -127,7 +127,7 @@ def _is_error(text: str) -> bool:
     return isinstance(value, dict) and "error" in value
 
 
-def _parsed(text: str) -> ast.expr | None:
+def _parse_expression(text: str) -> ast.expr | None:
     try:
         with warnings.catch_warnings():
             # The compiler warns of odd escapes in the model's strings; they are not our code.

@@ -39,7 +39,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RawRecord:
     """A record that could be read."""
 
     position: str
@@ -75,13 +75,13 @@ def shape_of(path: Path) -> Shape:
         if first.startswith(b"["):
             return "array"
         rest = next((True for line in file if line.strip()), False)
-    if not rest or isinstance(_decoded_line(1, first, 0), Found):
+    if not rest or isinstance(_decode_line(1, first, 0), RawRecord):
         return "lines"
     # Not JSON by itself: the first line of a pretty-printed value, or a damaged line.
     return "values" if first in (b"{", b"[") else "lines"
 
 
-def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[Found | Damage]:
+def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[RawRecord | Damage]:
     """Everything the file holds."""
     if shape == "lines":
         return lines(path)
@@ -90,7 +90,7 @@ def records(path: Path, shape: Shape, is_record: IsRecord) -> Iterator[Found | D
     return items(text, start, "", is_record) if shape == "array" else values(text, start)
 
 
-def lines(path: Path) -> Iterator[Found | Damage]:
+def lines(path: Path) -> Iterator[RawRecord | Damage]:
     """One record per line; blank lines are none."""
     end = 0
     with path.open("rb") as file:
@@ -98,24 +98,24 @@ def lines(path: Path) -> Iterator[Found | Damage]:
             end += len(raw)
             line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
             if line.strip():
-                yield _decoded_line(number, line, end)
+                yield _decode_line(number, line, end)
 
 
-def values(text: str, start: int) -> Iterator[Found | Damage]:
+def values(text: str, start: int) -> Iterator[RawRecord | Damage]:
     """Values behind one another, up to the first that is damaged."""
     at, number = skip_blank(text, start), 0
     while at < len(text):
         number += 1
-        found = decode_at(text, at, f"record {number}")
-        yield found
-        if isinstance(found, Damage) and not found.whole:
+        item = decode_at(text, at, f"record {number}")
+        yield item
+        if isinstance(item, Damage) and not item.whole:
             return
-        at = skip_blank(text, found.end)
+        at = skip_blank(text, item.end)
 
 
 def items(
     text: str, start: int, name: str, is_record: IsRecord, stop: int | None = None
-) -> Iterator[Found | Damage]:
+) -> Iterator[RawRecord | Damage]:
     """The items of the array that opens at `start`; positions are `name[index]`.
 
     Past `stop` nothing is looked for: behind damage the array's own end cannot be recognised.
@@ -124,23 +124,23 @@ def items(
     at, index, certain = skip_blank(text, start + 1), 0, True
     while at < stop and text[at] != "]":
         position = f"{name}[{index}]" if certain else f"{name}[character {at:,}]"
-        found = decode_at(text, at, position)
-        if isinstance(found, Found) or found.whole:
-            yield found
-            behind = _behind(text, found.end, stop)
+        item = decode_at(text, at, position)
+        if isinstance(item, RawRecord) or item.whole:
+            yield item
+            behind = _behind(text, item.end, stop)
             if behind is not None:
                 at, index = behind, index + 1
                 continue
-            position = f"{name}[{index + 1}]" if certain else f"{name}[character {found.end:,}]"
-            found = Damage(position, _unclosed(text, found.end, stop), found.end)
-        next_at = _next_record(text, found.end, stop, is_record)
+            position = f"{name}[{index + 1}]" if certain else f"{name}[character {item.end:,}]"
+            item = Damage(position, _describe_break(text, item.end, stop), item.end)
+        next_at = _next_record(text, item.end, stop, is_record)
         lost = "; no whole record follows" if next_at is None else ""
-        yield Damage(found.position, found.reason + lost, found.end)
+        yield Damage(item.position, item.reason + lost, item.end)
         if next_at is None:
             return
         at, index, certain = next_at, index + 1, False
     if at >= stop and index == 0:
-        yield Damage(f"{name}[0]", _unclosed(text, at, stop), at)
+        yield Damage(f"{name}[0]", _describe_break(text, at, stop), at)
     behind = skip_blank(text, at + 1)
     if not name and at < stop and behind < len(text):
         reason = f"is no part of the array, which ends before {text[behind : behind + 40]!r}"
@@ -161,13 +161,13 @@ def members(text: str, start: int) -> Iterator[tuple[str, int]]:
         yield key.value, begin
         value = decode_at(text, begin, "")
         comma = skip_blank(text, value.end)
-        whole = isinstance(value, Found) or value.whole
+        whole = isinstance(value, RawRecord) or value.whole
         if not whole or text[comma : comma + 1] != ",":
             return
         at = skip_blank(text, comma + 1)
 
 
-def decode_at(text: str, at: int, position: str) -> Found | Damage:
+def decode_at(text: str, at: int, position: str) -> RawRecord | Damage:
     """The JSON value that starts at character `at`."""
     try:
         value, end = _DECODER.raw_decode(text, at)
@@ -189,7 +189,7 @@ def decode_at(text: str, at: int, position: str) -> Found | Damage:
         byte = ord(foreign.group()) - 0xDC00
         reason = f"is not UTF-8: byte 0x{byte:02x} at character {foreign.start():,}; convert it"
         return Damage(position, reason, end, whole=True)
-    return Found(position, value, end)
+    return RawRecord(position, value, end)
 
 
 def _unread(text: str, at: int, position: str, reason: str) -> Damage:
@@ -204,11 +204,11 @@ def _unread(text: str, at: int, position: str, reason: str) -> Damage:
 
 def skip_blank(text: str, at: int) -> int:
     """Where the next character stands that is no white space; the text's end if there is none."""
-    found = _NOT_BLANK.search(text, at)
-    return found.start() if found else len(text)
+    match = _NOT_BLANK.search(text, at)
+    return match.start() if match else len(text)
 
 
-def _decoded_line(number: int, raw: bytes, end: int) -> Found | Damage:
+def _decode_line(number: int, raw: bytes, end: int) -> RawRecord | Damage:
     position = f"line {number}"
     try:
         text = raw.decode().strip(_BLANK)
@@ -216,13 +216,13 @@ def _decoded_line(number: int, raw: bytes, end: int) -> Found | Damage:
         byte = raw[error.start]
         reason = f"is not UTF-8: byte 0x{byte:02x} at byte {error.start + 1:,}; convert the file"
         return Damage(position, reason, end)
-    found = decode_at(text, 0, position)
-    if isinstance(found, Damage):
-        return Damage(position, found.reason, end)
-    if found.end < len(text):
-        reason = f"holds more than one JSON value: {text[found.end :][:40]!r} follows the first"
+    item = decode_at(text, 0, position)
+    if isinstance(item, Damage):
+        return Damage(position, item.reason, end)
+    if item.end < len(text):
+        reason = f"holds more than one JSON value: {text[item.end :][:40]!r} follows the first"
         return Damage(position, reason, end)
-    return Found(position, found.value, end)
+    return RawRecord(position, item.value, end)
 
 
 def _behind(text: str, end: int, stop: int) -> int | None:
@@ -239,17 +239,17 @@ def _next_record(text: str, start: int, stop: int, is_record: IsRecord) -> int |
     attempts = 0
     place = _OBJECT_IN_ARRAY.search(text, start, stop)
     while place is not None and attempts < _MAX_ATTEMPTS:
-        found = decode_at(text, place.end(), "")
-        if isinstance(found, Found) and is_record(found.value):
+        item = decode_at(text, place.end(), "")
+        if isinstance(item, RawRecord) and is_record(item.value):
             return place.end()
-        attempts += isinstance(found, Damage)
+        attempts += isinstance(item, Damage)
         # A whole value that is no record is a part of one: nothing in it can be one.
-        resume = found.end if isinstance(found, Found) else place.end()
+        resume = item.end if isinstance(item, RawRecord) else place.end()
         place = _OBJECT_IN_ARRAY.search(text, resume, stop)
     return None
 
 
-def _unclosed(text: str, at: int, stop: int) -> str:
+def _describe_break(text: str, at: int, stop: int) -> str:
     following = text[skip_blank(text, at) : stop][:40].lstrip(",").strip()
     if following:
         return f"is malformed: {following!r} stands where a comma or a closing bracket must"

@@ -24,7 +24,7 @@ from events.log import EventLog, now_ms
 from producers.importers import bfcl, openai_chat, tau2, tau_bench
 from producers.importers.documents import (
     Damage,
-    Found,
+    RawRecord,
     Shape,
     members,
     read_text,
@@ -32,14 +32,14 @@ from producers.importers.documents import (
     shape_of,
     skip_blank,
 )
-from producers.importers.records import ImportedRollout, Rejection, Source
+from producers.importers.records import RolloutImport, Rejection, Source
 
 __all__ = [
     "FORMATS",
-    "Appended",
-    "ImportedRollout",
+    "ImportResult",
+    "RolloutImport",
     "Rejection",
-    "Warned",
+    "FileWarning",
     "append_rollouts",
     "read_rollouts",
     "total_bytes",
@@ -62,7 +62,7 @@ class Format(Protocol):
 
     def is_record(self, value: Any) -> bool: ...
 
-    def read(self, source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]: ...
+    def read(self, source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]: ...
 
 
 _MODULES: Final[tuple[Format, ...]] = (tau_bench, tau2, openai_chat, bfcl)
@@ -72,7 +72,7 @@ FORMATS: Final[dict[str, Format]] = {module.NAME: module for module in _MODULES}
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class FileWarning:
     """What does not add up in records of one file."""
 
     file: str
@@ -83,13 +83,13 @@ class Warned:
 
 
 @dataclass(slots=True)
-class Appended:
+class ImportResult:
     """What an import came to."""
 
     imported: int = 0
     duplicates: int = 0
     rejected: list[Rejection] = field(default_factory=list)
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[FileWarning] = field(default_factory=list)
 
 
 def read_rollouts(
@@ -99,7 +99,7 @@ def read_rollouts(
     base: str | None = None,
     format: str = "auto",
     progress: Callable[[int], None] = lambda _: None,
-) -> Iterator[ImportedRollout | Rejection]:
+) -> Iterator[RolloutImport | Rejection]:
     """Every record of the files and folders.
 
     `progress` is told the bytes read since it was last told; their sum is `total_bytes(paths)`.
@@ -108,11 +108,11 @@ def read_rollouts(
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format {format!r} is not one of auto, {', '.join(FORMATS)}")
     for path in _sources(paths):
-        told = 0
+        bytes_read = 0
 
         def advance(count: int) -> None:
-            nonlocal told
-            told += count
+            nonlocal bytes_read
+            bytes_read += count
             progress(count)
 
         source = Source(path, alias, base, advance)
@@ -120,19 +120,19 @@ def read_rollouts(
             yield from _read_file(source, format)
         except OSError as error:
             yield source.rejection("file", f"cannot be read: {error.strerror or error}")
-        progress(_size(path) - told)
+        progress(_size(path) - bytes_read)
 
 
 def append_rollouts(
     log: EventLog,
     blobs: BlobStore,
-    rollouts: Iterable[ImportedRollout | Rejection],
+    rollouts: Iterable[RolloutImport | Rejection],
     known: Callable[[list[str]], set[str]],
-) -> Appended:
+) -> ImportResult:
     """Append what is not in the log yet; `known` says which of some event ids are."""
-    result = Appended()
-    warned: dict[tuple[str, str], Warned] = {}
-    batch: list[ImportedRollout] = []
+    result = ImportResult()
+    warned: dict[tuple[str, str], FileWarning] = {}
+    batch: list[RolloutImport] = []
     batch_bytes = 0
     seen: set[str] = set()
 
@@ -141,8 +141,8 @@ def append_rollouts(
             result.rejected.append(item)
             continue
         for warning in item.warnings:
-            first = warned.get((item.file, warning), Warned(item.file, warning, 0, item.position))
-            warned[item.file, warning] = Warned(
+            first = warned.get((item.file, warning), FileWarning(item.file, warning, 0, item.position))
+            warned[item.file, warning] = FileWarning(
                 first.file, first.warning, first.count + 1, first.position
             )
         if item.envelope.id in seen:
@@ -167,9 +167,9 @@ def total_bytes(paths: Iterable[Path]) -> int:
 def _append_batch(
     log: EventLog,
     blobs: BlobStore,
-    batch: Sequence[ImportedRollout],
+    batch: Sequence[RolloutImport],
     known: Callable[[list[str]], set[str]],
-    result: Appended,
+    result: ImportResult,
 ) -> None:
     old = known([item.envelope.id for item in batch]) if batch else set()
     result.duplicates += len(old)
@@ -181,15 +181,15 @@ def _append_batch(
             encoded.append(encode(item.envelope, item.data, now_ms()))
         except TooLarge as error:
             result.rejected.append(Rejection(item.file, item.position, str(error)))
-    for one in encoded:
-        if one.blob is not None:
-            blobs.put(one.blob)
+    for event in encoded:
+        if event.blob is not None:
+            blobs.put(event.blob)
     if encoded:
-        log.append([one.entry for one in encoded])
+        log.append([event.entry for event in encoded])
     result.imported += len(encoded)
 
 
-def _read_file(source: Source, format: str) -> Iterator[ImportedRollout | Rejection]:
+def _read_file(source: Source, format: str) -> Iterator[RolloutImport | Rejection]:
     shape = shape_of(source.path)
     if format != "auto":
         yield from FORMATS[format].read(source, shape)
@@ -204,10 +204,10 @@ def _read_file(source: Source, format: str) -> Iterator[ImportedRollout | Reject
 
 def _first_keys(path: Path, shape: Shape) -> frozenset[str]:
     """The keys of the first record that can be read; else those of the object it begins with."""
-    found: Found | Damage
-    for number, found in enumerate(records(path, shape, _is_any_record)):
-        if isinstance(found, Found) and isinstance(found.value, dict):
-            return frozenset(found.value)
+    record: RawRecord | Damage
+    for number, record in enumerate(records(path, shape, _is_any_record)):
+        if isinstance(record, RawRecord) and isinstance(record.value, dict):
+            return frozenset(record.value)
         if number >= _SAMPLE_RECORDS:
             break
     text = read_text(path)

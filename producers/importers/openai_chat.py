@@ -21,7 +21,7 @@ from producers.conversation import findings, parse_arguments, parse_messages
 from producers.importers.documents import Shape, records
 from producers.importers.records import (
     Identity,
-    ImportedRollout,
+    RolloutImport,
     Record,
     Rejection,
     Source,
@@ -103,13 +103,13 @@ def is_record(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("messages"), list)
 
 
-def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
+def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     """Every record of the file."""
-    for found in source.advancing(records(source.path, shape, is_record)):
-        yield source.attempt(found, lambda record: _parse(source, record))
+    for item in source.track_progress(records(source.path, shape, is_record)):
+        yield source.attempt(item, lambda record: _parse(source, record))
 
 
-def _parse(source: Source, record: Record) -> ImportedRollout:
+def _parse(source: Source, record: Record) -> RolloutImport:
     wire = WireRollout.model_validate(record.value)
     messages = parse_messages(wire.messages)
     offered = None if wire.tools is None else tuple(_tool_name(tool) for tool in wire.tools)
@@ -161,8 +161,8 @@ def _task(
     wire: WireRollout, raw: Any, environment: str | None, gold: tuple[Action, ...] | None
 ) -> Task | None:
     """None where the record names no task: nothing is known to repeat."""
-    given = wire.task or WireTask()
-    name = given.id if given.id is not None else wire.task_id
+    task = wire.task or WireTask()
+    name = task.id if task.id is not None else wire.task_id
     if name is None:
         if wire.task is not None or gold is not None:
             raise Unusable("a task is described but has no id; give `task_id` or `task.id`")
@@ -171,11 +171,11 @@ def _task(
     return Task(
         id=task_id(environment, str(name)),
         environment=environment,
-        capability=given.capability,
-        instruction=given.instruction,
+        capability=task.capability,
+        instruction=task.instruction,
         gold_actions=gold,
-        outputs=tuple(given.outputs),
-        reward_basis=tuple(given.reward_basis),
+        outputs=tuple(task.outputs),
+        reward_basis=tuple(task.reward_basis),
         definition=sha256(exact_json(definition)) if any(definition.values()) else None,
     )
 
@@ -197,10 +197,10 @@ def _environment(
 
 
 def _gold(wire: WireRollout) -> tuple[Action, ...] | None:
-    given = wire.gold_actions
-    if given is None and wire.task is not None:
-        given = wire.task.gold_actions
-    return None if given is None else tuple(_action(action) for action in given)
+    actions = wire.gold_actions
+    if actions is None and wire.task is not None:
+        actions = wire.task.gold_actions
+    return None if actions is None else tuple(_action(action) for action in actions)
 
 
 def _action(wire: WireAction) -> Action:
@@ -219,11 +219,11 @@ def _tool_name(tool: WireTool) -> str:
     return name
 
 
-def _time(given: str | float | None) -> datetime | None:
+def _time(value: str | float | None) -> datetime | None:
     """ISO 8601, or Unix seconds."""
-    if given is None:
+    if value is None:
         return None
     try:
-        return parse_time(given) if isinstance(given, str) else datetime.fromtimestamp(given, UTC)
+        return parse_time(value) if isinstance(value, str) else datetime.fromtimestamp(value, UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise Unusable(f"time {given!r} is neither ISO 8601 nor Unix seconds") from error
+        raise Unusable(f"time {value!r} is neither ISO 8601 nor Unix seconds") from error

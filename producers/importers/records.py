@@ -19,7 +19,7 @@ from events.envelope import Envelope, derive_id
 from events.messages import Message
 from events.registry import first_problem
 from events.rollouts import RolloutEnded
-from producers.importers.documents import Damage, Found
+from producers.importers.documents import Damage, RawRecord
 from producers.storable import _HALF_PAIR, Unusable, check_storable, readable
 
 TEXT_CHARACTERS: Final = 4_000_000
@@ -38,7 +38,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedRollout:
+class RolloutImport:
     """A record as an event that is ready to be encoded."""
 
     file: str
@@ -87,26 +87,26 @@ class Source:
     def rejection(self, position: str, reason: str) -> Rejection:
         return Rejection(str(self.path), position, reason)
 
-    def advancing(self, found: Iterable[Found | Damage]) -> Iterator[Found | Damage]:
+    def track_progress(self, items: Iterable[RawRecord | Damage]) -> Iterator[RawRecord | Damage]:
         """The records one by one; `advance` is told of each after it was used."""
         done = 0
-        for one in found:
-            yield one
-            self.advance(one.end - done)
-            done = one.end
+        for item in items:
+            yield item
+            self.advance(item.end - done)
+            done = item.end
 
     def attempt(
-        self, found: Found | Damage, parse: Callable[[Record], ImportedRollout]
-    ) -> ImportedRollout | Rejection:
+        self, item: RawRecord | Damage, parse: Callable[[Record], RolloutImport]
+    ) -> RolloutImport | Rejection:
         """The boundary where whatever is wrong with a record becomes its rejection."""
-        if isinstance(found, Damage):
-            return self.rejection(found.position, found.reason)
+        if isinstance(item, Damage):
+            return self.rejection(item.position, item.reason)
         try:
-            return parse(Record.of(found.position, found.value))
+            return parse(Record.of(item.position, item.value))
         except ValidationError as error:
-            return self.rejection(found.position, first_problem(error))
+            return self.rejection(item.position, first_problem(error))
         except Unusable as error:
-            return self.rejection(found.position, str(error))
+            return self.rejection(item.position, str(error))
 
     def identity(self, format_name: str, record: Record, named_base: str | None) -> "Identity":
         """Who made the rollout, and its id."""
@@ -121,7 +121,7 @@ class Source:
         data: RolloutEnded,
         time: datetime | None,
         warnings: tuple[str, ...],
-    ) -> ImportedRollout:
+    ) -> RolloutImport:
         """The finished event; raises Unusable where it could not be read back, or not folded."""
         longest = max(map(len, _texts(data)), default=0)
         if longest > TEXT_CHARACTERS:
@@ -136,7 +136,7 @@ class Source:
         envelope = Envelope(
             id=data.rollout, type=data.TYPE, version=data.VERSION, subject=data.key(), time=time
         )
-        return ImportedRollout(
+        return RolloutImport(
             str(self.path), record.position, envelope, data, record.text, warnings
         )
 

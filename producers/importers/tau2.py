@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from events.registry import first_problem
 from producers.importers.documents import (
     Damage,
-    Found,
+    RawRecord,
     Shape,
     decode_at,
     items,
@@ -27,7 +27,7 @@ from producers.importers.documents import (
     read_text,
     skip_blank,
 )
-from producers.importers.records import ImportedRollout, Rejection, Source
+from producers.importers.records import RolloutImport, Rejection, Source
 from producers.importers.tau2_simulation import NAME as NAME
 from producers.importers.tau2_simulation import WireInfo, parse_simulation
 from producers.storable import Wire
@@ -39,7 +39,7 @@ _HIDDEN: Final = {name: re.compile(rf'"{name}"\s*:\s*(?=\[)') for name in ("task
 _SINGLE: Final = frozenset({"task_id", "messages", "termination_reason"})
 
 
-class _Indexed(Wire):
+class _IndexEntry(Wire):
     id: str
 
 
@@ -60,7 +60,7 @@ def recognises(shape: Shape, keys: frozenset[str]) -> bool:
     return keys >= _SINGLE or (whole and shape != "array")
 
 
-def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
+def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     """Every simulation of the file, and of the folder beside it."""
     text = read_text(source.path)
     results = _Results()
@@ -117,12 +117,12 @@ def _read_info(
     if "info" not in places:
         yield source.rejection("info", "is missing; the base model and the domain are not known")
         return
-    found = decode_at(text, places["info"], "info")
-    if isinstance(found, Damage):
-        yield source.rejection("info", found.reason)
+    item = decode_at(text, places["info"], "info")
+    if isinstance(item, Damage):
+        yield source.rejection("info", item.reason)
         return
     try:
-        results.info = WireInfo.model_validate(found.value)
+        results.info = WireInfo.model_validate(item.value)
     except ValidationError as error:
         yield source.rejection("info", first_problem(error))
 
@@ -135,48 +135,48 @@ def _read_tasks(
         yield source.rejection("tasks", "is missing or no list; simulations need their tasks")
         return
     following = places.get(SIMULATIONS, -1)
-    for found in items(text, at, "tasks", is_task, following if following > at else None):
-        if isinstance(found, Damage):
-            yield source.rejection(found.position, found.reason)
-        elif not isinstance(found.value, dict) or "id" not in found.value:
-            yield source.rejection(found.position, "is no task: it has no `id`")
+    for item in items(text, at, "tasks", is_task, following if following > at else None):
+        if isinstance(item, Damage):
+            yield source.rejection(item.position, item.reason)
+        elif not isinstance(item.value, dict) or "id" not in item.value:
+            yield source.rejection(item.position, "is no task: it has no `id`")
         else:
-            results.tasks[str(found.value["id"])] = found.value
+            results.tasks[str(item.value["id"])] = item.value
 
 
 def _read_index(
     source: Source, text: str, places: dict[str, int], results: _Results
 ) -> Iterator[Rejection]:
     """The ids that the folder must hold."""
-    found = (
+    item = (
         decode_at(text, places["simulation_index"], "") if "simulation_index" in places else None
     )
-    if not isinstance(found, Found) or not isinstance(found.value, list):
+    if not isinstance(item, RawRecord) or not isinstance(item.value, list):
         return
     try:
-        results.indexed = tuple(_Indexed.model_validate(entry).id for entry in found.value)
+        results.indexed = tuple(_IndexEntry.model_validate(entry).id for entry in item.value)
     except ValidationError as error:
         yield source.rejection("simulation_index", first_problem(error))
 
 
 def _read_list(
     source: Source, text: str, at: int, results: _Results
-) -> Iterator[ImportedRollout | Rejection]:
+) -> Iterator[RolloutImport | Rejection]:
     if text[at : at + 1] != "[":
         if text[at : at + 4] != "null":
             yield source.rejection(SIMULATIONS, f"is no list: {text[at : at + 40]!r}")
         return
-    for found in source.advancing(items(text, at, SIMULATIONS, is_record)):
-        yield _attempt(source, found, results)
+    for item in source.track_progress(items(text, at, SIMULATIONS, is_record)):
+        yield _attempt(source, item, results)
 
 
-def _read_folder(source: Source, results: _Results) -> Iterator[ImportedRollout | Rejection]:
+def _read_folder(source: Source, results: _Results) -> Iterator[RolloutImport | Rejection]:
     folder = source.path.parent / SIMULATIONS
     paths = sorted(folder.glob("*.json"))
     for path in paths:
-        one = Source(path, source.alias, source.base, source.advance)
+        file_source = Source(path, source.alias, source.base, source.advance)
         text = read_text(path)
-        yield _attempt(one, decode_at(text, skip_blank(text, 0), "file"), results)
+        yield _attempt(file_source, decode_at(text, skip_blank(text, 0), "file"), results)
         source.advance(path.stat().st_size)
     present = {path.stem for path in paths}
     for number, name in enumerate(results.indexed):
@@ -186,22 +186,22 @@ def _read_folder(source: Source, results: _Results) -> Iterator[ImportedRollout 
 
 
 def _attempt(
-    source: Source, found: Found | Damage, results: _Results
-) -> ImportedRollout | Rejection:
-    if isinstance(found, Found):
-        joined = _with_task(found, results)
+    source: Source, item: RawRecord | Damage, results: _Results
+) -> RolloutImport | Rejection:
+    if isinstance(item, RawRecord):
+        joined = _with_task(item, results)
         if isinstance(joined, str):
-            return source.rejection(found.position, joined)
-        found = joined
-    return source.attempt(found, lambda record: parse_simulation(source, record, results.info))
+            return source.rejection(item.position, joined)
+        item = joined
+    return source.attempt(item, lambda record: parse_simulation(source, record, results.info))
 
 
-def _with_task(found: Found, results: _Results) -> Found | str:
+def _with_task(item: RawRecord, results: _Results) -> RawRecord | str:
     """The simulation and its task as one record, or why there is none."""
-    if not isinstance(found.value, dict) or "task_id" not in found.value:
+    if not isinstance(item.value, dict) or "task_id" not in item.value:
         return "is no simulation: it has no `task_id`"
-    name = str(found.value["task_id"])
+    name = str(item.value["task_id"])
     if name not in results.tasks:
         return f"its task {name[:80]!r} is not among the file's readable tasks"
-    value = {"simulation": found.value, "task": results.tasks[name]}
-    return Found(found.position, value, found.end)
+    value = {"simulation": item.value, "task": results.tasks[name]}
+    return RawRecord(item.position, value, item.end)

@@ -13,10 +13,10 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import WireCall, WireMessage, findings, to_message, was_told
+from producers.conversation import WireCall, WireMessage, findings, to_message, mentions_all
 from producers.importers.records import (
     Identity,
-    ImportedRollout,
+    RolloutImport,
     Record,
     Source,
     is_success,
@@ -130,7 +130,7 @@ class WireSimulation(Wire):
     seed: int | None = None
 
 
-def parse_simulation(source: Source, record: Record, info: WireInfo) -> ImportedRollout:
+def parse_simulation(source: Source, record: Record, info: WireInfo) -> RolloutImport:
     """The rollout; raises ValidationError or Unusable."""
     run = WireSimulation.model_validate(record.value["simulation"])
     task = WireTask.model_validate(record.value["task"])
@@ -209,9 +209,9 @@ def _gold(actions: Iterable[WireAction] | None) -> tuple[Action, ...] | None:
 
 def _instruction(task: WireTask) -> str | None:
     """What the user wants, one labelled paragraph per part; in solo mode that is the ticket."""
-    told = task.user_scenario.instructions
+    instructions = task.user_scenario.instructions
     parts = {"persona": task.user_scenario.persona}
-    parts |= told if isinstance(told, dict) else {"instructions": told}
+    parts |= instructions if isinstance(instructions, dict) else {"instructions": instructions}
     lines = [
         f"{name.replace('_', ' ').capitalize()}: {text}"
         for name, text in parts.items()
@@ -221,17 +221,17 @@ def _instruction(task: WireTask) -> str | None:
 
 
 def _messages(wires: Iterable[WireTau2Message]) -> tuple[Message, ...]:
-    flat = [one for wire in wires for one in (wire.tool_messages or [wire])]
+    flat = [message for wire in wires for message in (wire.tool_messages or [wire])]
     messages = [
         to_message(wire).model_copy(update={"tool_call_id": wire.id} if wire.role == "tool" else {})
         for wire in flat
     ]
-    if messages and _is_greeting(flat[0]):
+    if messages and _is_welcome(flat[0]):
         messages[0] = messages[0].model_copy(update={"sampled": False})
     return tuple(messages)
 
 
-def _is_greeting(wire: WireTau2Message) -> bool:
+def _is_welcome(wire: WireTau2Message) -> bool:
     return wire.role == "assistant" and not wire.tool_calls and not wire.usage and not wire.cost
 
 
@@ -270,26 +270,26 @@ def _warnings(
     run: WireSimulation, task: WireTask, messages: tuple[Message, ...], environment: str | None
 ) -> tuple[str, ...]:
     declared = catalog(environment) if environment else None
-    found = list(findings(messages, declared.tools if declared else None))
+    warnings = list(findings(messages, declared.tools if declared else None))
     criteria = task.evaluation_criteria or WireCriteria()
     reward = run.reward_info
     if run.termination_reason == _UNJUDGED:
-        found.append("the run ended with an infrastructure error; it is not judged")
+        warnings.append("the run ended with an infrastructure error; it is not judged")
     if reward is None or reward.reward is None:
-        found.append("the reward is missing; the run is not judged")
-        return tuple(found)
+        warnings.append("the reward is missing; the run is not judged")
+        return tuple(warnings)
     checked = [check.action for check in reward.action_checks or ()]
     if checked and checked != criteria.actions:
-        found.append(FOREIGN_CHECKS)
+        warnings.append(FOREIGN_CHECKS)
     if reward.reward_breakdown and _product(reward.reward_breakdown.values()) != reward.reward:
-        found.append("the reward is not the product of its parts")
-    told = (reward.reward_breakdown or {}).get("COMMUNICATE")
+        warnings.append("the reward is not the product of its parts")
+    communicate_part = (reward.reward_breakdown or {}).get("COMMUNICATE")
     outputs = (
         task.evaluation_criteria.communicate_info if task.evaluation_criteria else None
     ) or []
-    if told is not None and outputs and (told == 1) != was_told(outputs, messages):
-        found.append("what the agent said does not give the recorded COMMUNICATE part")
-    return tuple(found)
+    if communicate_part is not None and outputs and (communicate_part == 1) != mentions_all(outputs, messages):
+        warnings.append("what the agent said does not give the recorded COMMUNICATE part")
+    return tuple(warnings)
 
 
 def _product(parts: Iterable[float | None]) -> float:

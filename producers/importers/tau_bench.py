@@ -15,11 +15,11 @@ from envs.catalog import catalog, identify
 from events.canonical import exact_json, sha256
 from events.messages import Action, Message, executed_calls
 from events.rollouts import RolloutContent, RolloutEnded, Task
-from producers.conversation import findings, parse_messages, was_told
+from producers.conversation import findings, parse_messages, mentions_all
 from producers.importers.documents import Shape, records
 from producers.importers.records import (
     Identity,
-    ImportedRollout,
+    RolloutImport,
     Record,
     Rejection,
     Source,
@@ -85,13 +85,13 @@ def is_record(value: Any) -> bool:
     return isinstance(value, dict) and "traj" in value and "task_id" in value
 
 
-def read(source: Source, shape: Shape) -> Iterator[ImportedRollout | Rejection]:
+def read(source: Source, shape: Shape) -> Iterator[RolloutImport | Rejection]:
     """Every record of the file."""
-    for found in source.advancing(records(source.path, shape, is_record)):
-        yield source.attempt(found, lambda record: _parse(source, record))
+    for item in source.track_progress(records(source.path, shape, is_record)):
+        yield source.attempt(item, lambda record: _parse(source, record))
 
 
-def _parse(source: Source, record: Record) -> ImportedRollout:
+def _parse(source: Source, record: Record) -> RolloutImport:
     run = WireRun.model_validate(record.value)
     if not run.traj and run.info.error is None:
         raise Unusable("`traj` is empty and `info.error` does not say why; nothing was recorded")
@@ -191,18 +191,18 @@ def _warnings(
     run: WireRun, messages: tuple[Message, ...], environment: str | None
 ) -> tuple[str, ...]:
     declared = catalog(environment) if environment else None
-    found = list(findings(messages, declared.tools if declared else None))
+    warnings = list(findings(messages, declared.tools if declared else None))
     if run.info.error is not None:
-        found.append("the run ended with an error of the runner; it is not judged")
+        warnings.append("the run ended with an error of the runner; it is not judged")
     if run.info.task is None:
-        found.append("the task's definition is missing")
+        warnings.append("the task's definition is missing")
     recorded = run.info.reward_info.reward if run.info.reward_info else None
     if recorded is not None and run.reward is not None and recorded != run.reward:
-        found.append("`reward` is not the reward of `reward_info`")
+        warnings.append("`reward` is not the reward of `reward_info`")
     if run.reward is not None and is_success(run.reward) and 0.0 in _parts(run).values():
-        found.append("the reward is 1 although one of its parts is 0")
-    told = _parts(run).get("r_outputs")
+        warnings.append("the reward is 1 although one of its parts is 0")
+    outputs_part = _parts(run).get("r_outputs")
     outputs = run.info.task.outputs if run.info.task else []
-    if told is not None and outputs and (told == 1) != was_told(outputs, messages):
-        found.append("what the agent said does not give the recorded `r_outputs`")
-    return tuple(found)
+    if outputs_part is not None and outputs and (outputs_part == 1) != mentions_all(outputs, messages):
+        warnings.append("what the agent said does not give the recorded `r_outputs`")
+    return tuple(warnings)

@@ -29,7 +29,7 @@ from producers.spans.conventions import (
     SAMPLING,
     TOOLS,
 )
-from producers.spans.otlp import Attributes, Received
+from producers.spans.otlp import Attributes, ClientSpan
 from producers.storable import Unusable
 
 Json = dict[str, Any]
@@ -57,72 +57,72 @@ class Chat:
     """Who answered, else who was asked."""
 
 
-def chat_of(span: Received) -> Chat | None:
+def chat_of(span: ClientSpan) -> Chat | None:
     """The call that a span tells of. Raises Unusable for one that cannot be recorded."""
-    told = span.attributes
-    if told.get(OPERATION) not in _CALLS:
+    attributes = span.attributes
+    if attributes.get(OPERATION) not in _CALLS:
         return None
-    for name, attributes in span.events:
+    for name, details in span.events:
         if name == DETAILS:
-            told = {**attributes, **told}
-    asked = _messages(told, INPUT)
+            attributes = {**details, **attributes}
+    asked = _messages(attributes, INPUT)
     if not asked:
         raise Unusable(NO_CONTENT)
-    said = _messages(told, OUTPUT)
-    if not said and span.error is None:
+    answers = _messages(attributes, OUTPUT)
+    if not answers and span.error is None:
         raise Unusable(f"it has {INPUT} and neither {OUTPUT} nor an error")
     return Chat(
-        request=_request(told, asked),
-        answer=_answer(told, said),
-        conversation=_text(told.get(CONVERSATION)),
-        person=next((found for name in PEOPLE if (found := _text(told.get(name)))), None),
-        model=_text(told.get(RESPONSE_MODEL)) or _text(told.get(REQUEST_MODEL)),
+        request=_request(attributes, asked),
+        answer=_answer(attributes, answers),
+        conversation=_text(attributes.get(CONVERSATION)),
+        person=next((user for name in PEOPLE if (user := _text(attributes.get(name)))), None),
+        model=_text(attributes.get(RESPONSE_MODEL)) or _text(attributes.get(REQUEST_MODEL)),
     )
 
 
-def _request(told: Attributes, asked: list[Json]) -> Json:
-    system = "".join(_texts(_structure(told, INSTRUCTIONS)))
-    messages = [one for message in asked for one in _in_openais_form(message)]
+def _request(attributes: Attributes, asked: list[Json]) -> Json:
+    system = "".join(_texts(_structure(attributes, INSTRUCTIONS)))
+    messages = [item for message in asked for item in _in_openais_form(message)]
     request: Json = {
         "messages": [*([{"role": "system", "content": system}] if system else ()), *messages]
     }
-    if model := _text(told.get(REQUEST_MODEL)):
+    if model := _text(attributes.get(REQUEST_MODEL)):
         request["model"] = model
-    if tools := [_tool(one) for one in _structure(told, TOOLS) or () if isinstance(one, dict)]:
+    if tools := [_tool(item) for item in _structure(attributes, TOOLS) or () if isinstance(item, dict)]:
         request["tools"] = tools
     for attribute, parameter in SAMPLING.items():
-        if told.get(attribute) is not None:
-            request[parameter] = told[attribute]
+        if attributes.get(attribute) is not None:
+            request[parameter] = attributes[attribute]
     return request
 
 
-def _answer(told: Attributes, said: list[Json]) -> Json:
-    reasons = told.get(FINISH_REASONS)
+def _answer(attributes: Attributes, answers: list[Json]) -> Json:
+    reasons = attributes.get(FINISH_REASONS)
     reasons = reasons if isinstance(reasons, list) else []
     choices = []
-    for place, message in enumerate(said):
+    for place, message in enumerate(answers):
         finish = message.get("finish_reason") or next(iter(reasons[place:]), None)
         (first, *_) = _in_openais_form({**message, "role": "assistant"})
         choices.append({"index": place, "message": first, "finish_reason": finish})
     usage = {
-        "prompt_tokens": told.get(INPUT_TOKENS),
-        "completion_tokens": told.get(OUTPUT_TOKENS),
+        "prompt_tokens": attributes.get(INPUT_TOKENS),
+        "completion_tokens": attributes.get(OUTPUT_TOKENS),
     }
     return {"choices": choices, "usage": usage}
 
 
-def _messages(told: Attributes, name: str) -> list[Json]:
-    found = _structure(told, name)
-    if found is None:
+def _messages(attributes: Attributes, name: str) -> list[Json]:
+    messages = _structure(attributes, name)
+    if messages is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise Unusable(f"its {name} is no list of messages")
-    return found
+    return messages
 
 
-def _structure(told: Attributes, name: str) -> Any:
+def _structure(attributes: Attributes, name: str) -> Any:
     """An attribute that is a structure, or the JSON of one."""
-    value = told.get(name)
+    value = attributes.get(name)
     if not isinstance(value, str):
         return value
     try:
@@ -142,23 +142,23 @@ def _in_openais_form(message: Json) -> Iterator[Json]:
         yield {"role": "tool", "tool_call_id": _text(part.get("id")), "content": _result(part)}
     if results and len(results) == len(parts):
         return
-    said: Json = {"role": role, "content": _content(parts)}
+    openai_message: Json = {"role": role, "content": _content(parts)}
     if isinstance(name := message.get("name"), str):
-        said["name"] = name
+        openai_message["name"] = name
     if calls := [_call(part) for part in parts if part.get("type") == "tool_call"]:
-        said["tool_calls"] = calls
+        openai_message["tool_calls"] = calls
     if reasoning := "".join(_texts(parts, "reasoning")):
-        said["reasoning"] = reasoning
-    yield said
+        openai_message["reasoning"] = reasoning
+    yield openai_message
 
 
 def _content(parts: list[Json]) -> str | list[Json] | None:
     """What is said; pictures and sounds are named and not kept."""
-    media = [one for one in parts if one.get("type") in ("blob", "file", "uri")]
+    media = [part for part in parts if part.get("type") in ("blob", "file", "uri")]
     if not media:
         text = list(_texts(parts))
         return "".join(text) if text else None
-    kept = ({"type": _MEDIA, "mime_type": _text(one.get("mime_type"))} for one in media)
+    kept = ({"type": _MEDIA, "mime_type": _text(part.get("mime_type"))} for part in media)
     return [*({"type": "text", "text": text} for text in _texts(parts)), *kept]
 
 
@@ -178,15 +178,15 @@ def _call(part: Json) -> Json:
 
 def _result(part: Json) -> str:
     """What a tool said; `result` is what the field was called before."""
-    said = part.get("response", part.get("result"))
-    return said if isinstance(said, str) else json.dumps(said)
+    response = part.get("response", part.get("result"))
+    return response if isinstance(response, str) else json.dumps(response)
 
 
-def _tool(one: Json) -> Json:
+def _tool(tool: Json) -> Json:
     """A tool that was offered: the conventions have it flat."""
-    if "function" in one:
-        return one
-    function = {name: value for name, value in one.items() if name != "type"}
+    if "function" in tool:
+        return tool
+    function = {name: value for name, value in tool.items() if name != "type"}
     return {"type": "function", "function": function}
 
 

@@ -37,7 +37,7 @@ _ERROR: Final = 2
 Attributes = Mapping[str, Any]
 
 
-class OtlpMissing(KintsugiError):
+class OtlpUnavailable(KintsugiError):
     """The package that reads OTLP is not installed."""
 
 
@@ -50,7 +50,7 @@ class TooMuch(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ClientSpan:
     """A span that somebody sent."""
 
     trace: str
@@ -67,13 +67,13 @@ class Received:
     """What went wrong; None where nothing did."""
 
     @property
-    def well_named(self) -> bool:
+    def has_valid_ids(self) -> bool:
         """Whether it has ids as a span must."""
         sizes = tuple(len(name) // 2 for name in (self.trace, self.span))
         return sizes == _ID_BYTES and bool(int(self.trace, 16) and int(self.span, 16))
 
 
-def spans(body: bytes, kind: Kind) -> list[Received]:
+def spans(body: bytes, kind: Kind) -> list[ClientSpan]:
     """The spans of a request. Raises BadTraces, OtlpMissing."""
     request = _service().ExportTraceServiceRequest()
     if kind == JSON:
@@ -89,58 +89,58 @@ def spans(body: bytes, kind: Kind) -> list[Received]:
                 "OTLP as protobuf, or as JSON with content-type application/json"
             ) from error
     return [
-        _received(one)
+        _read_span(span)
         for resource in request.resource_spans
         for scope in resource.scope_spans
-        for one in scope.spans
+        for span in scope.spans
     ]
 
 
-def inflated(body: bytes, most: int) -> bytes:
+def inflate(body: bytes, most: int) -> bytes:
     """A body without its gzip. Raises TooMuch, BadTraces."""
     inflater = zlib.decompressobj(_GZIP)
     try:
-        found = inflater.decompress(body, most + 1)
+        data = inflater.decompress(body, most + 1)
     except zlib.error as error:
         raise BadTraces(f"the body is no gzip ({error}), and its header says so") from error
-    if len(found) > most:
+    if len(data) > most:
         raise TooMuch(f"the body is larger than {most:,} bytes when it is inflated; send less")
     if not inflater.eof:
         raise BadTraces("the body's gzip is cut off; send the whole of it")
-    return found
+    return data
 
 
-def answered(kind: Kind, rejected: int, message: str) -> bytes:
+def encode_answer(kind: Kind, rejected: int, message: str) -> bytes:
     """What is said of a request that was taken, but for so many spans."""
     response = _service().ExportTraceServiceResponse()
     if rejected or message:
         response.partial_success.rejected_spans = rejected
         response.partial_success.error_message = message
-    return _written(kind, response)
+    return _serialize(kind, response)
 
 
-def refused(kind: Kind, message: str) -> bytes:
+def encode_refusal(kind: Kind, message: str) -> bytes:
     """What is said of a request that was not taken."""
     try:
         from google.rpc import status_pb2
     except ImportError:
         # Nothing of OTLP can be written then: the words alone.
         return json.dumps({"message": message}).encode()
-    return _written(kind, status_pb2.Status(message=message))
+    return _serialize(kind, status_pb2.Status(message=message))
 
 
 def _service() -> Any:
     try:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
     except ImportError as error:
-        raise OtlpMissing(
+        raise OtlpUnavailable(
             "traces are read by opentelemetry-proto, which is not installed; install "
             "kintsugi[otel] where the gateway runs"
         ) from error
     return trace_service_pb2
 
 
-def _written(kind: Kind, message: "Message") -> bytes:
+def _serialize(kind: Kind, message: "Message") -> bytes:
     if kind == PROTOBUF:
         return bytes(message.SerializeToString())
     from google.protobuf.json_format import MessageToJson
@@ -153,8 +153,8 @@ def _read_json(body: bytes, request: "service.ExportTraceServiceRequest") -> Non
 
     try:
         document = json.loads(body)
-        for one in _spans_of(document):
-            _ids_as_bytes(one)
+        for item in _spans_of(document):
+            _ids_as_bytes(item)
         ParseDict(document, request, ignore_unknown_fields=True)
     except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
         raise BadTraces(
@@ -166,29 +166,29 @@ def _spans_of(document: Any) -> Iterator[dict[str, Any]]:
     """The spans of a request, links of theirs as well: all that have ids."""
     for resource in document.get("resourceSpans", ()):
         for scope in resource.get("scopeSpans", ()):
-            for one in scope.get("spans", ()):
-                yield one
-                yield from one.get("links", ())
+            for span in scope.get("spans", ()):
+                yield span
+                yield from span.get("links", ())
 
 
-def _ids_as_bytes(one: dict[str, Any]) -> None:
+def _ids_as_bytes(item: dict[str, Any]) -> None:
     """OTLP writes ids in hex where every other reader of protobuf's JSON expects base64."""
     for name in _IDS:
-        if name in one:
-            one[name] = base64.b64encode(bytes.fromhex(one[name])).decode()
+        if name in item:
+            item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
 
 
-def _received(one: "trace.Span") -> Received:
-    took = one.end_time_unix_nano - one.start_time_unix_nano
-    failed = one.status.code == _ERROR
-    return Received(
-        trace=one.trace_id.hex(),
-        span=one.span_id.hex(),
-        attributes=_attributes(one.attributes),
-        events=tuple((event.name, _attributes(event.attributes)) for event in one.events),
-        seconds=max(0, took) / 1e9 if one.start_time_unix_nano else 0.0,
-        began=one.start_time_unix_nano,
-        error=(one.status.message or "the span says ERROR") if failed else None,
+def _read_span(span: "trace.Span") -> ClientSpan:
+    took = span.end_time_unix_nano - span.start_time_unix_nano
+    failed = span.status.code == _ERROR
+    return ClientSpan(
+        trace=span.trace_id.hex(),
+        span=span.span_id.hex(),
+        attributes=_attributes(span.attributes),
+        events=tuple((event.name, _attributes(event.attributes)) for event in span.events),
+        seconds=max(0, took) / 1e9 if span.start_time_unix_nano else 0.0,
+        began=span.start_time_unix_nano,
+        error=(span.status.message or "the span says ERROR") if failed else None,
     )
 
 
@@ -199,7 +199,7 @@ def _attributes(pairs: "Iterable[common.KeyValue]") -> dict[str, Any]:
 def _value(value: "common.AnyValue") -> Any:
     match value.WhichOneof("value"):
         case "array_value":
-            return [_value(one) for one in value.array_value.values]
+            return [_value(item) for item in value.array_value.values]
         case "kvlist_value":
             return _attributes(value.kvlist_value.values)
         case "bytes_value":

@@ -39,12 +39,12 @@ class TraceContext:
         return TraceContext(self.trace, span_id(*of), self.sampled)
 
 
-def parsed(header: str | None) -> TraceContext | None:
+def parse_traceparent(header: str | None) -> TraceContext | None:
     """What a header names; None without one, and for what is no such header."""
-    found = _HEADER.fullmatch(header) if header else None
-    if found is None:
+    match = _HEADER.fullmatch(header) if header else None
+    if match is None:
         return None
-    trace, span, flags = found.groups()
+    trace, span, flags = match.groups()
     if not int(trace, 16) or not int(span, 16):
         return None
     return TraceContext(trace, span, bool(int(flags, 16) & _SAMPLED))

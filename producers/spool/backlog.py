@@ -31,7 +31,7 @@ class Spool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StreamBacklog:
     """One stream of a spool."""
 
     events: int
@@ -44,13 +44,13 @@ class Held:
     """When the first of those was recorded, Unix milliseconds; None when there is none."""
 
 
-def held(spool: Spool) -> Mapping[str, Held]:
+def read_backlog(spool: Spool) -> Mapping[str, StreamBacklog]:
     """Each stream of a spool. Raises LogError."""
     stats = spool.stats()
-    return {name: _held(spool, name, stats[name]) for name in STREAMS}
+    return {name: _read_stream(spool, name, stats[name]) for name in STREAMS}
 
 
-def _held(spool: Spool, stream: str, stats: Mapping[str, int]) -> Held:
+def _read_stream(spool: Spool, stream: str, stats: Mapping[str, int]) -> StreamBacklog:
     # In this order: what is appended meanwhile is counted as unshipped, and never a negative one.
     shipped, ends = spool.read_ship_offsets(stream), spool.end(stream)
     starts = spool.start(stream)
@@ -60,7 +60,7 @@ def _held(spool: Spool, stream: str, stats: Mapping[str, int]) -> Held:
         if done < end
         for record in spool.read(stream, partition, max(start, done), limit=1)
     ]
-    return Held(
+    return StreamBacklog(
         events=stats["events"],
         bytes=stats["bytes"],
         shipped=shipped,

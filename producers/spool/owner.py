@@ -25,14 +25,14 @@ from events.streams import ROLLOUTS
 FILE = "log.db"
 
 
-class SpoolOwned(LogError):
+class SpoolInUse(LogError):
     """A spool that somebody still appends to."""
 
 
 def own(path: Path) -> IO[str]:
     """Hold the spool; close the file to let it go. Raises LogUnavailable while it is drained from
     another home."""
-    lock = _opened(path)
+    lock = _open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -45,17 +45,17 @@ def own(path: Path) -> IO[str]:
 
 
 @contextmanager
-def abandoned(path: Path) -> Iterator[SqliteLog]:
+def open_idle_spool(path: Path) -> Iterator[SqliteLog]:
     """The spool at `path`, a home or its log. Raises SpoolOwned, and LogError where there is
     none."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise LogError(f"{path} holds no {FILE}; name the home whose spool is to be shipped")
-    with _opened(file) as lock:
+    with _open_lock(file) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SpoolOwned(
+            raise SpoolInUse(
                 f"{file} is open in a process that appends to it; that home ships it itself, or "
                 "stop the process first"
             ) from error
@@ -79,7 +79,7 @@ def bring_bodies(spool: SqliteLog, blobs: BlobStore, again: bool = False) -> int
     )
 
 
-def _opened(path: Path) -> IO[str]:
+def _open_lock(path: Path) -> IO[str]:
     lock = path.with_name(f"{path.name}.owner")
     try:
         return private.open_lock(lock)

@@ -23,11 +23,11 @@ from events.log import Entry, Record, read_all
 from events.sqlite.file import translate_error, writable
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
-from producers.spool.owner import FILE, abandoned
+from producers.spool.owner import FILE, open_idle_spool
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class RenewalResult:
     """What came of it."""
 
     before: str
@@ -39,22 +39,22 @@ class Renewed:
     """The file as it was."""
 
 
-def renew(home: Path) -> Renewed:
+def renew(home: Path) -> RenewalResult:
     """Give a home's spool a new id. Raises SpoolOwned while somebody has it open, LogError."""
     path = home / FILE
     temporary = path.with_name(f".{FILE}.renewed")
     _remove(temporary)
-    with abandoned(path) as spool:
+    with open_idle_spool(path) as spool:
         kept = path.with_name(f"{path.stem}.{spool.source}.db")
         with closing(SqliteLog(temporary)) as fresh:
             count = sum(_copy(spool, fresh, stream) for stream in STREAMS)
-            found = Renewed(spool.source, fresh.source, count, kept)
+            found = RenewalResult(spool.source, fresh.source, count, kept)
         _settle(path)
         if not kept.exists():
             os.link(path, kept)
         # The name of its write-ahead log is the new file's from here on.
         spool.close()
-        _check_settled(path)
+        _check_wal_empty(path)
         temporary.replace(path)
         _sync(path.parent)
     return found
@@ -87,7 +87,7 @@ def _settle(path: Path) -> None:
         raise translate_error(error, path) from error
 
 
-def _check_settled(path: Path) -> None:
+def _check_wal_empty(path: Path) -> None:
     beside = path.with_name(f"{path.name}-wal")
     if beside.exists() and beside.stat().st_size:
         raise LogUnavailable(

@@ -21,7 +21,7 @@ from daemon.metrics.exposition import ROLES, PortTaken, exposed
 from daemon.metrics.roles import Leading, Working, folding, shipping, tracing
 from daemon.tracing.exporter import Counters as Traced
 from producers.gateway.metrics.registry import Metrics
-from producers.shipper import Shipped
+from producers.shipper import ShipperCounters
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/monitoring.md"
@@ -62,7 +62,7 @@ def of_roles(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
                     case "consume":
                         registry.register(folding(Counters()))
                     case "ship":
-                        registry.register(shipping(Shipped()))
+                        registry.register(shipping(ShipperCounters()))
                     case "trace":
                         registry.register(tracing(Traced()))
                     case "schedule":

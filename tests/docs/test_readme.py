@@ -12,7 +12,7 @@ import pytest
 from daemon.config.settings import load
 from ops.kafka.broker import Broker
 from producers.importers.documents import shape_of
-from producers.importers.records import ImportedRollout, Source
+from producers.importers.records import RolloutImport, Source
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -156,7 +156,7 @@ def test_the_importer_imports(tmp_path: Path) -> None:
     assert callable(read)
     assert recognises("lines", frozenset({"ticket", "turns", "solved"}))
     first, second = read(Source(file), shape_of(file))
-    assert isinstance(first, ImportedRollout)
+    assert isinstance(first, RolloutImport)
     assert first.data.success is False
     assert first.data.task is not None
     assert first.data.task.id == "T1"

@@ -34,7 +34,7 @@ from events.serving import RouteChanged
 from ops.faults.serving_scene import BASE, Scene, scene, until
 from ops.random_adapters import SPREAD
 from producers.conversation import parse_messages
-from producers.gateway.privacy.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hash_key, mint_key
 from tests.consumers.deciding import decided, evaluated
 
 pytestmark = pytest.mark.processes
@@ -50,10 +50,10 @@ MOST_SESSIONS: Final = 200
 ROUND: Final = 8
 """Sessions that begin before somebody looks: what was drawn is judged, whoever got it."""
 
-GRADER, STRANGER = minted_key(), minted_key()
+GRADER, STRANGER = mint_key(), mint_key()
 KEYS: Final = [
-    {"name": "grader", "sha256": hashed(GRADER), "scopes": ["call", "feedback", "trusted"]},
-    {"name": "stranger", "sha256": hashed(STRANGER), "scopes": ["call", "feedback"]},
+    {"name": "grader", "sha256": hash_key(GRADER), "scopes": ["call", "feedback", "trusted"]},
+    {"name": "stranger", "sha256": hash_key(STRANGER), "scopes": ["call", "feedback"]},
 ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from producers.importers.importer import ImportedRollout, Rejection, read_rollouts
+from producers.importers.importer import RolloutImport, Rejection, read_rollouts
 
 Json = dict[str, Any]
 
@@ -200,9 +200,9 @@ def write(path: Path, *values: Any) -> Path:
     return path
 
 
-def read(*paths: Path, **options: Any) -> tuple[list[ImportedRollout], list[Rejection]]:
+def read(*paths: Path, **options: Any) -> tuple[list[RolloutImport], list[Rejection]]:
     """What `read_rollouts` makes of the files, told apart."""
-    rollouts: list[ImportedRollout] = []
+    rollouts: list[RolloutImport] = []
     rejections: list[Rejection] = []
     for item in read_rollouts(paths, **options):
         if isinstance(item, Rejection):
@@ -212,7 +212,7 @@ def read(*paths: Path, **options: Any) -> tuple[list[ImportedRollout], list[Reje
     return rollouts, rejections
 
 
-def only(path: Path, **options: Any) -> ImportedRollout:
+def only(path: Path, **options: Any) -> RolloutImport:
     """The one rollout of a file without rejections."""
     rollouts, rejections = read(path, **options)
     assert not rejections, rejections

@@ -10,7 +10,7 @@ from events.blobs import BlobStore
 from events.codec import decode
 from events.memory import MemoryLog
 from events.messages import executed_calls
-from producers.importers.importer import ImportedRollout, append_rollouts, read_rollouts
+from producers.importers.importer import RolloutImport, append_rollouts, read_rollouts
 from tests.producers.importers.test_importer import stored
 from tests.producers.samples import places, read
 
@@ -23,7 +23,7 @@ SHUFFLED = {
 }
 
 
-def assert_paired(rollouts: list[ImportedRollout]) -> None:
+def assert_paired(rollouts: list[RolloutImport]) -> None:
     """As many results as calls, each behind its call."""
     for one in rollouts:
         assert one.data.content is not None
@@ -33,7 +33,7 @@ def assert_paired(rollouts: list[ImportedRollout]) -> None:
         assert all(call.result is not None for call in executed)
 
 
-def environments(rollouts: list[ImportedRollout]) -> Counter[str | None]:
+def environments(rollouts: list[RolloutImport]) -> Counter[str | None]:
     return Counter(one.data.task.environment if one.data.task else None for one in rollouts)
 
 

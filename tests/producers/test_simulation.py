@@ -18,7 +18,7 @@ from events.codec import attach, decode
 from events.memory import MemoryLog
 from events.messages import Message
 from events.streams import ROLLOUTS
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 
 SHOP = Shop()
 PROVENANCE = Provenance(alias="agent", base="base-1", policy="adapter-3", purpose="evaluate")
@@ -39,7 +39,7 @@ def attempt(
 
 def test_an_attempt_is_recorded_with_its_task_verdict_and_parts() -> None:
     played = attempt()
-    data = rollout_ended(played, SHOP, PROVENANCE, "r1")
+    data = build_rollout_event(played, SHOP, PROVENANCE, "r1")
     assert (data.rollout, data.alias, data.base, data.policy) == (
         "r1", "agent", "base-1", "adapter-3",
     )  # fmt: skip
@@ -63,14 +63,14 @@ def test_an_attempt_is_recorded_with_its_task_verdict_and_parts() -> None:
 
 
 def test_the_reward_is_the_task_less_the_penalties() -> None:
-    data = rollout_ended(attempt(lambda _: NullAgent()), SHOP, PROVENANCE, "r1")
+    data = build_rollout_event(attempt(lambda _: NullAgent()), SHOP, PROVENANCE, "r1")
     assert data.success is False
     assert data.reward == data.reward_parts["task"] == 0.0
 
 
 def test_an_attempt_that_a_machine_spoiled_has_no_verdict() -> None:
     spoilt = replace(attempt(), grade=None, reward=None, reason="x" * 5000)
-    data = rollout_ended(spoilt, SHOP, PROVENANCE, "r1")
+    data = build_rollout_event(spoilt, SHOP, PROVENANCE, "r1")
     assert (data.success, data.reward, data.reward_parts, data.grader) == (None, None, {}, None)
     assert data.reason is not None
     assert len(data.reason) == 500
@@ -79,10 +79,10 @@ def test_an_attempt_that_a_machine_spoiled_has_no_verdict() -> None:
 
 def test_tools_that_no_catalog_declares_are_named_in_the_event() -> None:
     kiosk = Kiosk()
-    undeclared = rollout_ended(attempt(kiosk.oracle, kiosk), kiosk, PROVENANCE, "r1")
+    undeclared = build_rollout_event(attempt(kiosk.oracle, kiosk), kiosk, PROVENANCE, "r1")
     assert undeclared.known_tools == tuple(SHOP.toolset.tools())
     assert set(undeclared.write_tools or ()) == SHOP.writes
-    declared = rollout_ended(attempt(), SHOP, PROVENANCE, "r1")
+    declared = build_rollout_event(attempt(), SHOP, PROVENANCE, "r1")
     assert (declared.known_tools, declared.write_tools) == (None, None)
 
 
@@ -91,7 +91,7 @@ def test_what_was_appended_is_read_back_whole(tmp_path: Path) -> None:
     noise = json.dumps([hash(str(number)) for number in range(200_000)])
     long = replace(attempt(), messages=(Message(role="assistant", content=noise),))
     rollouts = [
-        rollout_ended(one, SHOP, PROVENANCE, f"r{number}")
+        build_rollout_event(one, SHOP, PROVENANCE, f"r{number}")
         for number, one in enumerate([attempt(), long])
     ]
     append_rollouts(log, blobs, rollouts)

@@ -132,7 +132,7 @@ def dead_letters(app: "App") -> Finding:
 def spool(app: "App") -> Finding:
     """What this home recorded and Kafka does not have yet; and that it was not set back."""
     from daemon.core.spool_check import SpoolRestored, check_spool
-    from producers.spool.backlog import held
+    from producers.spool.backlog import read_backlog
 
     if not (app.settings.home / "log.db").exists():
         return True, "nothing was recorded here"
@@ -140,7 +140,7 @@ def spool(app: "App") -> Finding:
         check_spool(app.reading, app.readable_spool)
     except SpoolRestored as error:
         return False, str(error)
-    streams = held(app.readable_spool).values()
+    streams = read_backlog(app.readable_spool).values()
     waiting = sum(one.unshipped for one in streams)
     moments = [ms for one in streams if (ms := one.oldest_unshipped_ms) is not None]
     waits = _age(min(moments, default=None))

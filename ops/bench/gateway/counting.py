@@ -30,20 +30,20 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
             pass
 
     def started() -> None:
-        with metrics.appending(CallStarted.STREAM, CallStarted.TYPE):
+        with metrics.time_append(CallStarted.STREAM, CallStarted.TYPE):
             pass
 
     def ended() -> None:
-        with metrics.appending(CallEnded.STREAM, CallEnded.TYPE):
+        with metrics.time_append(CallEnded.STREAM, CallEnded.TYPE):
             pass
 
     return {
         "in_flight": in_flight,
         "appending, CallStarted": started,
-        "first_byte": lambda: metrics.first_byte("chat", 0.03),
+        "first_byte": lambda: metrics.time_first_byte("chat", 0.03),
         "appending, CallEnded": ended,
-        "ended": lambda: metrics.ended("chat", "completed", recorded=True, seconds=0.06),
-        "overhead": lambda: metrics.overhead("chat", 0.004),
+        "ended": lambda: metrics.count_call("chat", "completed", recorded=True, seconds=0.06),
+        "overhead": lambda: metrics.time_overhead("chat", 0.004),
     }
 
 

@@ -206,7 +206,7 @@ class Load:
             else:
                 connection.ask(next(sources[connection]), time.perf_counter(), again, self._failed)
 
-        for connection in await self._connected(clients):
+        for connection in await self._connect(clients):
             sources[connection] = requests(self._stream)
         self._busy = clients
         for connection, source in sources.items():
@@ -215,7 +215,7 @@ class Load:
 
     async def open(self, rate: float, seconds: float, seed: int) -> list[Sample]:
         """Calls that come at random moments, `rate` per second, whether or not others are done."""
-        idle = await self._connected(max(8, int(rate)))
+        idle = await self._connect(max(8, int(rate)))
         everyone = list(idle)
         source = requests(self._stream)
         chance = random.Random(seed)
@@ -230,7 +230,7 @@ class Load:
         while (due := due + chance.expovariate(rate)) < begin + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             if not idle:
-                idle += (late := await self._connected(1))
+                idle += (late := await self._connect(1))
                 everyone += late
             self._busy += 1
             # Late is late: the wait counts from the moment at which the call was due.
@@ -238,7 +238,7 @@ class Load:
         self._left()
         return await self._finished(everyone)
 
-    async def _connected(self, number: int) -> list[Connection]:
+    async def _connect(self, number: int) -> list[Connection]:
         loop = asyncio.get_running_loop()
         made: list[Connection] = []
         for _ in range(number):

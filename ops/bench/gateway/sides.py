@@ -24,7 +24,7 @@ from events.streams import ROLLOUTS
 from ops import isolated
 from ops.bench.gateway.load import KEY, Target
 from ops.bench.gateway.upstream import MODEL
-from producers.gateway.privacy.keys import hashed
+from producers.gateway.privacy.keys import hash_key
 
 PUBLIC: Final = "litellm==1.106.2"
 _PUBLIC_EXTRA: Final = "litellm[proxy]==1.106.2"
@@ -49,7 +49,7 @@ _PUBLIC_ENVIRONMENT: Final = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False",
 }
-_KEYS: Final = json.dumps([{"name": "bench", "sha256": hashed(KEY), "scopes": ["call"]}])
+_KEYS: Final = json.dumps([{"name": "bench", "sha256": hash_key(KEY), "scopes": ["call"]}])
 _RUN_PUBLIC: Final = "from litellm.proxy.proxy_cli import run_server; run_server()"
 
 

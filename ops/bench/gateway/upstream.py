@@ -107,7 +107,7 @@ def _chunk(
         "id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_767_225_600,
         "model": MODEL, "choices": [choice], **more,
     }  # fmt: skip
-    return _framed(b"data: " + _encoded(document) + b"\n\n")
+    return _framed(b"data: " + _encode(document) + b"\n\n")
 
 
 def probed(given: Json) -> bytes:
@@ -134,11 +134,11 @@ def models() -> bytes:
 
 
 def _response(document: Json) -> bytes:
-    body = _encoded(document)
+    body = _encode(document)
     return _HEAD.format("application/json", f"content-length: {len(body)}").encode() + body
 
 
-def _encoded(document: Json) -> bytes:
+def _encode(document: Json) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 

@@ -91,7 +91,7 @@ class _Choice:
             reasoning=readable(reasoning) if reasoning else None,
         )
 
-    def spoken(self) -> tuple[str, ...]:
+    def collect_texts(self) -> tuple[str, ...]:
         """Everything that is known of what was said, as it was said."""
         tokens = b"".join(map(_raw, self.spelled)).decode(errors="replace")
         calls = (text for call in self.calls.values() for text in (call.name, call.arguments))
@@ -123,7 +123,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class AnswerRecord:
     """What is recorded of an answer."""
 
     messages: tuple[Message, ...]
@@ -140,7 +140,7 @@ class Captured:
     """Whether every choice that began has ended."""
 
 
-NOTHING: Final = Captured((), {}, "nothing was captured", None, None, None, 0, finished=False)
+NOTHING: Final = AnswerRecord((), {}, "nothing was captured", None, None, None, 0, finished=False)
 """What is recorded of an answer that could not be captured."""
 
 
@@ -183,33 +183,33 @@ class Capture:
     def whole(self, document: Json) -> Json:
         """A whole response, as it would have been without our fields."""
         self._take(document, "message" if self._chat else None)
-        return self._restored(document)
+        return self._strip(document)
 
     def chunk(self, document: Json) -> Json | None:
         """A chunk of a stream; None where the engine would not have sent it."""
         if (error := document.get("error")) is not None:
-            said = error.get("message") if isinstance(error, dict) else error
-            self.error = str(readable(str(said)))
+            message = error.get("message") if isinstance(error, dict) else error
+            self.error = str(readable(str(message)))
             return document
         self._take(document, "delta" if self._chat else None)
-        restored = self._restored(document)
+        restored = self._strip(document)
         return None if self._is_silent(restored) else restored
 
     def is_last(self, payload: bytes | None) -> bool:
         """Whether an event that says this ends a whole stream."""
         return payload == sse.DONE
 
-    def spoken(self) -> tuple[str, ...]:
+    def collect_texts(self) -> tuple[str, ...]:
         """Everything that is known of what was said so far: words, raw arguments of calls, and what
         the tokens spell."""
-        return tuple(text for choice in self._choices.values() for text in choice.spoken())
+        return tuple(text for choice in self._choices.values() for text in choice.collect_texts())
 
-    def captured(self) -> Captured:
+    def build_record(self) -> AnswerRecord:
         """What the answer came to so far."""
         choices = [self._choices[number] for number in sorted(self._choices)]
         why = self._untrainable(choices)
         counted = sum(len(choice.token_ids) for choice in choices)
-        return Captured(
+        return AnswerRecord(
             messages=tuple(choice.message() for choice in choices),
             arrays={} if why else self._arrays(),
             untrainable_because=why,
@@ -227,28 +227,28 @@ class Capture:
             self._usage = usage
 
         seen: set[int] = set()
-        for place, choice in enumerate(self._listed(document, "choices")):
+        for place, choice in enumerate(self._read_objects(document, "choices")):
             number = self._number(choice.get("index"), place)
             if number in seen:
                 self._doubt("two choices have one index")
             seen.add(number)
             self._take_choice(number, choice, choice if words is None else choice.get(words))
 
-    def _take_choice(self, number: int, choice: Json, said: Any) -> None:
-        one = self._choice(number)
-        if one is None:
+    def _take_choice(self, number: int, choice: Json, words: Any) -> None:
+        state = self._choice(number)
+        if state is None:
             return
-        ended, before = one.finish is not None, self._pieces
+        ended, before = state.finish is not None, self._pieces
         self._take_prompt(self._prompt_of(number), choice.get("prompt_token_ids"))
-        if isinstance(said, dict):
-            self._take_words(one, said)
-        elif said is not None:
+        if isinstance(words, dict):
+            self._take_words(state, words)
+        elif words is not None:
             self._doubt("what a choice says is no object")
-        self._take_tokens(one, choice)
+        self._take_tokens(state, choice)
         if ended and self._pieces > before:
             self._doubt("a choice goes on after its end")
         if isinstance(finish := choice.get("finish_reason"), str):
-            one.finish = str(readable(finish))[:128]
+            state.finish = str(readable(finish))[:128]
 
     def _choice(self, number: int) -> _Choice | None:
         """None where it is not held."""
@@ -261,20 +261,20 @@ class Capture:
         asked_for = 0 <= number < self._expected
         return asked_for or len(self._choices) < self._expected + _STRAY_CHOICES
 
-    def _take_tokens(self, one: _Choice, choice: Json) -> None:
+    def _take_tokens(self, state: _Choice, choice: Json) -> None:
         ids, scores = choice.get("token_ids"), choice.get("logprobs")
         if isinstance(ids, list) and self._holds(_ID_BYTES * len(ids)):
-            one.has_ids = True
-            one.token_ids += ids
+            state.has_ids = True
+            state.token_ids += ids
             self._pieces += len(ids)
         elif ids is not None:
             self._doubt("token ids are no list")
         if isinstance(scores, dict):
-            one.has_logprobs = True
-            logprobs, spelled = self._logprobs(scores), self._spelled(scores)
+            state.has_logprobs = True
+            logprobs, spelled = self._logprobs(scores), self._read_spellings(scores)
             if self._holds(_TOKEN_BYTES * max(len(logprobs), len(spelled))):
-                one.logprobs += logprobs
-                one.spelled += spelled
+                state.logprobs += logprobs
+                state.spelled += spelled
         elif scores is not None:
             self._doubt("log-probabilities are no object")
 
@@ -289,27 +289,27 @@ class Capture:
         elif self._prompts[number] != ids:
             self._doubt("a prompt has two kinds of token ids")
 
-    def _take_words(self, one: _Choice, said: Json) -> None:
+    def _take_words(self, state: _Choice, words: Json) -> None:
         for name in ("content", "text"):
-            self._add(one.text, said.get(name), name)
-        reasoning = said.get("reasoning") or said.get("reasoning_content")
-        self._add(one.reasoning, reasoning, "reasoning")
-        for place, call in enumerate(self._listed(said, "tool_calls")):
+            self._add(state.text, words.get(name), name)
+        reasoning = words.get("reasoning") or words.get("reasoning_content")
+        self._add(state.reasoning, reasoning, "reasoning")
+        for place, call in enumerate(self._read_objects(words, "tool_calls")):
             number = call.get("index")
             if number is not None and (type(number) is not int or number < 0):
                 self._doubt("a call has an index that is no number from 0")
-            self._take_call(one, number if type(number) is int else place, call)
+            self._take_call(state, number if type(number) is int else place, call)
 
-    def _take_call(self, one: _Choice, number: int, said: Json) -> None:
-        if number not in one.calls and self._holds(_ENTRY_BYTES):
-            one.calls[number] = _Call()
+    def _take_call(self, state: _Choice, number: int, piece: Json) -> None:
+        if number not in state.calls and self._holds(_ENTRY_BYTES):
+            state.calls[number] = _Call()
             self._pieces += 1
-        call = one.calls.get(number)
+        call = state.calls.get(number)
         if call is None:
             return
-        if isinstance(name := said.get("id"), str) and call.id is None:
+        if isinstance(name := piece.get("id"), str) and call.id is None:
             call.id = name
-        function = said.get("function")
+        function = piece.get("function")
         if isinstance(function, dict):
             self._add(call.names, function.get("name"), "the name of a call")
             self._add(call.pieces, function.get("arguments"), "arguments")
@@ -325,7 +325,7 @@ class Capture:
         elif text is not None:
             self._doubt(f"{what} is no text")
 
-    def _listed(self, holder: Json, name: str) -> Iterable[Json]:
+    def _read_objects(self, holder: Json, name: str) -> Iterable[Json]:
         """The objects of a list."""
         listed = holder.get(name)
         objects = _dicts(listed)
@@ -364,37 +364,37 @@ class Capture:
         self._odd = self._odd or why
 
     def _logprobs(self, scores: Json) -> list[Any]:
-        return self._scored(scores, "content", "token_logprobs", lambda entry: entry.get("logprob"))
+        return self._read_scores(scores, "content", "token_logprobs", lambda entry: entry.get("logprob"))
 
-    def _spelled(self, scores: Json) -> list[Any]:
-        return self._scored(
+    def _read_spellings(self, scores: Json) -> list[Any]:
+        return self._read_scores(
             scores, "content", "tokens", lambda entry: entry.get("bytes") or entry.get("token")
         )
 
-    def _scored(
+    def _read_scores(
         self, scores: Json, chat: str, plain: str, read: Callable[[Json], Any]
     ) -> list[Any]:
         """One value for each token, None where there is none."""
-        found = scores.get(chat if self._chat else plain)
-        if not isinstance(found, list):
-            if found is not None:
+        values = scores.get(chat if self._chat else plain)
+        if not isinstance(values, list):
+            if values is not None:
                 self._doubt("log-probabilities are no list")
             return []
         if not self._chat:
-            return found
-        return [read(entry) if isinstance(entry, dict) else None for entry in found]
+            return values
+        return [read(entry) if isinstance(entry, dict) else None for entry in values]
 
-    def _restored(self, document: Json) -> Json:
+    def _strip(self, document: Json) -> Json:
         """Without what we asked for."""
         if not (self._added.token_ids or self._added.logprobs):
             return document
         restored = self._without_ids(document, "prompt_token_ids")
         choices = restored.get("choices")
         if isinstance(choices, list):
-            restored = {**restored, "choices": [self._restored_choice(one) for one in choices]}
+            restored = {**restored, "choices": [self._strip_choice(choice) for choice in choices]}
         return restored
 
-    def _restored_choice(self, choice: Any) -> Any:
+    def _strip_choice(self, choice: Any) -> Any:
         if not isinstance(choice, dict):
             return choice
         restored = self._without_ids(choice, "token_ids", "prompt_token_ids")
@@ -439,20 +439,20 @@ class Capture:
         return next((why for choice in choices if (why := choice.untrainable())), None)
 
     def _arrays(self) -> dict[str, "array.array[Any]"]:
-        found: dict[str, array.array[Any]] = {}
+        arrays: dict[str, array.array[Any]] = {}
         for place, number in enumerate(sorted(self._prompts)):
-            found[_numbered("prompt_token_ids", place)] = array.array("i", self._prompts[number])
+            arrays[_array_name("prompt_token_ids", place)] = array.array("i", self._prompts[number])
         for place, number in enumerate(sorted(self._choices)):
             choice = self._choices[number]
-            found[_numbered("token_ids", place)] = array.array("i", choice.token_ids)
-            found[_numbered("logprobs", place)] = array.array("f", choice.logprobs)
-        return found
+            arrays[_array_name("token_ids", place)] = array.array("i", choice.token_ids)
+            arrays[_array_name("logprobs", place)] = array.array("f", choice.logprobs)
+        return arrays
 
     def _count(self, name: str, counted: int) -> int | None:
         """By the engine's word; else what was counted; None where nothing was."""
-        said = self._usage.get(name)
-        if type(said) is int and 0 <= said < 2**63:
-            return said
+        value = self._usage.get(name)
+        if type(value) is int and 0 <= value < 2**63:
+            return value
         return counted or None
 
     def _invalid(self, choice: _Choice) -> int:
@@ -511,10 +511,10 @@ class MessagesCapture(Capture):
         if payload is None or self.LAST.encode() not in payload:
             return False
         try:
-            said = json.loads(payload)
+            event = json.loads(payload)
         except (ValueError, RecursionError):
             return False
-        return isinstance(said, dict) and said.get("type") == self.LAST
+        return isinstance(event, dict) and event.get("type") == self.LAST
 
     @property
     def _message(self) -> _Choice:
@@ -536,8 +536,8 @@ class MessagesCapture(Capture):
             self._add_to_block(number, {**block, "type": f"{kind}_delta"})
             return
         function = {"name": block.get("name")}
-        if given := block.get("input"):
-            function["arguments"] = _written(given)
+        if arguments := block.get("input"):
+            function["arguments"] = _format_arguments(arguments)
         self._take_call(message, number, {"id": block.get("id"), "function": function})
 
     def _add_to_block(self, number: int, delta: Json) -> None:
@@ -560,15 +560,15 @@ class MessagesCapture(Capture):
         return "over /v1/messages the engine tells no token ids"
 
 
-def capturing(asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> Capture:
+def make_capture(asked: ModelRequest, added: ExtraFields, dialect: Dialect | None) -> Capture:
     """What takes the answer to a request."""
     return (MessagesCapture if asked.endpoint == "messages" else Capture)(asked, added, dialect)
 
 
-def _written(given: Any) -> str:
+def _format_arguments(arguments: Any) -> str:
     """Arguments as the text that a stream of them comes to."""
     try:
-        return exact_json(given)
+        return exact_json(arguments)
     except RecursionError:
         return "nested too deeply to be read"
 
@@ -580,7 +580,7 @@ def _raw(token: Any) -> bytes:
     return token.encode(errors="replace") if isinstance(token, str) else b""
 
 
-def _numbered(name: str, place: int) -> str:
+def _array_name(name: str, place: int) -> str:
     return name if place == 0 else f"{name}.{place}"
 
 
@@ -589,7 +589,7 @@ def _dict(value: Any) -> Json:
 
 
 def _dicts(value: Any) -> list[Json]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_id(token: Any) -> bool:

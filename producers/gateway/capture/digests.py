@@ -27,13 +27,13 @@ class Conversation:
     """Which of them are the model's, counted from 1."""
     loose: tuple[Digest, ...] = (b"",)
     """The digests of `beginnings`, with answers taken without the white space around them."""
-    last: "Heard | None" = None
+    last: "AnswerPrefix | None" = None
     """The last answer, where it is known."""
 
     @staticmethod
     def of(messages: Sequence[Any], tools: Sequence[Any] = ()) -> "Conversation":
         """The digests of raw messages."""
-        return Conversation((b"",), _digest(exact_json(list(tools)))).followed_by(messages)
+        return Conversation((b"",), _digest(exact_json(list(tools)))).extend(messages)
 
     def __len__(self) -> int:
         return len(self.beginnings) - 1
@@ -44,7 +44,7 @@ class Conversation:
         loose, last = self.loose[: messages + 1], self.last if answers == self.answers else None
         return Conversation(self.beginnings[: messages + 1], self.tools, answers, loose, last)
 
-    def followed_by(self, messages: Sequence[Any]) -> "Conversation":
+    def extend(self, messages: Sequence[Any]) -> "Conversation":
         """With more messages at its end."""
         beginnings, loose = list(self.beginnings), list(self.loose)
         answers, last = list(self.answers), None
@@ -56,20 +56,20 @@ class Conversation:
             if _is_answer(message):
                 answers.append(len(beginnings) - 1)
                 last = message
-        heard = self.last if last is None else Heard.of(last)
+        heard = self.last if last is None else AnswerPrefix.of(last)
         return Conversation(tuple(beginnings), self.tools, tuple(answers), tuple(loose), heard)
 
-    def answered(self, message: Mapping[str, Any]) -> Digest:
+    def digest_with_answer(self, message: Mapping[str, Any]) -> Digest:
         """The digest with an answer at its end."""
         return _digest(_texts(message)[0], self.beginnings[-1])
 
-    def answered_alike(self, message: Mapping[str, Any]) -> Digest:
+    def loose_digest_with_answer(self, message: Mapping[str, Any]) -> Digest:
         """The same without the white space around answers."""
         return _digest(_texts(message)[1], self.loose[-1])
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AnswerPrefix:
     """What an answer begins with."""
 
     text: str
@@ -77,12 +77,12 @@ class Heard:
     """Whether it calls tools."""
 
     @staticmethod
-    def of(message: Mapping[str, Any]) -> "Heard":
+    def of(message: Mapping[str, Any]) -> "AnswerPrefix":
         text = _bare(message.get("content"))
         known = text if isinstance(text, str) else ""
-        return Heard(known[:CUT_LETTERS], bool(message.get("tool_calls")))
+        return AnswerPrefix(known[:CUT_LETTERS], bool(message.get("tool_calls")))
 
-    def may_be_cut_from(self, whole: "Heard") -> bool:
+    def may_be_cut_from(self, whole: "AnswerPrefix") -> bool:
         """Whether a client that heard some of an answer may have this."""
         return whole.text.startswith(self.text) and (whole.calls or not self.calls)
 

@@ -30,7 +30,7 @@ _PORTION: Final = 200
 """Records that are read at once while a call is looked for."""
 
 
-class Posted(BaseModel):
+class FeedbackBody(BaseModel):
     """The body of a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -44,7 +44,7 @@ class Posted(BaseModel):
     idempotency_key: _Text | None = None
 
     @model_validator(mode="after")
-    def _about_something(self) -> "Posted":
+    def _about_something(self) -> "FeedbackBody":
         if self.call is None and self.session is None:
             raise ValueError("neither `call` nor `session` is given; name what the feedback is of")
         if self.score is None and self.success is None and not self.comment and not self.tags:
@@ -70,10 +70,10 @@ class Posted(BaseModel):
         return new_id() if key is None else derive_id("feedback", client or "", key)
 
 
-def posted(body: bytes) -> Posted:
+def parse_feedback(body: bytes) -> FeedbackBody:
     """A request's body. Raises Refused that names the first thing wrong with it."""
     try:
-        found = Posted.model_validate_json(body)
+        feedback = FeedbackBody.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None
@@ -81,9 +81,9 @@ def posted(body: bytes) -> Posted:
             raise bad_request(first["msg"].removeprefix("Value error, "), param) from error
         raise bad_request(first_problem(error), param) from error
     # As in a header: a name that no call can have is one that nothing will ever be joined to.
-    identifier(found.call, "call")
-    identifier(found.session, "session")
-    return found
+    identifier(feedback.call, "call")
+    identifier(feedback.session, "session")
+    return feedback
 
 
 def session_of(spool: Spool, call: str) -> str | None:
@@ -91,19 +91,19 @@ def session_of(spool: Spool, call: str) -> str | None:
 
     Blocking. Reads a few records of each partition. Raises LogError.
     """
-    moment = _minted_ms(call)
+    moment = _read_mint_ms(call)
     if moment is None:
         return None
     starts, ends = spool.start(ROLLOUTS.name), spool.end(ROLLOUTS.name)
     for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
         offset = _first_at(spool, partition, start, end, moment - CLOCK_MS)
-        found = _search(spool, partition, offset, moment + CLOCK_MS, call)
-        if found is not None:
-            return found
+        session = _search(spool, partition, offset, moment + CLOCK_MS, call)
+        if session is not None:
+            return session
     return None
 
 
-def _minted_ms(call: str) -> int | None:
+def _read_mint_ms(call: str) -> int | None:
     """The time in an id of ours, Unix milliseconds."""
     try:
         number = UUID(call)
@@ -129,13 +129,13 @@ def _search(spool: Spool, partition: int, offset: int, until: int, call: str) ->
         for record in records:
             if record.recorded_ms > until:
                 return None
-            if (session := _started(record, call)) is not None:
+            if (session := _match_call_start(record, call)) is not None:
                 return session
         offset = records[-1].offset + 1
     return None
 
 
-def _started(record: Record, call: str) -> str | None:
+def _match_call_start(record: Record, call: str) -> str | None:
     """The session of a record, if it is the start of `call`."""
     if not any(name == "ce_type" and raw == b"CallStarted" for name, raw in record.headers):
         return None

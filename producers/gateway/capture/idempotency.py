@@ -48,7 +48,7 @@ class Receipts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class IdempotentRequest:
     """A request that may be sent again."""
 
     key: str
@@ -57,7 +57,7 @@ class Keyed:
     """A digest of it, as it may be written: one key stands for one request."""
 
     @staticmethod
-    def of(key: str, redacted: RedactedRequest) -> "Keyed":
+    def of(key: str, redacted: RedactedRequest) -> "IdempotentRequest":
         """A request under a key. Raises Refused for one that cannot be compared."""
         try:
             written = exact_json(redacted.request.document)
@@ -66,22 +66,22 @@ class Keyed:
                 "the body is nested too deeply to be compared with a later one; flatten it, or "
                 "leave out the idempotency key"
             ) from error
-        return Keyed(key, sha256(f"{redacted.request.endpoint} {written}"))
+        return IdempotentRequest(key, sha256(f"{redacted.request.endpoint} {written}"))
 
 
 def receipt(
-    keyed: Keyed, headers: Mapping[str, str], body: bytes, because: str | None = None
+    keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None = None
 ) -> Receipt:
     """What is remembered of an answer; without its body where it may not be kept `because`."""
     if because is None and len(body) > MAX_BODY_BYTES:
         because = _TOO_LARGE
-    value = _packed(keyed, headers, b"" if because else body, because)
+    value = _pack(keyed, headers, b"" if because else body, because)
     if len(value) > MAX_RECEIPT_BYTES - MAX_OVERHEAD_BYTES:
-        value = _packed(keyed, headers, b"", _TOO_LARGE)
+        value = _pack(keyed, headers, b"", _TOO_LARGE)
     return Receipt(keyed.key, value)
 
 
-def _packed(keyed: Keyed, headers: Mapping[str, str], body: bytes, because: str | None) -> bytes:
+def _pack(keyed: IdempotentRequest, headers: Mapping[str, str], body: bytes, because: str | None) -> bytes:
     head = {"request": keyed.request, "headers": dict(headers), "because": because}
     return zstandard.compress(encode_json(head) + b"\n" + body)
 
@@ -102,7 +102,7 @@ class Retries:
         self._turns: dict[str, _Turn] = {}
 
     @asynccontextmanager
-    async def turn(self, keyed: Keyed) -> AsyncIterator[None]:
+    async def turn(self, keyed: IdempotentRequest) -> AsyncIterator[None]:
         """Wait until no other call with this key is being answered. Raises Refused where that one
         is another request, or takes too long."""
         turn = self._turns.setdefault(keyed.key, _Turn(keyed.request))
@@ -110,7 +110,7 @@ class Retries:
             raise _another_request()
         turn.holders += 1
         try:
-            await self._acquired(turn)
+            await self._acquire(turn)
             try:
                 yield
             finally:
@@ -120,7 +120,7 @@ class Retries:
             if not turn.holders:
                 del self._turns[keyed.key]
 
-    async def _acquired(self, turn: _Turn) -> None:
+    async def _acquire(self, turn: _Turn) -> None:
         try:
             async with asyncio.timeout(self._patience_seconds):
                 await turn.lock.acquire()
@@ -131,17 +131,17 @@ class Retries:
                 retry_after=5,
             ) from error
 
-    async def reply(self, keyed: Keyed) -> Response | None:
+    async def reply(self, keyed: IdempotentRequest) -> Response | None:
         """The answer that a call had; None where it has to be asked for. Raises Refused where it
         cannot be given."""
-        found = await self._found(keyed)
-        return None if found is None else _reply(keyed, zstandard.decompress(found))
+        value = await self._find_receipt(keyed)
+        return None if value is None else _reply(keyed, zstandard.decompress(value))
 
-    async def known(self, keyed: Keyed) -> bool:
+    async def has_receipt(self, keyed: IdempotentRequest) -> bool:
         """Whether there is a receipt at all. Raises Refused where the log cannot say."""
-        return await self._found(keyed) is not None
+        return await self._find_receipt(keyed) is not None
 
-    async def _found(self, keyed: Keyed) -> bytes | None:
+    async def _find_receipt(self, keyed: IdempotentRequest) -> bytes | None:
         try:
             return await asyncio.to_thread(self._receipts.receipt, keyed.key)
         except LogError as error:
@@ -153,20 +153,20 @@ class Retries:
             ) from error
 
 
-def _reply(keyed: Keyed, unpacked: bytes) -> Response:
+def _reply(keyed: IdempotentRequest, unpacked: bytes) -> Response:
     head, _, body = unpacked.partition(b"\n")
-    said = json.loads(head)
-    if said["request"] != keyed.request:
+    meta = json.loads(head)
+    if meta["request"] != keyed.request:
         raise _another_request()
-    if said["because"] is not None:
-        call = said["headers"]["x-kintsugi-call"]
+    if meta["because"] is not None:
+        call = meta["headers"]["x-kintsugi-call"]
         raise Refused(
             409,
             f"this idempotency key was answered (call {call}), and the answer cannot be given "
-            f"again: {said['because']}; use a new key to ask anew",
+            f"again: {meta['because']}; use a new key to ask anew",
             code="answer_not_kept",
         )
-    return Response(body, 200, said["headers"] | {"x-kintsugi-replayed": "yes"})
+    return Response(body, 200, meta["headers"] | {"x-kintsugi-replayed": "yes"})
 
 
 def _another_request() -> Refused:
@@ -181,7 +181,7 @@ def _another_request() -> Refused:
 class Once(Response):
     """The answer to a request with a key: the one that it had, or a new one."""
 
-    def __init__(self, retries: Retries, keyed: Keyed, call: Callable[[], Response]) -> None:
+    def __init__(self, retries: Retries, keyed: IdempotentRequest, call: Callable[[], Response]) -> None:
         # Not super().__init__: status, headers and body are the answer's.
         self.background = None
         self._retries = retries

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
 
-from producers.gateway.capture.digests import Heard
+from producers.gateway.capture.digests import AnswerPrefix
 
 MAX_ALIKE: Final = 16
 """Sessions that are remembered of one beginning; of more, none is meant."""
@@ -23,11 +23,11 @@ forgotten is taken for one that was (Bloom 1970, (1 - exp(-4 / 16))^4 per genera
 class Cut:
     """Answers to one request that clients may have heard in part."""
 
-    heard: list[tuple[str, Heard]] = field(default_factory=list)
+    heard: list[tuple[str, AnswerPrefix]] = field(default_factory=list)
     """The session, and all that can have been heard."""
     crowded: bool = False
 
-    def add(self, session: str, heard: Heard) -> None:
+    def add(self, session: str, heard: AnswerPrefix) -> None:
         if (session, heard) in self.heard:
             return
         self.heard.append((session, heard))
@@ -42,7 +42,7 @@ class Cut:
         for session, heard in newer:
             self.add(session, heard)
 
-    def doubts(self, session: str, answer: Heard | None) -> bool:
+    def doubts(self, session: str, answer: AnswerPrefix | None) -> bool:
         """Whether an answer of a session may be what another's client has."""
         others = [heard for name, heard in self.heard if name != session]
         if self.crowded or (others and answer is None):
@@ -50,7 +50,7 @@ class Cut:
         return answer is not None and any(answer.may_be_cut_from(heard) for heard in others)
 
 
-class Forgotten:
+class BloomFilter:
     """Beginnings that were forgotten before anybody went on from them: a Bloom filter of the
     newest, in a megabyte. May take others for one, never one for none."""
 
@@ -71,7 +71,7 @@ class Forgotten:
             all(known[place] & bit for place, bit in bits) for known in (self._new, self._old)
         )
 
-    def recall(self, earlier: "Forgotten") -> None:
+    def recall(self, earlier: "BloomFilter") -> None:
         """Add what was forgotten before."""
         self._count += earlier._count
         self._new = _either(self._new, earlier._new)
@@ -121,7 +121,7 @@ class Alike:
             self.unheard.pop()
             self.crowded = True
 
-    def meant(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
+    def select_session(self, directly: bool, asked: Callable[[str], bool]) -> str | None:
         """The one session that a request can continue; None where it is not known. `asked` is
         whether a call of a session asked for more of it than the shared answer."""
         if self.crowded or self.unheard - self.sessions.keys():

@@ -32,16 +32,16 @@ from events.rollouts import (
     Routed,
 )
 from events.sqlite.receipts import Receipt
-from producers.gateway.capture.answer import NOTHING, Capture, Captured
+from producers.gateway.capture.answer import NOTHING, Capture, AnswerRecord
 from producers.gateway.capture.idempotency import receipt as pack_receipt
 from producers.gateway.capture.recorder import About, Recorder
-from producers.gateway.capture.session_recovery import as_sent
-from producers.gateway.capture.sessions import Attributed, Parent, Sessions
+from producers.gateway.capture.session_recovery import to_client_message
+from producers.gateway.capture.sessions import CallAttribution, Parent, Sessions
 from producers.gateway.http.wire import storable_tools
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import Redaction, run_in_thread_if_large
 from producers.gateway.request_context import RequestContext
-from producers.gateway.routing.upstreams import Served
+from producers.gateway.routing.upstreams import EngineModel
 
 _LONGEST_ERROR: Final = 1000
 
@@ -54,7 +54,7 @@ class ServedBy:
 
     alias: str
     routed: Routed | None
-    served: Served
+    served: EngineModel
     upstream: str
     """URL of the engine that is asked first."""
     shares: Mapping[str, float] | None = None
@@ -90,7 +90,7 @@ class Record:
         metrics: Metrics,
         redaction: Redaction,
         context: RequestContext,
-        attributed: Attributed,
+        attributed: CallAttribution,
         began: float | None = None,
     ) -> None:
         """`began` is when the request came in, by `time.monotonic`; by default now."""
@@ -191,10 +191,10 @@ class Record:
         self._start_event = await self._append(data)
         if self._start_event is None:
             return False
-        self._sessions.placed(self.call, data.session)
+        self._sessions.remember_call(self.call, data.session)
         if log_content.messages:
             person, conversation = self._context.caller.person, self._context.conversation
-            self._sessions.started(data.session, self.call, conversation, person, self._keyid)
+            self._sessions.remember_request(data.session, self.call, conversation, person, self._keyid)
         return True
 
     def _build_log_content(self) -> _LogContent:
@@ -269,7 +269,7 @@ class Record:
         error: str | None,
         client_answer: ClientAnswer | None,
     ) -> bool:
-        answer_record = answer.captured()
+        answer_record = answer.build_record()
         error = None if error is None else self._redaction.redact_text(error)[:_LONGEST_ERROR]
         messages, redacted = await self._redact_answer(
             answer, answer_record.messages, client_answer
@@ -291,7 +291,7 @@ class Record:
     def _build_end(
         self,
         outcome: Outcome,
-        answer_record: Captured,
+        answer_record: AnswerRecord,
         messages: tuple[Message, ...],
         why: str | None,
         error: str | None,
@@ -320,7 +320,7 @@ class Record:
         """An answer as it may be written, and why it may keep no tokens."""
         if not self._redaction.active:
             return messages, None
-        spoken = list(answer.spoken())
+        spoken = list(answer.collect_texts())
         if self._context.retry is not None and client_answer is not None:
             # The receipt holds the whole body, also fields that the capture does not read.
             spoken.append(client_answer.body.decode(errors="replace"))
@@ -339,16 +339,16 @@ class Record:
         return await run_in_thread_if_large(len(body), pack_receipt, retry, headers, body, redacted)
 
     def _report_end(self, outcome: Outcome, recorded: bool, messages: Sequence[Message]) -> Outcome:
-        self._metrics.ended(self._context.request.endpoint, outcome, recorded, self.seconds)
+        self._metrics.count_call(self._context.request.endpoint, outcome, recorded, self.seconds)
         session, scope = self._attributed.session, self._context.caller.scope
         conversation = self._context.conversation
         heard = 1 if recorded and outcome == "completed" else 0
         for message in messages[:heard]:
-            self._sessions.answered(
-                session, self.call, scope, conversation, as_sent(message), self._keyid
+            self._sessions.remember_answer(
+                session, self.call, scope, conversation, to_client_message(message), self._keyid
             )
         for message in messages[heard:]:
-            self._sessions.may_be_answered(session, scope, conversation, as_sent(message))
+            self._sessions.remember_possible_answer(session, scope, conversation, to_client_message(message))
         return outcome
 
     @property
@@ -360,7 +360,7 @@ class Record:
     ) -> str | None:
         """The id of the event, which is in the log now; None when it is not."""
         try:
-            with self._metrics.appending(data.STREAM, data.TYPE):
+            with self._metrics.time_append(data.STREAM, data.TYPE):
                 return await self._recorder.append(
                     data, self._about, cause=self._start_event, arrays=arrays, receipt=receipt
                 )

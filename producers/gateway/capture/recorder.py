@@ -20,7 +20,7 @@ from events.privacy.keys import KeyStore
 from events.privacy.sealing import Key
 from events.rollouts import EventData
 from events.sqlite.receipts import Receipt
-from producers.gateway.capture.sealed_receipts import opened_receipt, sealed_receipt
+from producers.gateway.capture.sealed_receipts import open_receipt, seal_receipt
 
 
 class Spool(Protocol):
@@ -83,8 +83,8 @@ class Recorder:
 
     def receipt(self, key: str) -> bytes | None:
         """What was remembered under a key; None where its person was erased. Blocking."""
-        found = self.spool.receipt(key)
-        return found if found is None else opened_receipt(found, key, self.keys)
+        value = self.spool.receipt(key)
+        return value if value is None else open_receipt(value, key, self.keys)
 
     async def keyid(self, about: About) -> str | None:
         """The id of the key that seals what is appended; None where nothing is sealed. Raises
@@ -104,8 +104,8 @@ class Recorder:
     ) -> str:
         """The event's id, once it is safe. Raises LogError, or TooLarge; then it is not there."""
         owner = await self._owner(about)
-        encoded = _encoded(data, about, id or new_id(), cause, arrays, owner)
-        await self._safe([encoded], receipt, owner)
+        encoded = _encode(data, about, id or new_id(), cause, arrays, owner)
+        await self._append([encoded], receipt, owner)
         return encoded.id
 
     async def append_all(
@@ -116,18 +116,18 @@ class Recorder:
     ) -> None:
         """The same for several (id, cause, what is said), of which the log gets all or none."""
         owner = await self._owner(about)
-        found = [_encoded(data, about, event, cause, None, owner) for event, cause, data in events]
-        await self._safe(found, receipt, owner)
+        batch = [_encode(data, about, event, cause, None, owner) for event, cause, data in events]
+        await self._append(batch, receipt, owner)
 
-    async def _safe(
-        self, found: Sequence["_Ready"], receipt: Receipt | None, owner: Key | None
+    async def _append(
+        self, batch: Sequence["_Ready"], receipt: Receipt | None, owner: Key | None
     ) -> None:
         if receipt is not None and owner is not None:
-            receipt = replace(receipt, value=sealed_receipt(receipt, owner))
-        for one in found:
-            if one.encoded.blob is not None:
-                await asyncio.to_thread(self._blobs.put, one.encoded.blob)
-        entries = [one.encoded.entry for one in found]
+            receipt = replace(receipt, value=seal_receipt(receipt, owner))
+        for item in batch:
+            if item.encoded.blob is not None:
+                await asyncio.to_thread(self._blobs.put, item.encoded.blob)
+        entries = [item.encoded.entry for item in batch]
         await asyncio.wrap_future(self.spool.begin_append(entries, receipt))
 
     async def _owner(self, about: About) -> Key | None:
@@ -146,7 +146,7 @@ class _Ready:
     encoded: WireEvent
 
 
-def _encoded(
+def _encode(
     data: EventData,
     about: About,
     event: str,

@@ -18,7 +18,7 @@ MAX_OVERHEAD_BYTES: Final = len(_MAGIC) + 1 + 64 + OVERHEAD_BYTES
 """By which a sealed receipt is longer, at most."""
 
 
-def sealed_receipt(receipt: Receipt, key: Key) -> bytes:
+def seal_receipt(receipt: Receipt, key: Key) -> bytes:
     """The value as it may be written."""
     if not receipt.value:
         return receipt.value
@@ -26,7 +26,7 @@ def sealed_receipt(receipt: Receipt, key: Key) -> bytes:
     return _MAGIC + bytes([len(name)]) + name + seal(key, receipt.value, _context(receipt.key))
 
 
-def opened_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
+def open_receipt(value: bytes, receipt: str, keys: Keys | None) -> bytes | None:
     """The value as it was given; None where its key is gone, so that the call is asked anew."""
     if not value.startswith(_MAGIC):
         return value

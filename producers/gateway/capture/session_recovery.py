@@ -52,7 +52,7 @@ _REPLACED: Final = "[redacted:"
 """Stands where a rule matched (producers/gateway/privacy/redaction.py)."""
 
 
-def remembered(
+def recover_sessions(
     spool: Spool,
     given_up: Callable[[], bool] = lambda: False,
     most: int = MAX_RECORDS,
@@ -103,7 +103,7 @@ def _newest(spool: Spool, partition: int, offset: int, end: int) -> Iterator[Rec
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CallState:
     """A call whose request is known word for word."""
 
     scope: Scope
@@ -115,7 +115,7 @@ class _Known:
         """Its first messages, its answer among them where they are one more than it was asked."""
         whole = self.conversation
         if messages == len(whole) + 1 and self.answer is not None:
-            return whole.followed_by([self.answer])
+            return whole.extend([self.answer])
         return whole.first(messages) if messages <= len(whole) else None
 
 
@@ -126,7 +126,7 @@ class _Memory:
         self.sessions = Sessions()
         self._also = also
         self._keys = keys
-        self._calls: dict[str, _Known] = {}
+        self._calls: dict[str, _CallState] = {}
         self._now = 0
         self._claims: dict[str, Claim | None] = {}
         """Call that has not ended yet -> what it continues."""
@@ -143,11 +143,11 @@ class _Memory:
         while self._last and self._last[0][0] < self._now - _UNSURE_MS:
             self._last.popleft()
         if isinstance(event.data, CallStarted) and not is_shadow(event.data.session):
-            self._started(event, event.data)
+            self._take_start(event, event.data)
         elif isinstance(event.data, CallEnded):
-            self._ended(event, event.data)
+            self._take_end(event, event.data)
         elif isinstance(event.data, SessionEnded) and event.data.because in _BY_CLIENTS:
-            self.sessions.ended(event.data.session)
+            self.sessions.end_session(event.data.session)
 
     def finish(self) -> None:
         """The gateway may have been killed here: what never ended came to nothing, and what was
@@ -156,7 +156,7 @@ class _Memory:
             self.sessions.settle(claim, completed=False)
         self._claims.clear()
         for _, claim, answer in reversed(self._last):
-            self.sessions.may_have_missed(claim, answer)
+            self.sessions.doubt_delivery(claim, answer)
         self._last.clear()
 
     def _unseal(self, event: Event, record: Record) -> Event:
@@ -166,18 +166,18 @@ class _Memory:
         key = self._keys.find(event.envelope.keyid or "")
         return event if key is None else unseal_event(event, ciphertext_of(record.value), key)[0]
 
-    def _started(self, event: Event, data: CallStarted) -> None:
-        self.sessions.placed(data.call, data.session)
+    def _take_start(self, event: Event, data: CallStarted) -> None:
+        self.sessions.remember_call(data.call, data.session)
         conversation = None if event.blob or event.sealed else self._conversation(data)
         if conversation is None or not len(conversation):
             return
         person, keyid = event.envelope.person, event.envelope.keyid
         scope = data.client, person
-        self._calls[data.call] = _Known(scope, conversation, keyid)
+        self._calls[data.call] = _CallState(scope, conversation, keyid)
         self._claims[data.call] = self.sessions.claim(data.session, scope, conversation)
-        self.sessions.started(data.session, data.call, conversation, person, keyid)
+        self.sessions.remember_request(data.session, data.call, conversation, person, keyid)
 
-    def _ended(self, event: Event, data: CallEnded) -> None:
+    def _take_end(self, event: Event, data: CallEnded) -> None:
         completed, claim = data.outcome == "completed", self._claims.pop(data.call, None)
         self.sessions.settle(claim, completed)
         known = self._calls.get(data.call)
@@ -185,26 +185,26 @@ class _Memory:
         if known is None or event.blob or event.sealed:
             return
         for place, message in enumerate(messages):
-            if _is_replaced([message]):
+            if _has_redaction([message]):
                 continue
-            scope, conversation, answer = known.scope, known.conversation, as_sent(message)
+            scope, conversation, answer = known.scope, known.conversation, to_client_message(message)
             if completed and place == 0:
                 self._calls[data.call] = replace(known, answer=answer)
-                self.sessions.answered(
+                self.sessions.remember_answer(
                     data.session, data.call, scope, conversation, answer, known.keyid
                 )
                 if claim is not None:
-                    self._last.append((self._now, claim, conversation.answered_alike(answer)))
+                    self._last.append((self._now, claim, conversation.loose_digest_with_answer(answer)))
             else:
-                self.sessions.may_be_answered(data.session, scope, conversation, answer)
+                self.sessions.remember_possible_answer(data.session, scope, conversation, answer)
 
     def _conversation(self, data: CallStarted) -> Conversation | None:
         """What was asked, from the parent on; None where it is not known word for word."""
         content = data.content
         messages, tools = (content.messages, content.tools) if content else ((), ())
-        if _is_replaced(messages) or _REPLACED in repr(tools):
+        if _has_redaction(messages) or _REPLACED in repr(tools):
             return None
-        own = [as_sent(message) for message in messages]
+        own = [to_client_message(message) for message in messages]
         if data.parent is None:
             return Conversation.of(own, tools)
         parent = self._calls.get(data.parent)
@@ -213,14 +213,14 @@ class _Memory:
             return None
         if not data.parent_tools:
             beginning = replace(beginning, tools=Conversation.of((), tools).tools)
-        return beginning.followed_by(own)
+        return beginning.extend(own)
 
 
-def _is_replaced(messages: Sequence[Message]) -> bool:
+def _has_redaction(messages: Sequence[Message]) -> bool:
     return any(_REPLACED in message.model_dump_json() for message in messages)
 
 
-def as_sent(message: Message) -> dict[str, Any]:
+def to_client_message(message: Message) -> dict[str, Any]:
     """A stored message as a client sends it."""
     if message.role != "assistant":
         return message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

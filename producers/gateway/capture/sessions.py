@@ -43,8 +43,8 @@ from typing import Any, Final
 
 from events.log import now_ms
 from events.rollouts import Attribution
-from producers.gateway.capture.digests import Conversation, Digest, Heard
-from producers.gateway.capture.lookalikes import Alike, Cut, Forgotten
+from producers.gateway.capture.digests import Conversation, Digest, AnswerPrefix
+from producers.gateway.capture.lookalikes import Alike, Cut, BloomFilter
 
 MAX_KNOWN: Final = 65_536
 """Entries that are remembered, two or three per call; about 30 MB."""
@@ -60,7 +60,7 @@ Scope = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class SessionName:
     """A session by its name, and where the name stood."""
 
     session: str
@@ -90,7 +90,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Attributed:
+class CallAttribution:
     """Where a call belongs."""
 
     session: str
@@ -106,7 +106,7 @@ class Sessions:
         """`clock` tells Unix milliseconds."""
         self._most = most
         self._clock = clock
-        self._forgotten = Forgotten()
+        self._forgotten = BloomFilter()
         self._has_forgotten = False
         """Whether any beginning was, also one that somebody had gone on from."""
         self._doubtful_until = 0
@@ -117,18 +117,18 @@ class Sessions:
         call with that answer continued."""
 
     def attribute(
-        self, named: Named | None, scope: Scope, conversation: Conversation, fresh: str
-    ) -> Attributed:
+        self, named: SessionName | None, scope: Scope, conversation: Conversation, fresh: str
+    ) -> CallAttribution:
         """Where a call belongs; `fresh` is the id of the session that it may begin.
 
         What it continues is taken by this call until `settle` is told what became of it.
         """
         if named is None:
-            session = self._continued(scope, conversation)
-            named = Named(fresh, "none") if session is None else Named(session, "prefix")
+            session = self._find_session(scope, conversation)
+            named = SessionName(fresh, "none") if session is None else SessionName(session, "prefix")
         claim = self.claim(named.session, scope, conversation)
         parent = self._parent(named.session, scope[1], conversation)
-        return Attributed(named.session, named.by, parent, claim)
+        return CallAttribution(named.session, named.by, parent, claim)
 
     def claim(self, session: str, scope: Scope, conversation: Conversation) -> Claim | None:
         """Take what a call of a session continues; None where it continues nothing known."""
@@ -154,7 +154,7 @@ class Sessions:
             # Who goes on from an answer has it.
             claim = self._unsure.pop(claim, None)
 
-    def may_have_missed(self, claim: Claim, answer: Digest) -> None:
+    def doubt_delivery(self, claim: Claim, answer: Digest) -> None:
         """A call that continued something was answered, and perhaps its client never heard: unless
         it is continued, what it continued is free for the same client to ask again."""
         alike = self._known.get(("alike", claim.scope, claim.beginning))
@@ -165,7 +165,7 @@ class Sessions:
             alike.sessions[claim.session] -= 1
             self._unsure[Claim(claim.scope, answer, claim.session)] = claim
 
-    def started(
+    def remember_request(
         self,
         session: str,
         call: str,
@@ -178,7 +178,7 @@ class Sessions:
             known = Parent(call, len(conversation), keyid=keyid), conversation.tools
             self._remember(("said", session, person, conversation.beginnings[-1]), known)
 
-    def answered(
+    def remember_answer(
         self,
         session: str,
         call: str,
@@ -190,35 +190,35 @@ class Sessions:
         """Remember a call whose answer is in the log; `answer` is its first choice."""
         if not len(conversation):
             return
-        digest = conversation.answered(answer)
+        digest = conversation.digest_with_answer(answer)
         known = Parent(call, len(conversation) + 1, keyid=keyid), conversation.tools
         self._remember(("said", session, scope[1], digest), known)
-        self._add(scope, conversation.answered_alike(answer), session, heard=True)
+        self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=True)
 
-    def may_be_answered(
+    def remember_possible_answer(
         self, session: str, scope: Scope, conversation: Conversation, answer: Mapping[str, Any]
     ) -> None:
         """Remember what a client may take for its answer, and nobody knows whether it does."""
         if not len(conversation):
             return
-        self._add(scope, conversation.answered_alike(answer), session, heard=False)
+        self._add(scope, conversation.loose_digest_with_answer(answer), session, heard=False)
         key = ("cut", scope, conversation.loose[-1])
         cut = self._known.get(key) or Cut(crowded=key in self._forgotten)
-        cut.add(session, Heard.of(answer))
+        cut.add(session, AnswerPrefix.of(answer))
         self._remember(key, cut)
 
-    def placed(self, call: str, session: str) -> None:
+    def remember_call(self, call: str, session: str) -> None:
         """Remember which session a call is of."""
         self._remember(("call", call), session)
 
-    def ended(self, session: str) -> None:
+    def end_session(self, session: str) -> None:
         """A client said that a session is over: no unnamed call continues it."""
         self._remember(("over", session), True)
 
     def session_of(self, call: str) -> str | None:
         """The session of a recent call."""
-        found: str | None = self._known.get(("call", call))
-        return found
+        session: str | None = self._known.get(("call", call))
+        return session
 
     def expect_recall(self) -> None:
         """Until `recall` no call is taken for another's continuation: what would make it doubtful
@@ -246,7 +246,7 @@ class Sessions:
         self._unsure |= earlier._unsure
         self._recalling = False
 
-    def _continued(self, scope: Scope, conversation: Conversation) -> str | None:
+    def _find_session(self, scope: Scope, conversation: Conversation) -> str | None:
         if self._recalling or self._clock() < self._doubtful_until:
             return None
         begun = self._beginning(scope, conversation)
@@ -258,11 +258,11 @@ class Sessions:
         if later and self._has_forgotten:
             return None  # the answer that is not known may be one that was forgotten
 
-        def asked(session: str) -> bool:
+        def asks_more(session: str) -> bool:
             parent = self._parent(session, scope[1], conversation)
             return parent is not None and parent.messages > place
 
-        session = alike.meant(not later, asked)
+        session = alike.select_session(not later, asks_more)
         if session is None or ("over", session) in self._known:
             return None
         if any(self._may_be_anothers(scope, conversation, n, session) for n in (place, *later)):

@@ -37,23 +37,23 @@ def error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def conversation(given: Mapping[str, Any]) -> list[Any]:
+def conversation(body: Mapping[str, Any]) -> list[Any]:
     """The messages of a request's body, in OpenAI's form; none where they are no list."""
-    messages = given.get("messages")
+    messages = body.get("messages")
     if not isinstance(messages, list):
         return []
-    said = [one for message in messages for one in _said(message)]
-    system = given.get("system")
-    return [*_said({"role": "system", "content": system}), *said] if system else said
+    converted = [item for message in messages for item in _to_openai(message)]
+    system = body.get("system")
+    return [*_to_openai({"role": "system", "content": system}), *converted] if system else converted
 
 
-def tools(given: Mapping[str, Any]) -> list[Any]:
+def tools(body: Mapping[str, Any]) -> list[Any]:
     """The tools of a request's body, in OpenAI's form; those without a schema as they came."""
-    offered = given.get("tools")
+    offered = body.get("tools")
     return [_tool(tool) for tool in offered] if isinstance(offered, list) else []
 
 
-def _said(message: Any) -> list[Any]:
+def _to_openai(message: Any) -> list[Any]:
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         return [{"role": message.get("role"), "content": content}]
@@ -62,14 +62,14 @@ def _said(message: Any) -> list[Any]:
     blocks = [_plain(block) for block in content]
     if message.get("role") == "assistant":
         return [_answer(blocks)]
-    return _asked(message.get("role"), blocks)
+    return _split_results(message.get("role"), blocks)
 
 
 def _answer(blocks: Sequence[Json]) -> Json:
     """An assistant's message. Its texts are one: so is what is recorded of an answer."""
-    thoughts = [block["thinking"] for block in blocks if _is_thought(block)]
+    thoughts = [block["thinking"] for block in blocks if _is_think_block(block)]
     calls = [_call(block) for block in blocks if _is(block, "tool_use")]
-    rest = [block for block in blocks if not _is_thought(block) and not _is(block, "tool_use")]
+    rest = [block for block in blocks if not _is_think_block(block) and not _is(block, "tool_use")]
     words = all(map(_is_words, rest))
     answer: Json = {
         "role": "assistant",
@@ -87,21 +87,21 @@ def _call(block: Json) -> Json:
     return {"id": block.get("id"), "type": "function", "function": function}
 
 
-def _asked(role: Any, blocks: Sequence[Json]) -> list[Json]:
+def _split_results(role: Any, blocks: Sequence[Json]) -> list[Json]:
     """A message of anybody else: results of tools stand for themselves."""
-    found: list[Json] = []
+    messages: list[Json] = []
     parts: list[Json] = []
     for block in blocks:
         if not _is(block, "tool_result"):
             parts.append(block)
             continue
         if parts:
-            found.append({"role": role, "content": _content(parts)})
+            messages.append({"role": role, "content": _content(parts)})
         parts = []
-        found.append(_result(block))
-    if parts or not found:
-        found.append({"role": role, "content": _content(parts)})
-    return found
+        messages.append(_result(block))
+    if parts or not messages:
+        messages.append({"role": role, "content": _content(parts)})
+    return messages
 
 
 def _result(block: Json) -> Json:
@@ -139,7 +139,7 @@ def _is(block: Json, kind: str) -> bool:
     return block.get("type") == kind
 
 
-def _is_thought(block: Json) -> bool:
+def _is_think_block(block: Json) -> bool:
     return _is(block, "thinking") and isinstance(block.get("thinking"), str)
 
 

@@ -38,11 +38,11 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 _FIELD: Final = re.compile(r"[\x21-\x7e][\x20-\x7e]*")
 
 
-class Lost(Exception):
+class ExchangeFailure(Exception):
     """An engine could not be reached, or broke off; the text says how."""
 
 
-class AnswerTooLong(Lost):
+class AnswerTooLong(ExchangeFailure):
     """A body is longer than it may be; the text says how long that is."""
 
 
@@ -142,7 +142,7 @@ class _Connection(asyncio.Protocol):
 
     async def _more(self) -> None:
         if self._failure is not None:
-            raise Lost(self._failure)
+            raise ExchangeFailure(self._failure)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -166,14 +166,14 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self._until_closed and error is None:
+        if self._ends_at_close and error is None:
             self._whole = True
         if not self._whole:
             self._failure = self._failure or str(error or "the connection was closed")
         self._wake()
 
     @property
-    def _until_closed(self) -> bool:
+    def _ends_at_close(self) -> bool:
         """Whether the end of the body is that of the connection."""
         named = "content-length" in self.headers or "transfer-encoding" in self.headers
         return bool(self.status) and not named
@@ -284,7 +284,7 @@ class HttpClient:
             origin = self._origins[base] = _Origin.of(base)
         target = urlsplit(base).path + path
         request = _request(method, target, origin.authority, headers, content)
-        connection = await self._answering(origin, request, connect_seconds)
+        connection = await self._exchange(origin, request, connect_seconds)
         try:
             yield Reply(connection)
         finally:
@@ -297,18 +297,18 @@ class HttpClient:
                 connection.close()
         self._kept.clear()
 
-    async def _answering(
+    async def _exchange(
         self, origin: _Origin, request: bytes, connect_seconds: float
     ) -> _Connection:
         kept = self._take(origin)
         if kept is not None:
             try:
-                return await _asked(kept, request)
-            except Lost:
+                return await _ask(kept, request)
+            except ExchangeFailure:
                 # The engine may have closed it at the moment at which it was taken.
                 if kept.heard:
                     raise
-        return await _asked(await self._connected(origin, connect_seconds), request)
+        return await _ask(await self._connect(origin, connect_seconds), request)
 
     def _take(self, origin: _Origin) -> _Connection | None:
         kept = self._kept.get(origin, [])
@@ -326,7 +326,7 @@ class HttpClient:
         else:
             connection.close()
 
-    async def _connected(self, origin: _Origin, seconds: float) -> _Connection:
+    async def _connect(self, origin: _Origin, seconds: float) -> _Connection:
         if origin.tls and self._tls is None:
             self._tls = ssl.create_default_context()
         try:
@@ -335,13 +335,13 @@ class HttpClient:
                     _Connection, origin.host, origin.port, ssl=self._tls if origin.tls else None
                 )
         except TimeoutError as error:
-            raise Lost(f"it cannot be reached in {seconds:g} seconds") from error
+            raise ExchangeFailure(f"it cannot be reached in {seconds:g} seconds") from error
         except (OSError, UnicodeError) as error:
-            raise Lost(f"it cannot be reached: {error}") from error
+            raise ExchangeFailure(f"it cannot be reached: {error}") from error
         return connection
 
 
-async def _asked(connection: _Connection, request: bytes) -> _Connection:
+async def _ask(connection: _Connection, request: bytes) -> _Connection:
     """The same connection, once status and headers of the answer are there. Raises Lost."""
     try:
         connection.send(request)

@@ -34,13 +34,13 @@ def handlers(rejected: Callable[[int], None]) -> Mapping[Any, Any]:
     def refuse(request: Request, error: Exception) -> Response:
         refused = _refusal(error)
         rejected(refused.status)
-        return _refused(refused, request)
+        return _format_refusal(refused, request)
 
     return {
         Refused: refuse,
         HTTPException: refuse,
         Exception: refuse,
-        ClientDisconnect: _left,
+        ClientDisconnect: _answer_disconnect,
     }
 
 
@@ -59,18 +59,18 @@ def _refusal(error: Exception) -> Refused:
     return Refused(500, f"the gateway failed: {type(error).__name__}; please report it")
 
 
-def _refused(refused: Refused, request: Request) -> Response:
+def _format_refusal(refused: Refused, request: Request) -> Response:
     """As the clients of this path read it."""
     headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     # Not request.url: a Host that is none makes no URL.
     path = request.scope["path"]
     if path.endswith(TRACES):
         kind = _OTLP_ANSWERS.get(request.headers.get("content-type", ""), otlp.JSON)
-        body = otlp.refused(kind, str(refused))
+        body = otlp.encode_refusal(kind, str(refused))
         return Response(body, refused.status, headers, media_type=kind)
     anthropics = _ANTHROPICS.search(path) is not None
     return as_json(refused.body("messages" if anthropics else None), refused.status, headers)
 
 
-def _left(_: Request, __: Exception) -> Response:
+def _answer_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=_GONE)

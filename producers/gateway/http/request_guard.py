@@ -58,7 +58,7 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or pass on."""
-        refused = self._turned_away(scope) if scope["type"] == "http" else None
+        refused = self._find_refusal(scope) if scope["type"] == "http" else None
         if refused is None:
             await self._answer(scope, receive, send)
             return
@@ -69,13 +69,13 @@ class RequestGuard:
         answer = Response(body, refused.status, headers, media_type="application/json")
         await answer(scope, receive, send)
 
-    def _turned_away(self, scope: Scope) -> Refused | None:
+    def _find_refusal(self, scope: Scope) -> Refused | None:
         # The parser counts only what it cannot read yet: a head that came at once may be longer.
         size = sum(len(name) + len(value) + _FIELD_BYTES for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > MAX_HEAD_BYTES:
             return Refused(431, TOO_LONG)
         codings = _OF_TRACES if scope["path"].endswith(TRACES) else _PLAIN
-        return turned_away(scope["headers"], self._keyless, codings)
+        return find_refusal(scope["headers"], self._keyless, codings)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
@@ -87,13 +87,13 @@ class RequestGuard:
         finally:
             self.live.discard(task)
 
-    async def left(self, patience_seconds: float) -> None:
+    async def wait_until_idle(self, patience_seconds: float) -> None:
         """Wait until no request is being answered."""
         if self.live:
             await asyncio.wait(self.live, timeout=patience_seconds)
 
 
-def turned_away(
+def find_refusal(
     headers: Iterable[Header],
     keyless: bool,
     codings: Collection[str] = _PLAIN,
@@ -101,13 +101,13 @@ def turned_away(
 ) -> Refused | None:
     """Why a request with these headers is not even looked at; None when it is. `remedy` is what
     helps whoever is refused for being of elsewhere."""
-    given = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
-    if b"content-length" in given and b"transfer-encoding" in given:
+    fields = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+    if b"content-length" in fields and b"transfer-encoding" in fields:
         return Refused(400, "the request has Content-Length and Transfer-Encoding; send one")
-    coding = given.get(b"content-encoding", "identity")
+    coding = fields.get(b"content-encoding", "identity")
     if coding.strip().lower() not in codings:
         return Refused(415, f"the body is encoded as {coding[:40]!r}; send it as it is")
-    return _foreign(given, remedy) if keyless else None
+    return _foreign(fields, remedy) if keyless else None
 
 
 _LOOKED_AT: Final = frozenset(
@@ -122,8 +122,8 @@ _LOOKED_AT: Final = frozenset(
 )
 
 
-def _foreign(given: dict[bytes, str], remedy: str) -> Refused | None:
-    host, origin = given.get(b"host"), given.get(b"origin")
+def _foreign(fields: dict[bytes, str], remedy: str) -> Refused | None:
+    host, origin = fields.get(b"host"), fields.get(b"origin")
     if host is not None and not is_here(f"//{host}"):
         return Refused(
             403,
@@ -137,7 +137,7 @@ def _foreign(given: dict[bytes, str], remedy: str) -> Refused | None:
             f"answered; {remedy}",
         )
     # Of what a page has a browser fetch without reading it, there is no origin: an image, a link.
-    if given.get(b"sec-fetch-site") == "cross-site":
+    if fields.get(b"sec-fetch-site") == "cross-site":
         return Refused(
             403,
             "a browser asks for a page of another site, and without keys none is answered; "

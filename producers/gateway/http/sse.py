@@ -36,9 +36,9 @@ class Splitter:
         self._rest += data
         events: list[bytes] = []
         at = 0
-        while (found := _END.search(self._rest, max(at, begin))) is not None:
-            events.append(bytes(self._rest[at : found.end()]))
-            at = found.end()
+        while (match := _END.search(self._rest, max(at, begin))) is not None:
+            events.append(bytes(self._rest[at : match.end()]))
+            at = match.end()
         del self._rest[:at]
         if len(self._rest) > MAX_EVENT_BYTES:
             raise EventTooLong(

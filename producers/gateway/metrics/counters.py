@@ -88,7 +88,7 @@ class Inside(_Numbers):
         self._numbers[()] -= 1
 
 
-class _Sorted:
+class _Series:
     """What one set of labels has of a histogram."""
 
     __slots__ = ("counts", "total")
@@ -113,17 +113,17 @@ class Spread(Collector):
         self._name, self._meaning, self._labels = name, meaning, labels
         self._bounds = tuple(bounds)
         self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        self._found: dict[Labels, _Sorted] = {}
+        self._series: dict[Labels, _Series] = {}
         registry.register(self)
 
     def add(self, seconds: float, *labels: str) -> None:
         """It took this once more."""
-        found = self._found.get(labels)
-        if found is None:
-            found = self._found[labels] = _Sorted(len(self._names))
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = _Series(len(self._names))
         # A bound belongs to its bucket.
-        found.counts[bisect_left(self._bounds, seconds)] += 1
-        found.total += seconds
+        series.counts[bisect_left(self._bounds, seconds)] += 1
+        series.total += seconds
 
     def describe(self) -> Iterator[Metric]:
         """The name alone."""
@@ -132,10 +132,10 @@ class Spread(Collector):
     def collect(self) -> Iterator[Metric]:
         """As it is now."""
         family = self._family()
-        for labels, found in self._found.copy().items():
-            below = accumulate(found.counts.copy())
+        for labels, series in self._series.copy().items():
+            below = accumulate(series.counts.copy())
             buckets = [(name, float(n)) for name, n in zip(self._names, below, strict=True)]
-            family.add_metric(labels, buckets, found.total)
+            family.add_metric(labels, buckets, series.total)
         yield family
 
     def _family(self) -> HistogramMetricFamily:

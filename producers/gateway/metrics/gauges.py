@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from events.errors import KintsugiError
-from producers.spool.backlog import Held, Spool, held
+from producers.spool.backlog import StreamBacklog, Spool, read_backlog
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Engines(Collector):
         yield proven
 
 
-class Spooled(Collector):
+class SpoolFigures(Collector):
     """The spool as it is when somebody asks."""
 
     def __init__(self, spool: Spool, ships: bool) -> None:
@@ -65,7 +65,7 @@ class Spooled(Collector):
     def collect(self) -> Iterator[Metric]:
         readable = GaugeMetricFamily("kintsugi_spool_readable", "Whether the log can be read.")
         try:
-            found, disk = held(self._spool), shutil.disk_usage(self._spool.path.parent)
+            backlogs, disk = read_backlog(self._spool), shutil.disk_usage(self._spool.path.parent)
         except (KintsugiError, OSError) as error:
             _logger.warning("%s", error, extra={"action": "spool_unreadable"})
             readable.add_metric([], 0)
@@ -79,20 +79,20 @@ class Spooled(Collector):
         yield GaugeMetricFamily("kintsugi_spool_disk_bytes", "All of that disk.", disk.total)
         for name, meaning, value in _FIGURES if self._ships else _FIGURES[:2]:
             family = GaugeMetricFamily(name, meaning, labels=("stream",))
-            for stream, one in found.items():
-                if (figure := value(one)) is not None:
+            for stream, backlog in backlogs.items():
+                if (figure := value(backlog)) is not None:
                     family.add_metric([stream], figure)
             yield family
 
 
-def _oldest_seconds(one: Held) -> float | None:
-    return None if one.oldest_unshipped_ms is None else one.oldest_unshipped_ms / 1000
+def _oldest_seconds(backlog: StreamBacklog) -> float | None:
+    return None if backlog.oldest_unshipped_ms is None else backlog.oldest_unshipped_ms / 1000
 
 
 _FIGURES: Final = (
-    ("kintsugi_spool_events", "Events that can be read.", lambda one: one.events),
-    ("kintsugi_spool_bytes", "Bytes of their values.", lambda one: one.bytes),
-    ("kintsugi_spool_unshipped_events", "Not in Kafka yet.", lambda one: one.unshipped),
+    ("kintsugi_spool_events", "Events that can be read.", lambda backlog: backlog.events),
+    ("kintsugi_spool_bytes", "Bytes of their values.", lambda backlog: backlog.bytes),
+    ("kintsugi_spool_unshipped_events", "Not in Kafka yet.", lambda backlog: backlog.unshipped),
     (
         "kintsugi_spool_oldest_unshipped_timestamp_seconds",
         "When the first event that is not in Kafka yet was recorded; absent without one.",

@@ -22,7 +22,7 @@ from events.errors import BlobError, LogError
 from events.rollouts import Outcome
 from producers.gateway.http.wire import Endpoint
 from producers.gateway.metrics.counters import Count, Inside, Level, Spread
-from producers.gateway.metrics.gauges import Engine, Engines, Spooled
+from producers.gateway.metrics.gauges import Engine, Engines, SpoolFigures
 from producers.spool.backlog import Spool
 
 # A second series for each counter and bucket, of the time when it began: the start of the process.
@@ -157,67 +157,67 @@ class Metrics:
     def watch(self, engines: Iterable[Engine], spool: Spool, ships: bool) -> None:
         """Say what these are at the moment of asking. `ships`: whether Kafka gets the spool."""
         self.registry.register(Engines(engines))
-        self.registry.register(Spooled(spool, ships))
+        self.registry.register(SpoolFigures(spool, ships))
 
     def in_flight(self) -> AbstractContextManager[None]:
         """A call is being answered."""
         return self._in_flight
 
-    def first_byte(self, endpoint: Endpoint, seconds: float) -> None:
+    def time_first_byte(self, endpoint: Endpoint, seconds: float) -> None:
         """The client has something to read, so long after it asked."""
         self._first_byte.add(seconds, endpoint)
 
-    def ended(self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float) -> None:
+    def count_call(self, endpoint: Endpoint, outcome: Outcome, recorded: bool, seconds: float) -> None:
         """A call is over."""
         self._calls.add(endpoint, outcome, "yes" if recorded else "no")
         self._duration.add(seconds, endpoint)
         if not recorded:
             self._dropped.inc()
 
-    def overhead(self, endpoint: Endpoint, seconds: float) -> None:
+    def time_overhead(self, endpoint: Endpoint, seconds: float) -> None:
         """So much of a completed call was not its engine's."""
         self._overhead.add(seconds, endpoint)
 
-    def unattributed(self) -> None:
+    def count_new_session(self) -> None:
         """A call names no session, and begins one."""
         self._unattributed.inc()
 
-    def fell_back(self) -> None:
+    def count_fallback(self) -> None:
         """Another is asked than the one that the route gave a call."""
         self._fallbacks.inc()
 
-    def shadowed(self, asked: bool) -> None:
+    def count_shadow(self, asked: bool) -> None:
         """A call has a shadow; whether that one is asked."""
         self._shadows.labels("yes" if asked else "no").inc()
 
-    def follows(self, position: int) -> None:
+    def confirm_routes(self, position: int) -> None:
         """The routes in force are those of the database."""
         self._position.set(position)
         self._confirmed.set_to_current_time()
 
-    def feedback(self) -> None:
+    def count_feedback(self) -> None:
         """A piece of feedback was taken."""
         self._feedback.inc()
 
-    def spans(self, result: str, count: int) -> None:
+    def count_spans(self, result: str, count: int) -> None:
         """So many spans came to this."""
         self._spans.labels(result).inc(count)
 
-    def rejected(self, status: int) -> None:
+    def count_rejection(self, status: int) -> None:
         """A request was refused here."""
         self._rejected.labels(str(status)).inc()
 
-    def appending(self, stream: str, type: str) -> AbstractContextManager[None]:
+    def time_append(self, stream: str, type: str) -> AbstractContextManager[None]:
         """An event is on its way into the log."""
-        return _Appending(self, stream, type)
+        return _AppendTimer(self, stream, type)
 
-    def appended(self, stream: str, type: str, seconds: float) -> None:
+    def note_append(self, stream: str, type: str, seconds: float) -> None:
         """An event is in the log for good, so long after it was given to it."""
         self._append.add(seconds, stream, type)
         self._appended.say(time.time(), stream)
         self._says("recording")
 
-    def refused(self) -> None:
+    def note_log_refusal(self) -> None:
         """The log did not take an event."""
         self._says("refused")
 
@@ -238,7 +238,7 @@ class Metrics:
         return encoder(self.registry), media_type
 
 
-class _Appending:
+class _AppendTimer:
     """An event on its way into the log; not a generator: every call has two."""
 
     __slots__ = ("_began", "_metrics", "_stream", "_type")
@@ -251,7 +251,7 @@ class _Appending:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._metrics.appended(self._stream, self._type, time.monotonic() - self._began)
+            self._metrics.note_append(self._stream, self._type, time.monotonic() - self._began)
         elif isinstance(error, (LogError, BlobError)):
             # A record that is too large says nothing of the log.
-            self._metrics.refused()
+            self._metrics.note_log_refusal()

@@ -47,7 +47,7 @@ class Client:
     """That its token names."""
 
 
-class Keyring:
+class ClientKeys:
     """The keys of a gateway. With none of them everybody is let in, and nobody is trusted."""
 
     def __init__(self, keys: Sequence[ClientKey]) -> None:
@@ -68,16 +68,16 @@ class Keyring:
             named = session if secret in _NOBODYS else ""
             return Client(None, frozenset(("call", "feedback", "status")), named or None)
         digest = sha256(secret.encode()).hexdigest()
-        found = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
-        return Client(found[0].name, found[0].scopes, session or None) if found else None
+        matches = [key for key in self._keys if hmac.compare_digest(key.sha256, digest)]
+        return Client(matches[0].name, matches[0].scopes, session or None) if matches else None
 
 
-def minted_key() -> str:
+def mint_key() -> str:
     """A new key."""
     return f"kg-{secrets.token_urlsafe(32)}"
 
 
-def hashed(key: str) -> str:
+def hash_key(key: str) -> str:
     """What is stored of a key."""
     return sha256(key.encode()).hexdigest()
 

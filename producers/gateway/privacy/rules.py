@@ -41,7 +41,7 @@ class Rule:
     """Takes text without halves of surrogate pairs."""
 
 
-def built_in(name: BuiltIn) -> Rule:
+def find_builtin(name: BuiltIn) -> Rule:
     """One of the rules that come with kintsugi."""
     return Rule(name, _BUILT_IN[name])
 
@@ -49,14 +49,14 @@ def built_in(name: BuiltIn) -> Rule:
 def own(name: str, pattern: str) -> Rule:
     """A rule of the operator's. Raises BadRule where RE2 cannot read the pattern, or where it
     matches the empty text."""
-    compiled = _compiled(pattern, name)
+    compiled = _compile(pattern, name)
     if compiled.search("") is not None:
         raise BadRule(f"rule {name!r}: {pattern!r} matches the empty text; let it match more")
     return Rule(name, lambda text: _spans(compiled, text))
 
 
 @cache
-def _compiled(pattern: str, name: str) -> Any:
+def _compile(pattern: str, name: str) -> Any:
     """RE2's expression. The library is loaded where there are rules, and nowhere else."""
     import re2
 
@@ -80,7 +80,7 @@ def _spans(compiled: Any, text: str) -> Iterator[Span]:
 
 
 def _pattern(name: str, pattern: str) -> Callable[[str], Iterator[Span]]:
-    return lambda text: _spans(_compiled(pattern, name), text)
+    return lambda text: _spans(_compile(pattern, name), text)
 
 
 _SEPARATORS: Final = " \u00a0-"
@@ -91,12 +91,12 @@ _ACCOUNT: Final = r"(?i)\b[A-Z]{2}[0-9]{2}(?:[ \x{00A0}-]?[A-Z0-9]){11,}"
 
 
 def _cards(text: str) -> Iterator[Span]:
-    for begin, end in _spans(_compiled(_DIGITS, "card"), text):
+    for begin, end in _spans(_compile(_DIGITS, "card"), text):
         yield from _windows(text, begin, end, _FEWEST_DIGITS, _MOST_DIGITS, _is_card)
 
 
 def _ibans(text: str) -> Iterator[Span]:
-    for begin, end in _spans(_compiled(_ACCOUNT, "iban"), text):
+    for begin, end in _spans(_compile(_ACCOUNT, "iban"), text):
         yield from _windows(text, begin, end, _SHORTEST_IBAN, _LONGEST_IBAN, _is_iban)
 
 
@@ -136,15 +136,15 @@ def _last(
     most: int,
     right: Callable[[str], bool],
 ) -> int | None:
-    found: int | None = None
+    longest: int | None = None
     joined = ""
     for last in range(first, len(groups)):
         joined += text[slice(*groups[last])]
         if len(joined) > most:
             break
         if len(joined) >= fewest and right(joined):
-            found = last
-    return found
+            longest = last
+    return longest
 
 
 def _is_card(digits: str) -> bool:

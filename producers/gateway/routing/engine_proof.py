@@ -46,28 +46,28 @@ class Probes:
 
     def unproven(self) -> str | None:
         """Why answers of this engine cannot be trained on; None when they can."""
-        return self.no_token_ids() or self.not_processed() or self.has_defaults()
+        return self.check_token_ids() or self.check_logprobs() or self.check_defaults()
 
-    def no_token_ids(self) -> str | None:
+    def check_token_ids(self) -> str | None:
         """Whether token ids are missing."""
         if all(isinstance(choice.get("token_ids"), list) for choice in self.certain):
             return None
         return "the engine gives no token ids; it needs return_token_ids"
 
-    def not_processed(self) -> str | None:
+    def check_logprobs(self) -> str | None:
         """Whether log-probabilities are of another distribution than that which is drawn from."""
-        return not_processed(self.certain, self.plain)
+        return check_logprobs(self.certain, self.plain)
 
-    def has_defaults(self) -> str | None:
+    def check_defaults(self) -> str | None:
         """Whether leaving parameters out is not the same as naming the protocol's defaults."""
-        if all(_alike(one, other) for one, other in zip(self.plain, self.named, strict=True)):
+        if all(_alike(choice, other) for choice, other in zip(self.plain, self.named, strict=True)):
             return None
         return (
             "the engine samples with defaults of its own; start vLLM with --generation-config vllm"
         )
 
 
-async def probed(complete: Complete) -> Probes | str:
+async def run_probes(complete: Complete) -> Probes | str:
     """The answers to the probes; a sentence where one is refused. Raises what `complete` does."""
     asked: tuple[Json, ...] = (
         {"top_k": 1, "temperature": 1.0, "logprobs": 0},
@@ -86,15 +86,15 @@ async def probed(complete: Complete) -> Probes | str:
 async def unproven(complete: Complete) -> str | None:
     """Why an engine's answers cannot be trained on; None when they can. Raises what `complete`
     does."""
-    found = await probed(complete)
-    return found if isinstance(found, str) else found.unproven()
+    probes = await run_probes(complete)
+    return probes if isinstance(probes, str) else probes.unproven()
 
 
 async def _choices(complete: Complete, fields: Json) -> list[Json] | str:
     """The choices of a tiny completion; a sentence where it is refused."""
     body: Json = {"prompt": list(_PROMPTS), "max_tokens": 1, "seed": 1, "return_token_ids": True}
     status, raw = await complete(body | fields)
-    document = parsed(raw)
+    document = parse_json(raw)
     choices = document.get("choices") if isinstance(document, dict) else None
     if status != 200 or not isinstance(choices, list):
         return f"the engine refuses a probe with status {status}"
@@ -102,7 +102,7 @@ async def _choices(complete: Complete, fields: Json) -> list[Json] | str:
     return choices if len(choices) == len(_PROMPTS) else "the engine answers some probes only"
 
 
-def parsed(raw: bytes) -> Any:
+def parse_json(raw: bytes) -> Any:
     """A document; None for what is no JSON."""
     try:
         return json.loads(raw)
@@ -110,16 +110,16 @@ def parsed(raw: bytes) -> Any:
         return None
 
 
-def _alike(one: Json, other: Json) -> bool:
+def _alike(left: Json, right: Json) -> bool:
     """Whether two first tokens were drawn from one distribution."""
-    first, second = (_likeliest(choice) for choice in (one, other))
+    first, second = (_likeliest(choice) for choice in (left, right))
     shared = first.keys() & second.keys()
     return bool(shared) and all(
         math.isclose(first[token], second[token], abs_tol=_CLOSE) for token in shared
     )
 
 
-def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
+def check_logprobs(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
     """Why log-probabilities are not shown to be those of what is drawn from; None when they are.
 
     Takes the probes' answers with top_k=1 and without parameters. With top_k=1 the likeliest token
@@ -127,8 +127,8 @@ def not_processed(certain: Sequence[Json], plain: Sequence[Json]) -> str | None:
     parameters, unless others are as likely.
     """
     shown = False
-    for one, other in zip(certain, plain, strict=True):
-        (drawn, *_) = (one.get("logprobs") or {}).get("token_logprobs") or [None]
+    for choice, other in zip(certain, plain, strict=True):
+        (drawn, *_) = (choice.get("logprobs") or {}).get("token_logprobs") or [None]
         first, second, *_ = [
             *sorted(_likeliest(other).values(), reverse=True),
             -math.inf,

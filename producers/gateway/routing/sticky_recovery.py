@@ -19,7 +19,7 @@ from producers.gateway.routing.sticky_sessions import StickySessions
 _MOVE_NOBODY: Final = ("named", "fallback")
 
 
-class Answered:
+class StickyRecovery:
     """Events in the order in which they came, and the sessions that they leave open."""
 
     def __init__(self, stays: StickySessions, now: float, today: datetime) -> None:

@@ -20,9 +20,9 @@ from typing import Final
 
 from events.errors import KintsugiError
 from events.rollouts import NOBODY
-from producers.gateway.http.connections import HttpClient, Lost, Reply
+from producers.gateway.http.connections import HttpClient, ExchangeFailure, Reply
 from producers.gateway.http.wire import DIALECTS, Dialect, Json, encode_json
-from producers.gateway.routing.engine_proof import SECONDS, parsed, unproven
+from producers.gateway.routing.engine_proof import SECONDS, parse_json, unproven
 
 _POLL_SECONDS: Final = 2.0
 _CHECK_SECONDS: Final = 5.0
@@ -40,12 +40,12 @@ class NoUpstream(KintsugiError):
     """No engine is well."""
 
 
-class UpstreamLost(KintsugiError):
+class UpstreamFailure(KintsugiError):
     """An engine could not be reached, or the connection to it broke."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class EngineModel:
     """A model of an engine."""
 
     policy: str
@@ -63,27 +63,27 @@ class Upstream:
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
         self.well = False
-        self.served: Mapping[str, Served] = {}
+        self.served: Mapping[str, EngineModel] = {}
         self.dialect: Dialect | None = None
         self.unproven: str | None = _NOT_YET
         """Why its calls cannot be trained on; None when they can."""
-        self._default = Served(NOBODY, NOBODY)
+        self._default = EngineModel(NOBODY, NOBODY)
         self._looking = asyncio.Lock()
         self._looked_for: int | None = None
         """The routes for which it was asked once more."""
 
-    def model(self, name: str | None) -> Served:
+    def model(self, name: str | None) -> EngineModel:
         """What answers a request for `name`."""
         if name is None:
             return self._default
-        return self.served.get(name) or Served(name[:128], NOBODY)
+        return self.served.get(name) or EngineModel(name[:128], NOBODY)
 
     @property
     def base(self) -> str | None:
         """What it calls its base model; None where that is not known."""
         return None if self._default.policy == NOBODY else self._default.policy
 
-    def naming(self) -> Json:
+    def build_model_field(self) -> Json:
         """The field of a request that asks for the base model."""
         return {} if self._default.policy == NOBODY else {"model": self._default.policy}
 
@@ -107,16 +107,16 @@ class Upstream:
                 yield reply
         except TimeoutError as error:
             raise TimeoutError(f"{self.url} gave no whole answer in {timeout:g} s") from error
-        except Lost as error:
+        except ExchangeFailure as error:
             self.well = False
-            raise UpstreamLost(f"{self.url}: {error}") from error
+            raise UpstreamFailure(f"{self.url}: {error}") from error
 
     async def complete(self, client: HttpClient, body: Json) -> tuple[int, bytes]:
         """Ask its base model for completions; the status and the body of its answer.
 
         Raises UpstreamLost, TimeoutError.
         """
-        sent = encode_json(self.naming() | body)
+        sent = encode_json(self.build_model_field() | body)
         async with self.request(client, "POST", "/completions", sent, SECONDS) as response:
             return response.status_code, await response.aread()
 
@@ -134,7 +134,7 @@ class Upstream:
             answer = await response.aread(_MAX_CARDS_BYTES)
         if response.status_code != 200:
             self.well = False
-            raise UpstreamLost(f"{self.url}{path} answers {response.status_code}")
+            raise UpstreamFailure(f"{self.url}{path} answers {response.status_code}")
         self._take(_cards(answer))
 
     async def learn(self, client: HttpClient) -> None:
@@ -145,7 +145,7 @@ class Upstream:
         async with self._looking:
             if not self.served:
                 # Who cannot be reached now is asked all the same, and that call says so.
-                with suppress(UpstreamLost, TimeoutError):
+                with suppress(UpstreamFailure, TimeoutError):
                     await self.look(client)
 
     async def look_for(self, adapter: str, position: int, client: HttpClient) -> None:
@@ -161,18 +161,18 @@ class Upstream:
                 return
             try:
                 await self.look(client)
-            except (UpstreamLost, TimeoutError) as error:
+            except (UpstreamFailure, TimeoutError) as error:
                 _logger.warning("%s", error, extra={"action": "upstream_not_seen"})
             self._looked_for = position
 
     def _take(self, cards: Sequence[Json]) -> None:
         names = [card for card in cards if isinstance(card.get("id"), str)]
         self.served = {
-            card["id"]: Served(card["id"][:128], str(card.get("parent") or card["id"])[:128])
+            card["id"]: EngineModel(card["id"][:128], str(card.get("parent") or card["id"])[:128])
             for card in names
         }
         bases = [served for served in self.served.values() if served.policy == served.base]
-        self._default = bases[0] if bases else Served(NOBODY, NOBODY)
+        self._default = bases[0] if bases else EngineModel(NOBODY, NOBODY)
         owners = {card.get("owned_by") for card in names}
         self.dialect = DIALECTS.get(str(owners.pop())) if len(owners) == 1 else None
 
@@ -182,13 +182,13 @@ class Upstream:
             return
         try:
             self.unproven = await unproven(partial(self.complete, client))
-        except (UpstreamLost, TimeoutError) as error:
+        except (UpstreamFailure, TimeoutError) as error:
             self.unproven = _NOT_YET
             _logger.warning("%s", error, extra={"action": "upstream_not_proven"})
             return
         if self.unproven is not None:
-            said = {"action": "upstream_unproven"}
-            _logger.warning("calls of %s train nothing: %s", self.url, self.unproven, extra=said)
+            extra = {"action": "upstream_unproven"}
+            _logger.warning("calls of %s train nothing: %s", self.url, self.unproven, extra=extra)
 
 
 class Upstreams:
@@ -208,7 +208,7 @@ class Upstreams:
         Those that are well come first; the others are tried all the same, for what is known of
         them may be seconds old.
         """
-        return sorted(self.all, key=lambda one: (not one.well, _weight(one.url, session)))
+        return sorted(self.all, key=lambda upstream: (not upstream.well, _weight(upstream.url, session)))
 
     async def first_look(self, client: HttpClient) -> None:
         """Learn what those that answer serve, before anybody asks for it by name."""
@@ -220,15 +220,15 @@ class Upstreams:
     async def watch(self, client: HttpClient) -> None:
         """Check all of them, again and again, until cancelled."""
         while True:
-            await asyncio.gather(*(_checked(upstream, client) for upstream in self.all))
+            await asyncio.gather(*(_check(upstream, client) for upstream in self.all))
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _checked(upstream: Upstream, client: HttpClient) -> None:
+async def _check(upstream: Upstream, client: HttpClient) -> None:
     was = upstream.well
     try:
         await upstream.check(client)
-    except (UpstreamLost, TimeoutError) as error:
+    except (UpstreamFailure, TimeoutError) as error:
         upstream.well = False
         if was:
             _logger.warning("%s", error, extra={"action": "upstream_lost"})
@@ -248,6 +248,6 @@ def _weight(url: str, session: str) -> bytes:
 
 
 def _cards(answer: bytes) -> list[Json]:
-    document = parsed(answer)
+    document = parse_json(answer)
     cards = document.get("data") if isinstance(document, dict) else None
     return [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []

@@ -34,7 +34,7 @@ from events.learning import (
     TaskRejected,
 )
 from events.log import now_ms
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.envs.model_server import Json, ModelServer, said
 
 SHOP = Shop()
@@ -60,7 +60,7 @@ def record(app: App, alias: str, base: str, tasks: Sequence[TaskDefinition]) -> 
         app.spool,
         app.blobs,
         [
-            rollout_ended(
+            build_rollout_event(
                 attempted(task), SHOP, provenance, derive_id("test", alias, base, task.id)
             )
             for task in tasks

@@ -28,7 +28,7 @@ from events.jobs import TaskPool
 from events.learning import Quota, TaskProposed, TaskRejected
 from events.rollouts import Task
 from events.streams import LEARNING
-from producers.simulation import Provenance, append_rollouts, rollout_ended
+from producers.simulation import Provenance, append_rollouts, build_rollout_event
 from tests.consumers.cycling import proposed
 from tests.consumers.folding import at, ended
 from tests.consumers.plans import plans_of
@@ -146,7 +146,7 @@ def _written(folder: Path, labelled: Sequence[tuple[TaskDefinition, str]]) -> _W
         for task, label in labelled:
             attempt = attempted(task)
             named = replace(attempt, task=task.model_copy(update={"capability": label}))
-            data = rollout_ended(
+            data = build_rollout_event(
                 named, SHOP, Provenance("agent", "base", "base", "live"), derive_id(task.id)
             )
             append_rollouts(app.spool, app.blobs, [data])

@@ -24,7 +24,7 @@ from events.streams import ROLLOUTS
 from ops.isolated import NotInstalled
 from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.privacy.keys import ClientKey, Keyring
+from producers.gateway.privacy.keys import ClientKey, ClientKeys
 from producers.gateway.privacy.redaction import Redaction
 from producers.gateway.routing.upstreams import Upstream, Upstreams
 from producers.gateway.server import Gateway, Options
@@ -111,7 +111,7 @@ def fronting(
     made = Gateway(
         Recorder(opened, BlobStore(folder / "blobs"), people),
         upstreams,
-        Keyring(keys),
+        ClientKeys(keys),
         Options(**options),  # type: ignore[arg-type]
         redaction,
     )

@@ -25,7 +25,7 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallStarted, CallStartContent, SessionEnded
 from events.serving import AdapterProduced
 from producers.gateway.capture.recorder import About, Recorder
-from producers.gateway.privacy.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hash_key
 from tests.consumers.cycling import PATTERN, cycle_id, job_over, requested, started
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite
@@ -36,7 +36,7 @@ __all__ = ["clean", "home", "kintsugi"]
 MARK = "elmstreet"
 ANSWER = "waxfjordbunk"
 """What the model says to everything; no letter of it twice, as the model needs it."""
-KEYS = [ClientKey("grader", hashed("k"), frozenset(("call", "trusted", "feedback")))]
+KEYS = [ClientKey("grader", hash_key("k"), frozenset(("call", "trusted", "feedback")))]
 KEYED = {"authorization": "Bearer k"}
 _FRAME = b"\x28\xb5\x2f\xfd"
 """How zstd begins."""

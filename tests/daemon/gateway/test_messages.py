@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from producers.gateway.privacy.keys import ClientKey, minted_key
+from producers.gateway.privacy.keys import ClientKey, mint_key
 from tests.daemon.engine.conftest import Live
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 
@@ -54,7 +54,7 @@ def test_what_is_refused_here_has_anthropics_shape(front_over: Front, live: Live
 
 
 def test_the_key_may_stand_where_anthropics_clients_put_it(front_over: Front, live: Live) -> None:
-    key = minted_key()
+    key = mint_key()
     entry = ClientKey("writer", sha256(key.encode()).hexdigest(), frozenset(("call",)))
     front = front_over(live.url, keys=[entry])
     token = f"{key}~talk-1"

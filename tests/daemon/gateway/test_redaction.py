@@ -29,7 +29,7 @@ from events.errors import LogCorrupt
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from producers.gateway.privacy.redaction import Redaction
-from producers.gateway.privacy.rules import BuiltIn, built_in, own
+from producers.gateway.privacy.rules import BuiltIn, find_builtin, own
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite, listening
 from tests.daemon.engine.reciting_model import reciting
@@ -44,7 +44,7 @@ CARD, NUMBER = "4111 1111 1111 1111", "5500005555555559"
 IBAN, KEY, ORDER = "DE89 3704 0044 0532 0130 00", "sk-planted0123456789abc", "ORD-778899"
 SECRETS = (MAIL, CARD, NUMBER, IBAN, KEY, ORDER)
 RULES = Redaction(
-    [*(built_in(name) for name in get_args(BuiltIn)), own("order", "ORD-[0-9]+")], b"salt"
+    [*(find_builtin(name) for name in get_args(BuiltIn)), own("order", "ORD-[0-9]+")], b"salt"
 )
 
 TOOLS = [

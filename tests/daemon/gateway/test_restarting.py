@@ -21,7 +21,7 @@ from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.serving import RouteShare
 from ops.faults.gateway_engine import Engine
-from producers.gateway.privacy.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hash_key
 from producers.gateway.routing.routes import GatewayRoute, GatewayRoutes
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live
@@ -47,7 +47,7 @@ def task() -> str:
     return next(iter(Shop().tasks())).id
 
 
-GRADER = ClientKey("grader", hashed("k"), frozenset(("call", "trusted")))
+GRADER = ClientKey("grader", hash_key("k"), frozenset(("call", "trusted")))
 
 
 def ask(front: Fronted, *said: str, session: str = "talk", **fields: Any) -> httpx2.Response:

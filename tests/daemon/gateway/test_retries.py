@@ -15,9 +15,9 @@ from events.rollouts import CallEnded, CallStarted, EventData
 from events.sqlite.log import SqliteLog
 from events.sqlite.receipts import MAX_RECEIPT_BYTES
 from events.streams import ROLLOUTS
-from producers.gateway.capture.idempotency import Keyed, receipt
+from producers.gateway.capture.idempotency import IdempotentRequest, receipt
 from producers.gateway.http.wire import ModelRequest
-from producers.gateway.privacy.keys import ClientKey, hashed, minted_key
+from producers.gateway.privacy.keys import ClientKey, hash_key, mint_key
 from producers.gateway.privacy.redaction import RedactedRequest, Redaction
 from producers.gateway.privacy.rules import own
 from tests.daemon.engine.conftest import Live, Recite
@@ -97,8 +97,8 @@ def test_another_request_under_the_same_key_is_refused(front: Fronted) -> None:
 
 
 def test_a_key_counts_for_its_client_and_its_user(live: Live, front_over: Front) -> None:
-    one, two = minted_key(), minted_key()
-    keys = [ClientKey(n, hashed(k), frozenset(("call",))) for n, k in (("a", one), ("b", two))]
+    one, two = mint_key(), mint_key()
+    keys = [ClientKey(n, hash_key(k), frozenset(("call",))) for n, k in (("a", one), ("b", two))]
     front = front_over(live.url, keys=keys)
     calls = [
         send(front.url, SHORT, authorization=f"Bearer {key}", x_kintsugi_user=user)
@@ -196,8 +196,8 @@ def test_what_is_nested_to_the_limit_is_refused_or_asked_and_never_a_failure_of_
 
 
 def test_an_answer_that_is_too_large_is_not_kept_but_known() -> None:
-    keyed = Keyed.of("key", RedactedRequest(ModelRequest("chat", {}), None))
-    body = b"".join(hashed(f"{n}").encode() for n in range(MAX_RECEIPT_BYTES // 16))
+    keyed = IdempotentRequest.of("key", RedactedRequest(ModelRequest("chat", {}), None))
+    body = b"".join(hash_key(f"{n}").encode() for n in range(MAX_RECEIPT_BYTES // 16))
     small = receipt(keyed, {"x-kintsugi-call": "c"}, body)
     assert len(small.value) < 1000
 

@@ -16,7 +16,7 @@ from daemon.sessions.conversations import Node, main_line
 from envs.shop.environment import Shop
 from events.envelope import utc_now
 from events.rollouts import CallStarted
-from producers.gateway.privacy.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hash_key
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Fronted, fronting
@@ -120,7 +120,7 @@ def test_a_task_of_a_trusted_client_is_graded_by_replay(
     home.mkdir()
     environment = Shop()
     (task,) = [t for t, _ in zip(environment.tasks(), range(1), strict=False)]
-    key = ClientKey("grader", hashed("k"), frozenset(("call", "trusted")))
+    key = ClientKey("grader", hash_key("k"), frozenset(("call", "trusted")))
     headers = {"authorization": "Bearer k~talk", "x-kintsugi-task": task.id}
     with fronting(home, [live.url], keys=[key]) as front:
         ask(front, [{"role": "user", "content": "Hello"}], headers=headers)

@@ -20,7 +20,7 @@ import zstandard
 
 from daemon.config.settings import ConfigurationError
 from daemon.roles.gateway import address_of, check_reach
-from producers.gateway.privacy.keys import ClientKey, Keyring, hashed, minted_key
+from producers.gateway.privacy.keys import ClientKey, ClientKeys, hash_key, mint_key
 from tests.daemon.commands import Result, environment, run_here, spawn
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream
@@ -136,9 +136,9 @@ def canaries(key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_clients_key_ends_here(keyed: bool, upstream: RecordingUpstream, tmp_path: Path) -> None:
-    key = minted_key() if keyed else "canary-bearer"
+    key = mint_key() if keyed else "canary-bearer"
     toml = (
-        f'[[gateway.keys]]\nname = "agent"\nsha256 = "{hashed(key)}"\n'
+        f'[[gateway.keys]]\nname = "agent"\nsha256 = "{hash_key(key)}"\n'
         'scopes = ["call", "feedback"]\n'
     )
     home = tmp_path / "home"
@@ -304,8 +304,8 @@ def test_keys_in_a_variable_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_every_hash_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [minted_key() for _ in range(5)]
-    ring = Keyring([ClientKey(f"k{n}", hashed(k), frozenset()) for n, k in enumerate(keys)])
+    keys = [mint_key() for _ in range(5)]
+    ring = ClientKeys([ClientKey(f"k{n}", hash_key(k), frozenset()) for n, k in enumerate(keys)])
     compared: list[bool] = []
     real = hmac.compare_digest
 
@@ -326,7 +326,7 @@ def test_beyond_this_machine_it_needs_a_key(host: str, tmp_path: Path) -> None:
     done = serve(tmp_path, "", "--upstream", URL, "--host", host, debug=False)
     assert done.code == 2
     assert "gateway.host is" in done.err
-    toml = f'[[gateway.keys]]\nname = "a"\nsha256 = "{hashed("k")}"\n'
+    toml = f'[[gateway.keys]]\nname = "a"\nsha256 = "{hash_key("k")}"\n'
     if host and ":" not in host:
         with running(tmp_path / "keyed", [URL], toml, None, ["--host", host]) as program:
             answer = httpx2.get(f"{program.url}/v1/models")
@@ -353,10 +353,10 @@ def test_a_name_is_what_it_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_scope_opens_its_own_routes_and_each_key_has_its_own_rate(
     upstream: RecordingUpstream, tmp_path: Path
 ) -> None:
-    keys = {name: minted_key() for name in ("call", "feedback", "trusted", "second")}
+    keys = {name: mint_key() for name in ("call", "feedback", "trusted", "second")}
     scopes = {name: [name] for name in keys} | {"second": ["feedback"]}
     toml = "[gateway]\nfeedback_per_minute = 2\n" + "".join(
-        f'[[gateway.keys]]\nname = "{name}"\nsha256 = "{hashed(key)}"\n'
+        f'[[gateway.keys]]\nname = "{name}"\nsha256 = "{hash_key(key)}"\n'
         f"scopes = {json.dumps(scopes[name])}\n"
         for name, key in keys.items()
     )

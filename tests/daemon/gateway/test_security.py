@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import httpx2
 import pytest
 
-from producers.gateway.privacy.keys import hashed, minted_key
+from producers.gateway.privacy.keys import hash_key, mint_key
 from tests.daemon.gateway.program import Program, running
 from tests.daemon.gateway.recording_upstream import RecordingUpstream, recording_upstream
 
@@ -60,9 +60,9 @@ def keyed(
     engine: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Program, str]]:
     """A gateway with a key for everything, and the key."""
-    key = minted_key()
+    key = mint_key()
     toml = (
-        f'{TOML}\n[[gateway.keys]]\nname = "a"\nsha256 = "{hashed(key)}"\n'
+        f'{TOML}\n[[gateway.keys]]\nname = "a"\nsha256 = "{hash_key(key)}"\n'
         'scopes = ["call", "feedback", "trusted"]\n'
     )
     home = tmp_path_factory.mktemp("keyed") / "home"

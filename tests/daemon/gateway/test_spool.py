@@ -18,7 +18,7 @@ from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
-from producers.shipper import unshipped
+from producers.shipper import count_backlog
 from tests.consumers.folding import ended
 from tests.daemon.commands import environment, run_here, spawn, write_examples
 from tests.daemon.engine.conftest import Live
@@ -125,7 +125,7 @@ def test_it_is_drained_while_a_gateway_writes(broker: Broker, live: Live, tmp_pa
                     assert done.code == 0, done.err
                     assert done.json["drained"] > 0
                     assert done.json["left"] == 0
-                    assert unshipped(log, ends) == 0
+                    assert count_backlog(log, ends) == 0
         program.process.send_signal(signal.SIGTERM)
         assert program.process.wait(60) == 0
     assert run_here(["spool", "drain", "--json"], variables).code == 0
@@ -165,7 +165,7 @@ def test_who_is_killed_while_all_is_shipped_again_is_gone_on_for(
         killed.kill()
         killed.wait()
         goal = {stream: own.end(stream) for stream in STREAMS}
-        left = unshipped(own, goal)
+        left = count_backlog(own, goal)
         assert 0 < left < count
         assert run_here(["spool", "drain", "--json"], variables).json["drained"] == left
         with closing(KafkaLog(broker.bootstrap, replication=1)) as copied:

@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from daemon.config.settings import load
 from daemon.core.app import App
 from events.rollouts import CallEnded, CallStarted
-from producers.gateway.privacy.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hash_key
 from producers.gateway.traces import BECAUSE
 from producers.spans import conventions as genai
-from producers.spans.trace_context import parsed
+from producers.spans.trace_context import parse_traceparent
 from tests.daemon.conftest import Kintsugi, clean, home, kintsugi
 from tests.daemon.gateway.conftest import Fronted, fronting
 from tests.daemon.gateway.spans import ASKED, SAID, Agent
@@ -64,7 +64,7 @@ def test_the_spans_of_a_conversation_become_a_rollout(
     one, other = sorted(front.ended(), key=lambda one: one.call != first.call)
     assert (one.outcome, one.finish_reason, one.prompt_tokens) == ("completed", "tool_calls", 30)
     assert (one.trainable, one.untrainable_because, other.completion_tokens) == (False, BECAUSE, 7)
-    contexts = {parsed(event.envelope.traceparent) for event in front.events()}
+    contexts = {parse_traceparent(event.envelope.traceparent) for event in front.events()}
     assert {(c.trace, c.span) for c in contexts if c} == {
         (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
         for span in agent.spans
@@ -201,8 +201,8 @@ def test_a_few_bytes_cannot_become_many(front: Fronted, tmp_path: Path) -> None:
 
 def test_only_a_key_may_send_spans(home: Path) -> None:
     keys = [
-        ClientKey("a", hashed("kg-a"), frozenset(("call",))),
-        ClientKey("f", hashed("kg-f"), frozenset(("feedback",))),
+        ClientKey("a", hash_key("kg-a"), frozenset(("call",))),
+        ClientKey("f", hash_key("kg-f"), frozenset(("feedback",))),
     ]
     home.mkdir()
     agent = Agent()

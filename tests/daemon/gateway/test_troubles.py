@@ -14,8 +14,8 @@ import pytest
 
 from events.rollouts import CallEnded, FeedbackReceived, SessionEnded
 from events.sqlite.log import SqliteLog
-from producers.gateway.capture.answer import Capture, Captured
-from producers.gateway.privacy.keys import ClientKey, hashed, minted_key
+from producers.gateway.capture.answer import Capture, AnswerRecord
+from producers.gateway.privacy.keys import ClientKey, hash_key, mint_key
 from tests.daemon.engine.conftest import Live, Recite
 from tests.daemon.gateway.conftest import Front, Fronted, fronting, post
 from tests.daemon.gateway.recording_upstream import recording_upstream
@@ -179,12 +179,12 @@ def test_limits_are_said(live: Live, front_over: Front) -> None:
 
 
 def test_keys_open_what_they_are_for(live: Live, front_over: Front) -> None:
-    call, judge = minted_key(), minted_key()
+    call, judge = mint_key(), mint_key()
     front = front_over(
         live.url,
         keys=[
-            ClientKey("agent", hashed(call), frozenset(("call",))),
-            ClientKey("grader", hashed(judge), frozenset(("feedback", "trusted", "call"))),
+            ClientKey("agent", hash_key(call), frozenset(("call",))),
+            ClientKey("grader", hash_key(judge), frozenset(("feedback", "trusted", "call"))),
         ],
     )
 
@@ -289,7 +289,7 @@ def test_tools_without_a_readable_name_are_served_and_recorded(
 class Broken(Capture):
     """What a mistake in the code that takes answers comes to."""
 
-    def captured(self) -> Captured:
+    def build_record(self) -> AnswerRecord:
         raise ZeroDivisionError
 
 

@@ -19,7 +19,7 @@ from daemon.core.app import App
 from daemon.status.page import Read, StatusPage, Unread, read, rendered
 from daemon.status.stages import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program
-from producers.gateway.privacy.keys import hashed
+from producers.gateway.privacy.keys import hash_key
 from tests.conftest import missing
 from tests.consumers.deciding import routed
 from tests.daemon.gateway.program import Program, running
@@ -164,7 +164,7 @@ def test_a_page_that_never_was_is_no_page(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_with_keys_the_page_asks_for_one(tmp_path: Path) -> None:
     keys = "".join(
-        f'[[gateway.keys]]\nname = "{name}"\nsha256 = "{hashed(name)}"\nscopes = ["{scope}"]\n'
+        f'[[gateway.keys]]\nname = "{name}"\nsha256 = "{hash_key(name)}"\nscopes = ["{scope}"]\n'
         for name, scope in ((KEY, "status"), ("kg-agent", "call"))
     )
     with running(tmp_path / "home", [NOWHERE], toml=keys) as gateway:

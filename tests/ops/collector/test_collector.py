@@ -9,7 +9,7 @@ import pytest
 
 from ops.collector.server import Collector, otelcol
 from ops.golang import ProgramMissing
-from producers.gateway.privacy.keys import ClientKey, hashed
+from producers.gateway.privacy.keys import ClientKey, hash_key
 from producers.spans import conventions as names
 from tests.conftest import missing
 from tests.daemon.commands import Result, spawn
@@ -93,7 +93,7 @@ def test_an_agents_spans_become_calls(home: Path, tmp_path: Path) -> None:
     agent = Agent()
     agent.talk("talk-1")
     home.mkdir()
-    keys = [ClientKey("shop", hashed("kg-a"), frozenset(("call",)))]
+    keys = [ClientKey("shop", hash_key("kg-a"), frozenset(("call",)))]
     bearer = {"authorization": "Bearer kg-a"}
     with fronting(home, [NOBODY], keys, proven=False) as front:
         with Collector(tmp_path, f"{front.url}/v1/traces", bearer) as collector:

@@ -14,7 +14,7 @@ from events.rollouts import RolloutEnded
 from events.streams import ROLLOUTS
 from producers.importers import importer
 from producers.importers.importer import (
-    ImportedRollout,
+    RolloutImport,
     append_rollouts,
     read_rollouts,
     total_bytes,
@@ -286,7 +286,7 @@ def test_an_integer_too_long_to_be_parsed_costs_its_record(tmp_path: Path) -> No
 
 def append(
     items: list[Any], folder: Path, known: set[str] | None = None
-) -> tuple[importer.Appended, MemoryLog]:
+) -> tuple[importer.ImportResult, MemoryLog]:
     log = MemoryLog()
     old = known or set()
     return append_rollouts(log, BlobStore(folder / "blobs"), items, old.intersection), log
@@ -303,7 +303,7 @@ def test_an_import_appends_once_and_counts_the_rest(tmp_path: Path) -> None:
     assert (result.imported, result.duplicates, places(result.rejected)) == (5, 7, ["line 13"])
     assert len(stored(log)) == 5
     first = items[0]
-    assert isinstance(first, ImportedRollout)
+    assert isinstance(first, RolloutImport)
     again, log = append(items, tmp_path, known={first.envelope.id})
     assert (again.imported, again.duplicates) == (4, 8)
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from producers.spans import conventions as names
 from producers.spans.genai import Chat, chat_of
-from producers.spans.otlp import JSON, PROTOBUF, BadTraces, Received, TooMuch, inflated, spans
+from producers.spans.otlp import JSON, PROTOBUF, BadTraces, ClientSpan, TooMuch, inflate, spans
 from producers.storable import Unusable
 
 USER = {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}
 SAID = {"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}
 
 
-def span(error: str | None = None, **told: Any) -> Received:
+def span(error: str | None = None, **told: Any) -> ClientSpan:
     attributes = {names.OPERATION: "chat", **told}
-    return Received("a" * 32, "b" * 16, attributes, (), 1.0, 1, error)
+    return ClientSpan("a" * 32, "b" * 16, attributes, (), 1.0, 1, error)
 
 
 def chat(**told: Any) -> Chat:
@@ -161,8 +161,8 @@ def test_json_is_spans_or_refused(document: Any) -> None:
 
 def test_an_inflated_body_is_bounded() -> None:
     packed = gzip.compress(bytes(1001))
-    assert inflated(packed, 1001) == bytes(1001)
+    assert inflate(packed, 1001) == bytes(1001)
     with pytest.raises(TooMuch, match="larger than 1,000 bytes"):
-        inflated(packed, 1000)
+        inflate(packed, 1000)
     with pytest.raises(BadTraces, match="cut off"):
-        inflated(packed[:-4], 2000)
+        inflate(packed[:-4], 2000)

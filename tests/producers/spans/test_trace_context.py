@@ -2,17 +2,17 @@
 
 import pytest
 
-from producers.spans.trace_context import TraceContext, parsed, root, span_id
+from producers.spans.trace_context import TraceContext, parse_traceparent, root, span_id
 
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_header_is_read_and_written() -> None:
-    found = parsed(HEADER)
+    found = parse_traceparent(HEADER)
     assert found == TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert found is not None
     assert found.header == HEADER
-    off = parsed(HEADER[:-1] + "0")
+    off = parse_traceparent(HEADER[:-1] + "0")
     assert off is not None
     assert (off.sampled, off.child("a").sampled) == (False, False)
 
@@ -26,7 +26,7 @@ def test_a_header_is_read_and_written() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_header_is_none(header: str | None) -> None:
-    assert parsed(header) is None
+    assert parse_traceparent(header) is None
 
 
 def test_ids_follow_from_what_they_are_of() -> None:
@@ -36,4 +36,4 @@ def test_ids_follow_from_what_they_are_of() -> None:
     assert (len(one.trace), len(one.span)) == (32, 16)
     inner = one.child("call", "c")
     assert (inner.trace, inner.span) == (one.trace, span_id("call", "c"))
-    assert parsed(inner.header) == inner
+    assert parse_traceparent(inner.header) == inner

@@ -15,7 +15,7 @@ from daemon.status.doctor import records
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.spool.owner import SpoolOwned
+from producers.spool.owner import SpoolInUse
 from producers.spool.renewal import renew
 from tests.consumers.folding import Broker, ended, entry, fold
 
@@ -145,5 +145,5 @@ def test_what_was_shipped_after_the_copy_counts_once(home: Path) -> None:
 def test_a_spool_that_somebody_has_open_is_not_touched(home: Path) -> None:
     with App(Settings(home=home)) as app:
         assert app.spool.source
-        with pytest.raises(SpoolOwned):
+        with pytest.raises(SpoolInUse):
             renew(home)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producers.gateway.capture.answer import Capture, capturing
+from producers.gateway.capture.answer import Capture, make_capture
 from producers.gateway.http import sse
 from producers.gateway.http.wire import (
     EMBEDDED,
@@ -21,7 +21,7 @@ from producers.gateway.http.wire import (
     ModelRequest,
     parse_request,
 )
-from producers.gateway.routing.engine_proof import not_processed
+from producers.gateway.routing.engine_proof import check_logprobs
 
 Json = dict[str, Any]
 BOTH = ExtraFields(token_ids=True, logprobs=True)
@@ -48,7 +48,7 @@ def choice(ids: list[int], logprobs: list[float], **fields: Any) -> Json:
 def captured(*choices: Json, prompt: Any = (1, 2)) -> Any:
     capture = Capture(chat(n=len(choices)), BOTH, EMBEDDED)
     capture.whole({"choices": list(choices), "prompt_token_ids": list(prompt)})
-    return capture.captured()
+    return capture.build_record()
 
 
 def test_exact_tokens_are_kept() -> None:
@@ -192,7 +192,7 @@ def first_token(drawn: float | None, *likeliest: float) -> tuple[Json, Json]:
 def test_an_engine_is_believed_by_what_top_k_makes_of_its_numbers(
     probes: list[tuple[Json, Json]], why: str | None
 ) -> None:
-    found = not_processed([one for one, _ in probes], [other for _, other in probes])
+    found = check_logprobs([one for one, _ in probes], [other for _, other in probes])
     assert (found is None) if why is None else why in (found or "")
 
 
@@ -243,10 +243,10 @@ def test_what_no_engine_says_is_not_trained_on(case: str, streamed: bool) -> Non
         assert capture.chunk(sent) is not None
     else:
         capture.whole(sent)
-    found = capture.captured()
+    found = capture.build_record()
     assert found.untrainable_because
     assert found.arrays == {}
-    assert capture.spoken()
+    assert capture.collect_texts()
 
 
 def test_tokens_of_a_prompt_that_was_told_twice_and_otherwise_are_not_kept() -> None:
@@ -254,16 +254,16 @@ def test_tokens_of_a_prompt_that_was_told_twice_and_otherwise_are_not_kept() -> 
     capture.chunk({"choices": [], "prompt_token_ids": [1, 2]})
     capture.chunk({"choices": [], "prompt_token_ids": [1, 3]})
     capture.chunk(delta({"content": "a"}, [5], scores(-0.5), finish_reason="stop"))
-    assert "prompt" in (capture.captured().untrainable_because or "")
+    assert "prompt" in (capture.build_record().untrainable_because or "")
 
 
 def test_an_answer_that_goes_on_after_its_end_is_not_trained_on() -> None:
     capture = Capture(chat(), BOTH, EMBEDDED)
     end = delta({"content": "a"}, [5], scores(-0.5), finish_reason="stop")
     capture.chunk(end | {"prompt_token_ids": [1, 2]})
-    assert capture.captured().untrainable_because is None
+    assert capture.build_record().untrainable_because is None
     capture.chunk(delta({"content": "b"}, [6], scores(-0.5)))
-    assert "after its end" in (capture.captured().untrainable_because or "")
+    assert "after its end" in (capture.build_record().untrainable_because or "")
 
 
 def test_a_prompt_of_several_that_is_missing_moves_no_other_into_its_place() -> None:
@@ -276,12 +276,12 @@ def test_a_prompt_of_several_that_is_missing_moves_no_other_into_its_place() -> 
     ]  # fmt: skip
     del choices[1]["prompt_token_ids"]
     capture.whole({"choices": choices})
-    found = capture.captured()
+    found = capture.build_record()
     assert "prompt" in (found.untrainable_because or "")
     choices[1]["prompt_token_ids"] = [1]
     capture = Capture(given, BOTH, EMBEDDED)
     capture.whole({"choices": choices})
-    assert list(capture.captured().arrays["prompt_token_ids.1"]) == [1]
+    assert list(capture.build_record().arrays["prompt_token_ids.1"]) == [1]
 
 
 @settings(deadline=None)
@@ -309,10 +309,10 @@ def test_whatever_an_engine_says_is_passed_on_and_never_stored_as_what_it_is_not
         given = ModelRequest(endpoint, {"messages": [], "prompt": "a"})
         odd = {"choices": [said], "usage": said, "prompt_token_ids": [1]}
         for document, take in product((odd, {"choices": said}), ("whole", "chunk")):
-            capture = capturing(given, BOTH, VLLM)
+            capture = make_capture(given, BOTH, VLLM)
             getattr(capture, take)(document)
-            found = capture.captured()
-            capture.spoken()
+            found = capture.build_record()
+            capture.collect_texts()
             for values in found.arrays.values():
                 assert all(math.isfinite(value) for value in values)
 
@@ -324,10 +324,10 @@ def test_an_endless_answer_is_kept_to_a_bound_and_passed_on_beyond_it() -> None:
         piece = delta({"content": "x" * 50}, [5], scores(-0.5))
         assert capture.chunk(piece) is not None
     capture.chunk(delta({}, [6], scores(-0.5), finish_reason="stop"))
-    found = capture.captured()
+    found = capture.build_record()
     assert "more than" in (found.untrainable_because or "")
     assert (found.arrays, found.finished) == ({}, True)
-    assert sum(map(len, capture.spoken())) < 20_000
+    assert sum(map(len, capture.collect_texts())) < 20_000
     (message,) = found.messages
     assert len(str(message.content)) < 11_000
 
@@ -374,7 +374,7 @@ def test_a_streamed_call_costs_the_same_however_many_came_before(finish: str | N
     for first in (100, 200, 300):
         stream(first)()
     assert operations(stream(400)) < 1.5 * early
-    assert len(capture.captured().messages[0].tool_calls) == 500
+    assert len(capture.build_record().messages[0].tool_calls) == 500
 
 
 def test_beyond_its_bound_an_answer_costs_the_same_however_many_choices_it_has() -> None:
@@ -384,7 +384,7 @@ def test_beyond_its_bound_an_answer_costs_the_same_however_many_choices_it_has()
         piece = delta({"content": "a"}, [5], scores(-0.5))
         capture.chunk(piece)
         cost = operations(lambda: [capture.chunk(piece) for _ in range(20)])
-        assert "more than" in (capture.captured().untrainable_because or "")
+        assert "more than" in (capture.build_record().untrainable_because or "")
         return cost
 
     assert beyond(2_000) < 1.5 * beyond(20)
@@ -402,16 +402,16 @@ def test_choices_that_nobody_asked_for_are_passed_on_and_a_few_are_kept(streamed
         one: Json = {name: said, "finish_reason": "stop"}
         sent: Json = {"choices": [one | {"index": number} for number in index]}
         assert (capture.chunk if streamed else capture.whole)(sent) == sent
-        found = capture.captured()
+        found = capture.build_record()
         assert "none of 1 from 0" in (found.untrainable_because or "")
         assert found.finished
         assert 0 < len(found.messages) < 100
-        assert len(capture.spoken()) < 500
+        assert len(capture.collect_texts()) < 500
     capture = Capture(chat(n=200), BOTH, EMBEDDED)
     sent = {"prompt_token_ids": [1], "choices": [choice([5], [-0.5], index=n) for n in range(200)]}
     capture.whole(sent)
-    assert len(capture.captured().messages) == 200
-    assert capture.captured().untrainable_because is None
+    assert len(capture.build_record().messages) == 200
+    assert capture.build_record().untrainable_because is None
 
 
 @pytest.mark.parametrize("name", [["x"], {"a": 1}, 5, None, True])
@@ -423,4 +423,4 @@ def test_a_tool_whose_name_is_no_text_is_no_tool_to_call(name: Any) -> None:
     ]
     said = {"role": "assistant", "tool_calls": calls}
     capture.whole({"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]})
-    assert capture.captured().invalid_tool_calls == 2
+    assert capture.build_record().invalid_tool_calls == 2

@@ -25,8 +25,8 @@ from events.rollouts import (
 )
 from producers.conversation import parse_messages
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.session_recovery import MAX_RECORDS, as_sent, remembered
-from producers.gateway.capture.sessions import MAX_KNOWN, Attributed, Sessions
+from producers.gateway.capture.session_recovery import MAX_RECORDS, to_client_message, recover_sessions
+from producers.gateway.capture.sessions import MAX_KNOWN, CallAttribution, Sessions
 
 SCOPE = ("agent", None)
 WORDS = ("Yes", "No")
@@ -61,7 +61,7 @@ class World:
         self.troubles = troubles
         self.log = MemoryLog()
         self.sessions = Sessions(12 if "forgets" in troubles else MAX_KNOWN)
-        self.open: dict[str, tuple[list[Any], Attributed]] = {}
+        self.open: dict[str, tuple[list[Any], CallAttribution]] = {}
         self._calls = 0
 
     def begin(self, messages: list[Any]) -> tuple[str, str]:
@@ -77,7 +77,7 @@ class World:
             attribution=found.by, content=content,
         )  # fmt: skip
         self._append(started)
-        self.sessions.started(found.session, call, conversation)
+        self.sessions.remember_request(found.session, call, conversation)
         self.open[call] = messages, found
         return call, found.session
 
@@ -93,11 +93,11 @@ class World:
         conversation = Conversation.of(messages)
         self.sessions.settle(found.claim, outcome == "completed")
         for message in said:
-            where = found.session, SCOPE, conversation, as_sent(message)
+            where = found.session, SCOPE, conversation, to_client_message(message)
             if outcome == "completed":
-                self.sessions.answered(where[0], call, *where[1:])
+                self.sessions.remember_answer(where[0], call, *where[1:])
             else:
-                self.sessions.may_be_answered(*where)
+                self.sessions.remember_possible_answer(*where)
 
     def kill(self) -> None:
         """The gateway ends with what is open, and another one begins; some answers were recorded
@@ -107,12 +107,12 @@ class World:
                 self.end(call, "completed", answer_to(messages))
         self.open.clear()
         most = 4 if "restarts" in self.troubles else MAX_RECORDS
-        self.sessions = remembered(self.log, most=most)  # type: ignore[arg-type]
+        self.sessions = recover_sessions(self.log, most=most)  # type: ignore[arg-type]
 
     def over(self, session: str) -> None:
         """A client says that a session is over, and may go on nevertheless."""
         self._append(SessionEnded(session=session, because="feedback"))
-        self.sessions.ended(session)
+        self.sessions.end_session(session)
 
     def _append(self, data: EventData) -> None:
         envelope = Envelope(id=new_id(), type=data.TYPE, version=1, subject=data.key())

@@ -12,24 +12,24 @@ from events.codec import decode
 from events.rollouts import CallEnded, CallStarted, EventData, Outcome
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from producers.gateway.capture.answer import Capture, Captured, capturing
+from producers.gateway.capture.answer import Capture, AnswerRecord, make_capture
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.record import Record, ServedBy
 from producers.gateway.capture.recorder import Recorder
-from producers.gateway.capture.sessions import Attributed, Sessions
+from producers.gateway.capture.sessions import CallAttribution, Sessions
 from producers.gateway.http.wire import ExtraFields, encode_json, parse_request
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.privacy.redaction import RedactedRequest, Redaction
 from producers.gateway.request_context import Caller, RequestContext
-from producers.gateway.routing.upstreams import Served
+from producers.gateway.routing.upstreams import EngineModel
 
 HELLO = [{"role": "user", "content": "Hello"}]
 REQUEST = parse_request("chat", encode_json({"messages": HELLO}))
 CONTEXT = RequestContext(
     REQUEST, RedactedRequest(REQUEST, None), Conversation.of(HELLO), Caller("shop")
 )
-ATTRIBUTED = Attributed("s", "header", None)
-BASE = ServedBy("agent", "drawn", Served("base", "base"), "http://one/v1")
+ATTRIBUTED = CallAttribution("s", "header", None)
+BASE = ServedBy("agent", "drawn", EngineModel("base", "base"), "http://one/v1")
 
 
 class Journal:
@@ -61,7 +61,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def answer(text: str = "Hi") -> Capture:
-    capture = capturing(REQUEST, ExtraFields(), None)
+    capture = make_capture(REQUEST, ExtraFields(), None)
     message = {"role": "assistant", "content": text}
     whole: dict[str, Any] = {"choices": [{"message": message, "finish_reason": "stop"}]}
     capture.whole(whole)
@@ -99,7 +99,7 @@ def test_the_first_start_and_the_first_end_count(journal: Journal) -> None:
     async def calls() -> None:
         record = journal.record()
         record.begin(BASE)
-        record.begin(ServedBy("agent", "fallback", Served("a", "base"), "http://two/v1"))
+        record.begin(ServedBy("agent", "fallback", EngineModel("a", "base"), "http://two/v1"))
         ends = (record.end(outcome, answer(), None) for outcome in ("timeout", "completed"))
         await asyncio.gather(*ends)
         assert (record.settle(), record.settle()) == ("timeout", None)
@@ -164,7 +164,7 @@ def test_a_call_can_be_gone_on_from_once_its_end_is_settled(journal: Journal) ->
 class Broken(Capture):
     """What a mistake in the code that takes answers comes to."""
 
-    def captured(self) -> Captured:
+    def build_record(self) -> AnswerRecord:
         raise ZeroDivisionError
 
 

@@ -24,8 +24,8 @@ from events.rollouts import (
 from events.sqlite.log import SqliteLog
 from producers.conversation import parse_messages
 from producers.gateway.capture.digests import Conversation
-from producers.gateway.capture.session_recovery import remembered
-from producers.gateway.capture.sessions import Attributed, Named, Parent, Sessions
+from producers.gateway.capture.session_recovery import recover_sessions
+from producers.gateway.capture.sessions import CallAttribution, SessionName, Parent, Sessions
 
 SCOPE = ("agent", "rosa")
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -96,28 +96,28 @@ def talk(log: SqliteLog) -> None:
     call(log, "c2", [RESULT], ANSWER, Parent("c1", 3, same_tools=True))
 
 
-def attributed(sessions: Sessions, *messages: Any, named: Named | None = None) -> Attributed:
+def attributed(sessions: Sessions, *messages: Any, named: SessionName | None = None) -> CallAttribution:
     return sessions.attribute(named, SCOPE, Conversation.of(messages, TOOLS), "fresh")
 
 
 def test_an_unnamed_conversation_finds_its_session_and_its_parent(log: SqliteLog) -> None:
     talk(log)
-    found = attributed(remembered(log), SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT)
+    found = attributed(recover_sessions(log), SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT)
     assert (found.session, found.by) == ("s", "prefix")
     assert found.parent == Parent("c2", 5, same_tools=True)
 
 
 def test_a_call_is_known_by_its_name_and_by_its_request(log: SqliteLog) -> None:
     talk(log)
-    sessions = remembered(log)
+    sessions = recover_sessions(log)
     assert (sessions.session_of("c1"), sessions.session_of("c3")) == ("s", None)
-    again = attributed(sessions, SYSTEM, USER, named=Named("s", "header"))
+    again = attributed(sessions, SYSTEM, USER, named=SessionName("s", "header"))
     assert again.parent == Parent("c1", 2, same_tools=True)
 
 
 def test_other_words_another_user_and_other_tools_are_others(log: SqliteLog) -> None:
     talk(log)
-    sessions = remembered(log)
+    sessions = recover_sessions(log)
     assert attributed(sessions, SYSTEM, NEXT, CALLS, RESULT, ANSWER, NEXT).by == "none"
     conversation = Conversation.of([SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT], [])
     assert sessions.attribute(None, ("agent", "ana"), conversation, "fresh").by == "none"
@@ -128,9 +128,9 @@ def test_other_words_another_user_and_other_tools_are_others(log: SqliteLog) -> 
 def test_what_was_not_answered_whole_tells_no_session(log: SqliteLog) -> None:
     call(log, "c1", [USER], ANSWER, outcome="aborted")
     call(log, "c2", [NEXT])
-    sessions = remembered(log)
+    sessions = recover_sessions(log)
     assert attributed(sessions, USER, ANSWER, NEXT).by == "none"
-    named = Named("s", "header")
+    named = SessionName("s", "header")
     assert attributed(sessions, NEXT, ANSWER, named=named).parent == Parent("c2", 1, True)
 
 
@@ -145,7 +145,7 @@ def test_replaced_text_is_never_taken_for_what_was_said(log: SqliteLog, where: s
     tools = [{"type": marked if where == "tools" else "function"}]
     call(log, "c1", [user], answer, tools=tools)
     call(log, "c2", [NEXT], ANSWER, Parent("c1", 2, same_tools=True))
-    sessions = remembered(log)
+    sessions = recover_sessions(log)
     whole = Conversation.of([user, answer, NEXT, ANSWER, NEXT], tools)
     found = sessions.attribute(None, SCOPE, whole, "fresh")
     assert (found.by, found.parent) == ("none", None)
@@ -154,25 +154,25 @@ def test_replaced_text_is_never_taken_for_what_was_said(log: SqliteLog, where: s
 
 def test_a_parent_before_what_is_read_is_not_guessed(log: SqliteLog) -> None:
     talk(log)
-    sessions = remembered(log, most=2)
+    sessions = recover_sessions(log, most=2)
     assert attributed(sessions, SYSTEM, USER, CALLS, RESULT, ANSWER, NEXT).by == "none"
     assert (sessions.session_of("c1"), sessions.session_of("c2")) == (None, "s")
 
 
 def test_it_ends_when_it_is_given_up_or_out_of_time(log: SqliteLog) -> None:
     talk(log)
-    assert remembered(log, given_up=lambda: True).session_of("c1") is None
-    assert remembered(log, seconds=-1).session_of("c1") is None
+    assert recover_sessions(log, given_up=lambda: True).session_of("c1") is None
+    assert recover_sessions(log, seconds=-1).session_of("c1") is None
 
 
 def test_what_became_known_meanwhile_is_newer() -> None:
     earlier, now = Sessions(3), Sessions(3)
     for number in range(3):
-        earlier.placed(f"c{number}", "old")
-    now.placed("c0", "new")
+        earlier.remember_call(f"c{number}", "old")
+    now.remember_call("c0", "new")
     now.recall(earlier)
     assert (now.session_of("c0"), now.session_of("c2")) == ("new", "old")
-    now.placed("c3", "new")
+    now.remember_call("c3", "new")
     assert now.session_of("c1") is None, "the oldest goes first"
     assert now.session_of("c0") == "new"
 
@@ -191,14 +191,14 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
         )
         known = found.parent.messages if found.parent else 0
         call(log, f"c{number}", messages[known:], answer, found.parent, found.session)
-        before.placed(f"c{number}", found.session)
-        before.started(found.session, f"c{number}", conversation)
-        before.answered(found.session, f"c{number}", SCOPE, conversation, answer)
+        before.remember_call(f"c{number}", found.session)
+        before.remember_request(found.session, f"c{number}", conversation)
+        before.remember_answer(found.session, f"c{number}", SCOPE, conversation, answer)
         before.settle(found.claim, completed=True)
         told.append(([*messages, answer], found.session))
     # Long enough before the end for every answer to have been heard.
     append(log, SessionEnded(session="elsewhere", because="asked"))
-    after, ways = remembered(log), set[str]()
+    after, ways = recover_sessions(log), set[str]()
     for history, _ in told:
         found = attributed(after, *history, NEXT)
         assert found == attributed(before, *history, NEXT)
@@ -209,20 +209,20 @@ def test_it_is_what_a_gateway_knew_that_was_never_restarted(log: SqliteLog) -> N
 def test_alike_conversations_are_as_doubtful_as_before_the_restart(log: SqliteLog) -> None:
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)
-    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none"
     call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
     append(log, SessionEnded(session="elsewhere", because="asked"))
-    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).session == "b"
 
 
 def test_an_answer_right_before_the_end_may_not_have_been_heard(log: SqliteLog) -> None:
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)
     call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a", seconds_ago=1)
-    after = remembered(log)
+    after = recover_sessions(log)
     assert attributed(after, USER, ANSWER, NEXT).by == "none", "the same again, or the other's"
     assert attributed(after, USER, ANSWER, NEXT, ANSWER, NEXT).session == "a"
-    after = remembered(log)
+    after = recover_sessions(log)
     found = attributed(after, USER, ANSWER, NEXT, ANSWER, NEXT)
     after.settle(found.claim, completed=True)
     assert attributed(after, USER, ANSWER, NEXT).session == "b", "it was heard"
@@ -232,27 +232,27 @@ def test_a_call_that_its_gateway_did_not_outlive_continues_nothing(log: SqliteLo
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)
     call(log, "a2", [NEXT], None, Parent("a1", 2, same_tools=True), session="a")
-    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none"
 
 
 def test_what_was_cut_off_makes_the_same_answer_doubtful(log: SqliteLog) -> None:
     call(log, "a1", [USER], ANSWER, session="a")
-    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "a"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).session == "a"
     call(log, "b1", [USER], ANSWER, session="b", outcome="aborted")
-    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none"
 
 
 def test_a_conversation_that_its_client_ended_is_not_meant(log: SqliteLog) -> None:
     for name in "ab":
         call(log, f"{name}1", [USER], ANSWER, session=name)
     append(log, SessionEnded(session="a", because="idle"))
-    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
-    assert attributed(remembered(log), USER, ANSWER, NEXT, ANSWER, NEXT).by == "none"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none", "who idled may come back"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT, ANSWER, NEXT).by == "none"
     call(log, "a2", [NEXT], ANSWER, Parent("a1", 2, same_tools=True), session="a")
     append(log, SessionEnded(session="elsewhere", because="asked"))
-    assert attributed(remembered(log), USER, ANSWER, NEXT).session == "b"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).session == "b"
     append(log, SessionEnded(session="b", because="asked"))
-    assert attributed(remembered(log), USER, ANSWER, NEXT).by == "none"
+    assert attributed(recover_sessions(log), USER, ANSWER, NEXT).by == "none"
 
 
 @pytest.mark.parametrize(("hours", "by"), [(0.1, "none"), (2, "prefix")])
@@ -266,10 +266,10 @@ def test_who_may_have_said_the_same_before_what_is_read_makes_it_doubtful(
     for number in range(8):
         call(log, f"n{number}", [NEXT], ANSWER, session="a", seconds_ago=then)
     quiet = next(name for name in "bcdefgh" if partition_of(log, name, then) != busy)
-    after = remembered(log, most=10)
+    after = recover_sessions(log, most=10)
     found = attributed(after, USER, {"role": "assistant", "content": quiet}, NEXT)
     assert found.by == by
-    named = attributed(after, NEXT, ANSWER, NEXT, named=Named("a", "header"))
+    named = attributed(after, NEXT, ANSWER, NEXT, named=SessionName("a", "header"))
     assert named.parent is not None
 
 
@@ -285,5 +285,5 @@ def test_a_log_that_was_not_read_to_its_end_makes_all_doubtful(log: SqliteLog) -
     call(log, "a1", [USER], ANSWER, session="a")
     call(log, "b1", [USER], ANSWER, session="b")
     polls = iter((False, False, True))
-    after = remembered(log, given_up=lambda: next(polls))
+    after = recover_sessions(log, given_up=lambda: next(polls))
     assert attributed(after, USER, ANSWER, NEXT).by == "none"

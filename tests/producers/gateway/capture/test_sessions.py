@@ -5,8 +5,8 @@ from typing import Any
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.feedback import Rate
 from producers.gateway.capture.lookalikes import MAX_ALIKE
-from producers.gateway.capture.sessions import MAX_KNOWN, Attributed, Named, Parent, Sessions
-from producers.gateway.privacy.keys import ClientKey, Keyring, hashed, minted_key
+from producers.gateway.capture.sessions import MAX_KNOWN, CallAttribution, SessionName, Parent, Sessions
+from producers.gateway.privacy.keys import ClientKey, ClientKeys, hash_key, mint_key
 
 SCOPE = ("agent", None)
 USER = {"role": "user", "content": "Hi"}
@@ -19,12 +19,12 @@ def known(scope: Any = SCOPE, most: int = 100) -> Sessions:
     """One call of session `s`, answered."""
     sessions = Sessions(most)
     asked = Conversation.of([USER], [{"a": 1}])
-    sessions.started("s", "c1", asked)
-    sessions.answered("s", "c1", scope, asked, ANSWER)
+    sessions.remember_request("s", "c1", asked)
+    sessions.remember_answer("s", "c1", scope, asked, ANSWER)
     return sessions
 
 
-def attributed(sessions: Sessions, *messages: Any, named: Named | None = None) -> Attributed:
+def attributed(sessions: Sessions, *messages: Any, named: SessionName | None = None) -> CallAttribution:
     conversation = Conversation.of(messages, [{"a": 1}])
     return sessions.attribute(named, SCOPE, conversation, "fresh")
 
@@ -47,9 +47,9 @@ def test_two_conversations_that_begin_alike_are_two_until_an_answer_tells_them_a
 
 
 def test_a_name_goes_before_a_beginning_and_a_parent_is_of_the_same_session() -> None:
-    elsewhere = attributed(known(), USER, ANSWER, NEXT, named=Named("t", "header"))
+    elsewhere = attributed(known(), USER, ANSWER, NEXT, named=SessionName("t", "header"))
     assert (elsewhere.session, elsewhere.by, elsewhere.parent) == ("t", "header", None)
-    again = attributed(known(), USER, named=Named("s", "path"))
+    again = attributed(known(), USER, named=SessionName("s", "path"))
     assert again.parent == Parent("c1", 1, True)
 
 
@@ -57,7 +57,7 @@ def test_a_rewritten_or_compacted_history_goes_on_from_nothing() -> None:
     sessions = known()
     system = {"role": "system", "content": "Now shorter."}
     for messages in ([system, USER, ANSWER, NEXT], [NEXT], [ANSWER, NEXT]):
-        assert attributed(sessions, *messages, named=Named("s", "header")).parent is None
+        assert attributed(sessions, *messages, named=SessionName("s", "header")).parent is None
 
 
 def test_another_key_or_user_never_joins_a_session() -> None:
@@ -70,7 +70,7 @@ def test_what_is_forgotten_costs_a_session_and_never_a_wrong_parent() -> None:
     found = attributed(sessions, USER, ANSWER, NEXT)
     assert found.parent is None or found.parent == Parent("c1", 2, True)
     for number in range(10):
-        sessions.placed(f"c{number}", "s")
+        sessions.remember_call(f"c{number}", "s")
     assert attributed(sessions, USER, ANSWER, NEXT).by == "none"
 
 
@@ -82,13 +82,13 @@ class Talks:
         self._name = name
         self._calls = 0
 
-    def asks(self, *messages: Any, scope: Any = SCOPE, named: Named | None = None) -> Attributed:
+    def asks(self, *messages: Any, scope: Any = SCOPE, named: SessionName | None = None) -> CallAttribution:
         """A request comes."""
         self._calls += 1
         conversation = Conversation.of(messages)
         return self.sessions.attribute(named, scope, conversation, f"{self._name}-{self._calls}")
 
-    def tries(self, *messages: Any) -> Attributed:
+    def tries(self, *messages: Any) -> CallAttribution:
         """A request comes and fails."""
         found = self.asks(*messages)
         self.sessions.settle(found.claim, completed=False)
@@ -99,13 +99,13 @@ class Talks:
         *messages: Any,
         answer: Any = ANSWER,
         scope: Any = SCOPE,
-        named: Named | None = None,
+        named: SessionName | None = None,
     ) -> str:
         """A request comes and is answered; its session."""
         found = self.asks(*messages, scope=scope, named=named)
         conversation, call = Conversation.of(messages), f"c{self._calls}"
-        self.sessions.started(found.session, call, conversation)
-        self.sessions.answered(found.session, call, scope, conversation, answer)
+        self.sessions.remember_request(found.session, call, conversation)
+        self.sessions.remember_answer(found.session, call, scope, conversation, answer)
         self.sessions.settle(found.claim, completed=True)
         return found.session
 
@@ -134,14 +134,14 @@ def test_one_that_stopped_makes_the_next_that_is_alike_doubtful_also_when_it_is_
     stopped = talks.says(USER)
     talks.says(USER)
     assert talks.tries(USER, ANSWER, NEXT).by == "none"
-    talks.sessions.ended(stopped)
+    talks.sessions.end_session(stopped)
     assert talks.tries(USER, ANSWER, NEXT).by == "none", "who judged it may go on nevertheless"
 
 
 def test_a_session_that_its_client_ended_is_not_continued() -> None:
     talks = Talks()
     ended = talks.says(USER)
-    talks.sessions.ended(ended)
+    talks.sessions.end_session(ended)
     again = talks.says(USER, ANSWER, NEXT)
     assert again != ended
     assert talks.says(USER, ANSWER, NEXT, ANSWER, NEXT) == again
@@ -178,7 +178,7 @@ def test_what_a_client_can_have_of_a_cut_answer_may_be_anothers() -> None:
         talks = Talks()
         talks.says(USER)
         answer = {"role": "assistant", "content": cut}
-        talks.sessions.may_be_answered("other", SCOPE, Conversation.of([USER]), answer)
+        talks.sessions.remember_possible_answer("other", SCOPE, Conversation.of([USER]), answer)
         assert talks.tries(USER, ANSWER, NEXT).by == by, cut
 
 
@@ -209,12 +209,12 @@ def test_a_long_conversation_whose_answers_may_not_have_been_heard_is_settled() 
     for _ in range(1_200):
         messages.append(NEXT)
         claim, conversation = talks.asks(*messages).claim, Conversation.of(messages)
-        talks.sessions.answered("s", "c", SCOPE, conversation, ANSWER)
+        talks.sessions.remember_answer("s", "c", SCOPE, conversation, ANSWER)
         talks.sessions.settle(claim, completed=True)
-        answers.append((claim, conversation.answered_alike(ANSWER)))
+        answers.append((claim, conversation.loose_digest_with_answer(ANSWER)))
         messages.append(ANSWER)
     for claim, answer in reversed(answers[1:]):
-        talks.sessions.may_have_missed(claim, answer)
+        talks.sessions.doubt_delivery(claim, answer)
     last = talks.asks(*messages, NEXT)
     talks.sessions.settle(last.claim, completed=True)
     assert talks.sessions._unsure == {}
@@ -253,7 +253,7 @@ def test_an_answer_in_between_that_is_not_known_tells_of_another_call() -> None:
 
 def test_a_named_call_continues_what_was_said_under_its_name() -> None:
     talks = Talks()
-    named = Named("mine", "header")
+    named = SessionName("mine", "header")
     talks.says(USER, named=named)
     other = talks.says(USER)
     assert talks.says(USER, ANSWER, NEXT, named=named) == "mine"
@@ -281,21 +281,21 @@ def test_nothing_is_joined_before_what_was_known_is_recalled() -> None:
 
 
 def test_a_parent_is_of_the_same_person() -> None:
-    talks, named = Talks(), Named("desk", "header")
+    talks, named = Talks(), SessionName("desk", "header")
     people: tuple[Any, ...] = (("agent", "rosa"), ("agent", "otto"), ("agent", None))
     for scope in people:
         assert talks.asks(USER, scope=scope, named=named).parent is None
         conversation = Conversation.of([USER])
-        talks.sessions.started("desk", f"of-{scope[1]}", conversation, scope[1])
-        talks.sessions.answered("desk", f"of-{scope[1]}", scope, conversation, ANSWER)
+        talks.sessions.remember_request("desk", f"of-{scope[1]}", conversation, scope[1])
+        talks.sessions.remember_answer("desk", f"of-{scope[1]}", scope, conversation, ANSWER)
     for scope in people:
         found = talks.asks(USER, ANSWER, NEXT, scope=scope, named=named)
         assert found.parent == Parent(f"of-{scope[1]}", 2, same_tools=True)
 
 
 def test_a_key_is_known_by_its_hash_and_names_a_session() -> None:
-    key = minted_key()
-    ring = Keyring([ClientKey("agent", hashed(key), frozenset(("call",)))])
+    key = mint_key()
+    ring = ClientKeys([ClientKey("agent", hash_key(key), frozenset(("call",)))])
     client = ring.client(f"Bearer {key}~talk")
     assert client is not None
     assert (client.name, client.session) == ("agent", "talk")
@@ -307,7 +307,7 @@ def test_a_key_is_known_by_its_hash_and_names_a_session() -> None:
 
 
 def test_without_keys_everybody_may_ask_and_nobody_is_trusted() -> None:
-    client = Keyring([]).client(None)
+    client = ClientKeys([]).client(None)
     assert client is not None
     assert client.scopes == {"call", "feedback", "status"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from producers.gateway.capture.answer import Captured, capturing
+from producers.gateway.capture.answer import AnswerRecord, make_capture
 from producers.gateway.capture.digests import Conversation
 from producers.gateway.capture.sessions import Sessions
 from producers.gateway.http import sse
@@ -102,8 +102,8 @@ def test_a_marker_of_caching_that_moves_does_not_begin_a_new_conversation() -> N
     )
     sessions, scope = Sessions(), (None, None)
     one = Conversation.of(first.raw_messages)
-    sessions.started("s", "call-1", one)
-    sessions.answered("s", "call-1", scope, one, {"role": "assistant", "content": "b"})
+    sessions.remember_request("s", "call-1", one)
+    sessions.remember_answer("s", "call-1", scope, one, {"role": "assistant", "content": "b"})
     found = sessions.attribute(None, scope, Conversation.of(then.raw_messages), "fresh")
     assert (found.session, found.by) == ("s", "prefix")
     assert found.parent is not None
@@ -148,13 +148,13 @@ WHOLE: Json = {
 }
 
 
-def captured(*events: Json, whole: Json | None = None) -> Captured:
-    capture = capturing(ASKED, ExtraFields(), VLLM)
+def captured(*events: Json, whole: Json | None = None) -> AnswerRecord:
+    capture = make_capture(ASKED, ExtraFields(), VLLM)
     for event in events:
         assert capture.chunk(event) is event, "an event is passed on as it came"
     if whole is not None:
         assert capture.whole(whole) is whole
-    return capture.captured()
+    return capture.build_record()
 
 
 def test_a_stream_and_a_whole_answer_come_to_the_same() -> None:
@@ -186,7 +186,7 @@ def test_a_call_without_arguments_is_one() -> None:
 
 
 def test_only_its_last_event_ends_a_stream() -> None:
-    capture = capturing(ASKED, ExtraFields(), VLLM)
+    capture = make_capture(ASKED, ExtraFields(), VLLM)
     said = {"type": "text_delta", "text": '{"type":"message_stop"}'}
     assert not capture.is_last(json.dumps({"type": "content_block_delta", "delta": said}).encode())
     for other in (None, sse.DONE, b"message_stop", b'["message_stop"]', b"{"):
@@ -195,7 +195,7 @@ def test_only_its_last_event_ends_a_stream() -> None:
 
 
 def test_an_error_in_a_stream_is_kept() -> None:
-    capture = capturing(ASKED, ExtraFields(), VLLM)
+    capture = make_capture(ASKED, ExtraFields(), VLLM)
     capture.chunk({"type": "error", "error": {"type": "internal_error", "message": "it broke"}})
     assert capture.error == "it broke"
 

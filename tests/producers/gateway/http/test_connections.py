@@ -12,7 +12,7 @@ from producers.gateway.http.connections import (
     MAX_ANSWER_BYTES,
     AnswerTooLong,
     HttpClient,
-    Lost,
+    ExchangeFailure,
     Reply,
 )
 
@@ -241,7 +241,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_replaced() -> None:
 
 def test_a_fresh_connection_that_answers_nothing_is_not_tried_again() -> None:
     async def ask(client: HttpClient, server: Server) -> None:
-        with pytest.raises(Lost, match="the connection was closed"):
+        with pytest.raises(ExchangeFailure, match="the connection was closed"):
             await read(client, server)
 
     assert len(tried(closing_the_first(after=0), ask)[1].requests) == 1
@@ -261,7 +261,7 @@ def test_a_fresh_connection_that_answers_nothing_is_not_tried_again() -> None:
 )
 def test_an_answer_that_is_not_whole_is_an_error_that_says_why(answer: bytes, why: str) -> None:
     async def ask(client: HttpClient, server: Server) -> None:
-        with pytest.raises(Lost, match=why):
+        with pytest.raises(ExchangeFailure, match=why):
             await read(client, server)
 
     tried(saying(answer, close=True), ask)
@@ -272,7 +272,7 @@ def test_what_came_before_an_answer_broke_is_read_first() -> None:
         async with client.request("POST", server.url, "/chat", {}, b"", 5) as reply:
             pieces = reply.aiter_bytes()
             found = [await anext(pieces)]
-            with pytest.raises(Lost):
+            with pytest.raises(ExchangeFailure):
                 found.append(await anext(pieces))
             return b"".join(found)
 
@@ -320,7 +320,7 @@ def test_nobody_there_is_an_error_that_says_so() -> None:
             port = taken.getsockname()[1]
         async with HttpClient() as client:
             for url in (f"http://127.0.0.1:{port}/v1", "http://nowhere.invalid/v1"):
-                with pytest.raises(Lost, match="cannot be reached"):
+                with pytest.raises(ExchangeFailure, match="cannot be reached"):
                     async with client.request("GET", url, "/models", {}, None, 5):
                         pass
 
@@ -375,7 +375,7 @@ def test_what_follows_a_body_is_bounded_and_changes_no_header() -> None:
     assert "more" not in named
 
     async def lost(client: HttpClient, server: Server) -> None:
-        with pytest.raises(Lost, match="headers are longer"):
+        with pytest.raises(ExchangeFailure, match="headers are longer"):
             await read(client, server)
 
     for trailer in (b"a: " + bytes([98]) * 100_000, b"a: b\r\n" * 100_000):

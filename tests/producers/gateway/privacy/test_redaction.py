@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.messages import Message, ToolCall
-from producers.gateway.capture.answer import capturing
+from producers.gateway.capture.answer import make_capture
 from producers.gateway.http.wire import EMBEDDED, ExtraFields, ModelRequest
 from producers.gateway.privacy.redaction import Redaction
-from producers.gateway.privacy.rules import BadRule, BuiltIn, built_in, own
+from producers.gateway.privacy.rules import BadRule, BuiltIn, find_builtin, own
 
 NAMES: tuple[BuiltIn, ...] = get_args(BuiltIn)
-ALL = Redaction([built_in(name) for name in NAMES], b"salt")
+ALL = Redaction([find_builtin(name) for name in NAMES], b"salt")
 MAIL = "rosa.diaz@example.com"
 
 
@@ -160,22 +160,22 @@ def halves(text: str) -> tuple[str, str]:
 
 
 def test_a_streams_chunks_are_read_together() -> None:
-    capture = capturing(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
+    capture = make_capture(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
     for half in halves(MAIL):
         capture.chunk({"choices": [{"index": 0, "delta": {"content": half}}]})
-    (safe,), because = ALL.redact_answer(capture.captured().messages, capture.spoken())
+    (safe,), because = ALL.redact_answer(capture.build_record().messages, capture.collect_texts())
     assert (safe.content, because) == ("[redacted:email]", "redaction rules matched: email")
 
 
 def test_what_tokens_spell_and_a_parser_dropped_is_known() -> None:
-    capture = capturing(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
+    capture = make_capture(chat(user("Hi")), ExtraFields(True, True), EMBEDDED)
     for half in halves("jürgen@müller.de"):
         for byte in half.encode():
             scores = [{"token": "\ufffd", "bytes": [byte], "logprob": -0.5}]
             said = {"index": 0, "delta": {}, "token_ids": [5], "logprobs": {"content": scores}}
             capture.chunk({"choices": [said]})
-    found = capture.captured()
-    messages, because = ALL.redact_answer(found.messages, capture.spoken())
+    found = capture.build_record()
+    messages, because = ALL.redact_answer(found.messages, capture.collect_texts())
     assert (messages, because) == (found.messages, "redaction rules matched: email")
 
 
@@ -187,7 +187,7 @@ def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
     messages = kept.request.messages()
     assert messages is not None
     assert [one.text for one in messages] == ["[redacted:email]"] * 2
-    capture = capturing(asked, ExtraFields(), None)
+    capture = make_capture(asked, ExtraFields(), None)
     first, last = halves(json.dumps({"to": MAIL}))
     for delta in (
         {"type": "thinking_delta", "thinking": MAIL},
@@ -195,7 +195,7 @@ def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
         {"type": "input_json_delta", "partial_json": last},
     ):
         capture.chunk({"type": "content_block_delta", "index": 0, "delta": delta})
-    (safe,), _ = ALL.redact_answer(capture.captured().messages, capture.spoken())
+    (safe,), _ = ALL.redact_answer(capture.build_record().messages, capture.collect_texts())
     assert safe.reasoning == "[redacted:email]"
     assert safe.tool_calls[0].arguments == {"to": "[redacted:email]"}
 
@@ -203,7 +203,7 @@ def test_anthropics_words_thoughts_and_arguments_are_read_as_well() -> None:
 def test_a_name_gets_the_same_pseudonym_from_the_same_salt() -> None:
     one, other = (
         ALL.redact_name(MAIL),
-        Redaction([built_in("email")], b"other salt").redact_name(MAIL),
+        Redaction([find_builtin("email")], b"other salt").redact_name(MAIL),
     )
     assert one == ALL.redact_name(MAIL)
     assert one != other

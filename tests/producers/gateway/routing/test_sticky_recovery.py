@@ -7,7 +7,7 @@ import pytest
 from events.codec import Event
 from events.envelope import Envelope, new_id
 from events.rollouts import CallStarted, EventData, SessionEnded
-from producers.gateway.routing.sticky_recovery import Answered
+from producers.gateway.routing.sticky_recovery import StickyRecovery
 from producers.gateway.routing.sticky_sessions import StickySessions
 
 IDLE, AGE = 100.0, 1000.0
@@ -33,7 +33,7 @@ def call(policy: str, seconds_ago: float, session: str = "s", **fields: object) 
 
 def after(*events: Event) -> StickySessions:
     """What is known once these were read."""
-    answered = Answered(StickySessions(IDLE, AGE), NOW, TODAY)
+    answered = StickyRecovery(StickySessions(IDLE, AGE), NOW, TODAY)
     for one in events:
         answered.take(one)
     return answered.stays
