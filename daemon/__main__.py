@@ -97,12 +97,12 @@ def exit_code(error: Exception) -> int:
     from daemon.serving.fleet import NoReplica
     from daemon.serving.replica import ReplicaLost
     from daemon.serving.staging import ReplicaAway
-    from envs.endpoint import EndpointRefused, EndpointUnavailable
+    from envs.endpoint import EndpointRefusal, EndpointUnavailable
 
     away = EndpointUnavailable | NoReplica | ReplicaAway | ReplicaLost | RunnerUnavailable
     if isinstance(error, away):
         return UNAVAILABLE
-    return USAGE if isinstance(error, EndpointRefused) else FAILED
+    return USAGE if isinstance(error, EndpointRefusal) else FAILED
 
 
 def _usage(error: Exception) -> str:

@@ -28,11 +28,11 @@ class Agent(Protocol):
 
 def call(action: Action, number: int) -> Message:
     """An assistant's message that makes one call."""
-    made = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
-    return Message(role="assistant", tool_calls=(made,))
+    tool_call = ToolCall(name=action.name, arguments=dict(action.arguments), id=f"call_{number}")
+    return Message(role="assistant", tool_calls=(tool_call,))
 
 
-def calls_made(messages: Sequence[Message]) -> int:
+def count_calls(messages: Sequence[Message]) -> int:
     """How many calls the agent has made."""
     return sum(len(message.tool_calls) for message in messages if message.role == "assistant")
 
@@ -49,11 +49,11 @@ class GoldAgent:
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next gold action, the question before it, or the closing words."""
-        done = calls_made(messages)
+        done = count_calls(messages)
         if done == len(self.actions):
-            return Message(role="assistant", content=self.closing())
+            return Message(role="assistant", content=self.final_text())
         action = self.actions[done]
-        if action.name in self.writes and not _asked(messages):
+        if action.name in self.writes and not _has_question(messages):
             return Message(role="assistant", content=self.question(action))
         return call(action, done)
 
@@ -62,7 +62,7 @@ class GoldAgent:
         details = ", ".join(f"{name} {_plain(value)}" for name, value in action.arguments.items())
         return f"I will {action.name.replace('_', ' ')}: {details}. Do you confirm (yes/no)?"
 
-    def closing(self) -> str:
+    def final_text(self) -> str:
         """Says what must be said, and that it is over."""
         return " ".join([*self.outputs, CLOSING])
 
@@ -87,7 +87,7 @@ class RandomAgent:
     def reply(self, messages: Sequence[Message]) -> Message:
         """A call or a sentence."""
         chance = Random(f"random agent {self.seed} {len(messages)}")
-        done = calls_made(messages)
+        done = count_calls(messages)
         if done >= self.calls or chance.random() < 0.2:
             return Message(role="assistant", content=chance.choice(_SENTENCES))
         function = chance.choice(self.functions)
@@ -107,7 +107,7 @@ _MAX_DEPTH: Final = 8
 _SENTENCES: Final = ("Yes.", "No.", "Done.", "Please confirm.", "I cannot do that.", CLOSING)
 
 
-def _asked(messages: Sequence[Message]) -> bool:
+def _has_question(messages: Sequence[Message]) -> bool:
     """Whether the last thing before the user's answer was a question, with no call since."""
     return (
         len(messages) >= 2
@@ -123,11 +123,11 @@ def _plain(value: Any) -> str:
 
 def _values(messages: Sequence[Message]) -> list[str]:
     """Every word of the conversation that might be a value."""
-    found: set[str] = set()
+    words: set[str] = set()
     for message in messages[-40:]:
         if message.role != "system":
-            found.update(word.strip('.,:;!?"{}[]()') for word in message.text.split())
-    return sorted(found - {""})
+            words.update(word.strip('.,:;!?"{}[]()') for word in message.text.split())
+    return sorted(words - {""})
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class ToolCatalog:
     common: bool = False
     """Whether anybody's tools may have these names: then only all of them tell the environment."""
 
-    def settled(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def canonicalize(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments with unordered lists in one order; paired lists keep their pairs."""
         names = self.unordered.get(tool)
         if names is None:
@@ -314,7 +314,7 @@ _SEPARATORS: Final = ("__", ".", "/", ":")
 _FIRST_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
-def undeclared(
+def infer_catalog(
     tool_names: Iterable[str],
     write_tools: Iterable[str] | None = None,
     argument_names: Iterable[str] = (),
@@ -335,12 +335,12 @@ def undeclared(
         authenticating=frozenset(),
         user_record=frozenset(),
         transfer=transfer,
-        record_arguments=_naming(argument_names),
+        record_arguments=_find_record_arguments(argument_names),
         selection_arguments=SELECTIONS,
     )
 
 
-def _naming(argument_names: Iterable[str]) -> tuple[str, ...]:
+def _find_record_arguments(argument_names: Iterable[str]) -> tuple[str, ...]:
     """The arguments that name a record: things before people, otherwise by name."""
     naming = {
         name

@@ -27,15 +27,15 @@ from envs.footprint import (
     AGENTS,
     REPEATED,
     SCENARIOS,
-    Played,
+    EpisodeResult,
     Repeats,
     Report,
     Sample,
     SecondProcess,
     Trial,
-    drawn,
-    played,
-    written_out,
+    prepare_trials,
+    play_task,
+    hash_state,
 )
 from envs.grading import replay_gold
 from envs.schema import ToolSchema
@@ -123,8 +123,8 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
     """
     environment = sample.open()
     with SecondProcess(sample) as second:
-        trials = drawn(environment, sample)
-        ready = [one for one in trials if one.ready]
+        trials = prepare_trials(environment, sample)
+        ready = [trial for trial in trials if trial.ready]
         problems = [
             *_first_round(environment, ready, sample.seed, progress),
             *_second_round(environment, ready, progress),
@@ -136,12 +136,12 @@ def check(sample: Sample, progress: Callable[[int], None] = lambda _: None) -> C
     judged = sample.split == GENERATED
     if judged:
         problems += _verdicts(environment, ready, report, rates, capabilities)
-    problems += _raised(trials)
+    problems += _report_failures(trials)
     return Check(
         environment.name,
         sample.split,
         judged,
-        sha256(" ".join(one.task.digest() for one in ready)),
+        sha256(" ".join(trial.task.digest() for trial in ready)),
         not any(problem.determinism for problem in problems),
         rates,
         capabilities,
@@ -153,14 +153,14 @@ def _first_round(
     environment: Environment, trials: Sequence[Trial], seed: int, progress: Callable[[int], None]
 ) -> Iterator[Problem]:
     """Plays every task with every agent, and sees what that did to the first states."""
-    for _, group in groupby(trials, key=lambda one: one.begins):
+    for _, group in groupby(trials, key=lambda trial: trial.begins):
         together = list(group)
         task = together[0].task
-        before = written_out(environment.reset(task))
-        for one in together:
-            one.play(environment, AGENTS, seed)
+        before = hash_state(environment.reset(task))
+        for trial in together:
+            trial.play(environment, AGENTS, seed)
             progress(1)
-        if written_out(environment.reset(task)) != before:
+        if hash_state(environment.reset(task)) != before:
             yield Problem(
                 "reset",
                 task.id,
@@ -174,33 +174,33 @@ def _second_round(
     environment: Environment, trials: Sequence[Trial], progress: Callable[[int], None]
 ) -> Iterator[Problem]:
     """Says the same to every task again, the last task first."""
-    for one in reversed(trials):
+    for trial in reversed(trials):
         for name in REPEATED:
-            with one.stage("again"):
-                yield from _repeated(environment, one, name)
+            with trial.stage("again"):
+                yield from _check_repetition(environment, trial, name)
         progress(1)
 
 
-def _repeated(environment: Environment, one: Trial, name: str) -> Iterator[Problem]:
-    first = one.plays.get(name)
+def _check_repetition(environment: Environment, trial: Trial, name: str) -> Iterator[Problem]:
+    first = trial.plays.get(name)
     if first is None:
         return
-    second = played(environment, one.task, Repeats(first.messages))
+    second = play_task(environment, trial.task, Repeats(first.messages))
     if second.trace != first.trace:
         yield Problem(
             "episode",
-            one.subject,
+            trial.subject,
             f"the same messages of the agent gave another episode ({_difference(first, second)})",
             _KEEP_STATE,
             determinism=True,
         )
 
 
-def _difference(first: Played, second: Played) -> str:
+def _difference(first: EpisodeResult, second: EpisodeResult) -> str:
     """The first thing in which two episodes differ."""
-    for place, (one, other) in enumerate(zip(first.messages, second.messages, strict=False)):
-        if one != other:
-            return f"message {place} was {one.text[:80]!r}, then {other.text[:80]!r}"
+    for place, (message, other) in enumerate(zip(first.messages, second.messages, strict=False)):
+        if message != other:
+            return f"message {place} was {message.text[:80]!r}, then {other.text[:80]!r}"
     if len(first.messages) != len(second.messages):
         return f"{len(first.messages)} messages, then {len(second.messages)}"
     if first.policy != second.policy:
@@ -212,60 +212,60 @@ def _difference(first: Played, second: Played) -> str:
 
 def _definitions(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
     """Whether a task is what it says, and is the same when it is asked for again."""
-    found = Counter(one.task.id for one in trials)
-    for one in trials:
-        if found[one.task.id] > 1:
+    counts = Counter(trial.task.id for trial in trials)
+    for trial in trials:
+        if counts[trial.task.id] > 1:
             yield Problem(
                 "unique",
-                one.task.id,
-                f"{found[one.task.id]} tasks have this id",
+                trial.task.id,
+                f"{counts[trial.task.id]} tasks have this id",
                 "give each its own, with self.task_id(capability, seed)",
             )
             continue
-        with one.stage("generate again"):
-            yield from _made_again(one)
-        with one.stage("pristine"):
-            yield from _state_again(environment, one)
-        with one.stage("task"):
-            yield from _looked_up(environment, one)
+        with trial.stage("generate again"):
+            yield from _check_generation(trial)
+        with trial.stage("pristine"):
+            yield from _check_state(environment, trial)
+        with trial.stage("task"):
+            yield from _check_lookup(environment, trial)
 
 
-def _made_again(one: Trial) -> Iterator[Problem]:
-    if one.make().digest() != one.task.digest():
+def _check_generation(trial: Trial) -> Iterator[Problem]:
+    if trial.make().digest() != trial.task.digest():
         yield Problem(
             "generate",
-            one.subject,
+            trial.subject,
             "generated twice, it is not the same task",
             "let chance come from Random(text with the seed), and use no clock",
             determinism=True,
         )
 
 
-def _state_again(environment: Environment, one: Trial) -> Iterator[Problem]:
-    if environment.pristine(one.task).digest() != one.state:
+def _check_state(environment: Environment, trial: Trial) -> Iterator[Problem]:
+    if environment.pristine(trial.task).digest() != trial.state:
         yield Problem(
             "pristine",
-            one.subject,
+            trial.subject,
             "pristine made another state the second time",
             "let chance come from Random(text with task.seed), and use no clock",
             determinism=True,
         )
 
 
-def _looked_up(environment: Environment, one: Trial) -> Iterator[Problem]:
-    task = one.task
-    expected = (one.subject, environment.name)
+def _check_lookup(environment: Environment, trial: Trial) -> Iterator[Problem]:
+    task = trial.task
+    expected = (trial.subject, environment.name)
     if (task.id, task.environment) != expected:
         yield Problem(
             "id",
-            one.subject,
+            trial.subject,
             f"it says that it is {task.id!r} of {task.environment!r}",
             "set id=self.task_id(capability, seed) and environment=self.name",
         )
     elif environment.task(task.id).digest() != task.digest():
         yield Problem(
             "task",
-            one.subject,
+            trial.subject,
             "task(id) gives another definition than its split",
             "let both come from generate",
         )
@@ -284,13 +284,13 @@ def _elsewhere(
             determinism=True,
         )
         return
-    for one in trials:
-        there = report.footprints.get(one.subject, {})
-        different = [part for part, hashed in one.footprint.items() if there.get(part) != hashed]
-        if different and one.subject not in known:
+    for trial in trials:
+        there = report.footprints.get(trial.subject, {})
+        different = [part for part, hashed in trial.footprint.items() if there.get(part) != hashed]
+        if different and trial.subject not in known:
             yield Problem(
                 "process",
-                one.subject,
+                trial.subject,
                 f"another process sees another {_PARTS[different[0]]}",
                 "sort what comes from a set, and use neither hash() nor id()",
                 determinism=True,
@@ -305,10 +305,10 @@ def _verdicts(
     capabilities: Mapping[str, Rates],
 ) -> Iterator[Problem]:
     """What is asked of tasks that the environment writes itself."""
-    for one in trials:
-        yield from _played_wrong(one)
-        with one.stage("gold"):
-            yield from _gold(environment, one)
+    for trial in trials:
+        yield from _check_episodes(trial)
+        with trial.stage("gold"):
+            yield from _gold(environment, trial)
     for capability, distinct in report.distinct.items():
         if distinct < DISTINCT_AT_LEAST * SCENARIOS:
             yield Problem(
@@ -335,7 +335,7 @@ def _too_easy(
         reached = getattr(rates, agent)
         if reached is None or reached <= most:
             continue
-        shares = {name: getattr(one, agent) or 0.0 for name, one in capabilities.items()}
+        shares = {name: getattr(row, agent) or 0.0 for name, row in capabilities.items()}
         easiest = max(shares, key=lambda name: shares[name])
         yield Problem(
             agent,
@@ -346,23 +346,23 @@ def _too_easy(
         )
 
 
-def _played_wrong(one: Trial) -> Iterator[Problem]:
-    for episode in one.plays.values():
+def _check_episodes(trial: Trial) -> Iterator[Problem]:
+    for episode in trial.plays.values():
         for defect in episode.defects:
             remedy = "raise ToolError for whatever an agent may get wrong"
-            yield Problem("defect", one.subject, f"a tool raised: {defect}", remedy)
-    oracle = one.plays.get("oracle")
+            yield Problem("defect", trial.subject, f"a tool raised: {defect}", remedy)
+    oracle = trial.plays.get("oracle")
     if oracle is None or oracle.grade.reward == 1.0:
         return
     if oracle.grade.reward is None:
-        what = f"nobody but a judge can tell {', '.join(oracle.grade.unevaluated)}"
-        yield Problem("judge", one.subject, what, "leave it out of the reward basis")
+        what = f"nobody but a judge can tell {', '.join(oracle.grade.open_parts)}"
+        yield Problem("judge", trial.subject, what, "leave it out of the reward basis")
         return
     remedy = "correct its gold actions and outputs, the script, or the oracle"
-    yield Problem("oracle", one.subject, f"the oracle gets 0: {_why(oracle)}", remedy)
+    yield Problem("oracle", trial.subject, f"the oracle gets 0: {_why(oracle)}", remedy)
 
 
-def _why(played: Played) -> str:
+def _why(played: EpisodeResult) -> str:
     """Why an episode was worth nothing."""
     grade = played.grade
     if grade.irregular is not None:
@@ -375,38 +375,38 @@ def _why(played: Played) -> str:
     return next(iter(grade.violations), "a gold action was not called")
 
 
-def _gold(environment: Environment, one: Trial) -> Iterator[Problem]:
+def _gold(environment: Environment, trial: Trial) -> Iterator[Problem]:
     """Whether the gold actions can be made, repeat, and change something if they write."""
-    gold = one.task.criteria.gold_actions or ()
-    tools = environment.toolset(environment.reset(one.task))
+    gold = trial.task.criteria.gold_actions or ()
+    tools = environment.toolset(environment.reset(trial.task))
     for action in gold:
         result = tools.call(action.name, action.arguments)
         if result.malformed or (result.error and action.name in environment.writes):
             what = f"its gold action {action.name} is refused ({result.content})"
-            yield Problem("refused", one.subject, what, _CORRECT_GOLD)
+            yield Problem("refused", trial.subject, what, _CORRECT_GOLD)
             return
-    if tools.database.digest() != replay_gold(environment, one.task).digest():
+    if tools.database.digest() != replay_gold(environment, trial.task).digest():
         what = "its gold actions leave another state the second time"
-        yield Problem("gold", one.subject, what, _KEEP_STATE, determinism=True)
+        yield Problem("gold", trial.subject, what, _KEEP_STATE, determinism=True)
     writes = [action.name for action in gold if action.name in environment.writes]
-    if writes and tools.database.digest() == one.state:
+    if writes and tools.database.digest() == trial.state:
         what = f"its gold actions write ({', '.join(writes)}), but the state stays as it was"
-        yield Problem("no change", one.subject, what, _CORRECT_GOLD)
+        yield Problem("no change", trial.subject, what, _CORRECT_GOLD)
 
 
 def _schemas(environment: Environment, trials: Sequence[Trial]) -> Iterator[Problem]:
     """The tools of one task of each capability."""
-    seen = {one.task.capability: one for one in trials}
-    for one in seen.values():
-        with one.stage("schemas"):
-            for schema in environment.schemas(one.task):
+    seen = {trial.task.capability: trial for trial in trials}
+    for trial in seen.values():
+        with trial.stage("schemas"):
+            for schema in environment.schemas(trial.task):
                 try:
                     ToolSchema.model_validate(schema)
                 except ValidationError as error:
-                    yield Problem("schema", one.subject, _explained(schema, error), _SCHEMA)
+                    yield Problem("schema", trial.subject, _explain(schema, error), _SCHEMA)
 
 
-def _explained(schema: Mapping[str, Any], error: ValidationError) -> str:
+def _explain(schema: Mapping[str, Any], error: ValidationError) -> str:
     function = schema.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
     problem = error.errors(include_url=False)[0]
@@ -414,15 +414,15 @@ def _explained(schema: Mapping[str, Any], error: ValidationError) -> str:
     return f"the schema of tool {name!r} is wrong at {where}: {problem['msg']}"
 
 
-def _raised(trials: Sequence[Trial]) -> Iterator[Problem]:
-    for one in trials:
-        for stage, text in one.failures.items():
+def _report_failures(trials: Sequence[Trial]) -> Iterator[Problem]:
+    for trial in trials:
+        for stage, text in trial.failures.items():
             what, remedy = _STAGES[stage]
-            yield Problem(f"{stage} raises", one.subject, f"{what} raises {text}", remedy)
+            yield Problem(f"{stage} raises", trial.subject, f"{what} raises {text}", remedy)
 
 
 def _rates(trials: Sequence[Trial]) -> Rates:
-    judged = [one for one in trials if not _needs_judge(one)]
+    judged = [trial for trial in trials if not _needs_judge(trial)]
     return Rates(
         len(trials),
         _mean(judged, "oracle"),
@@ -432,20 +432,20 @@ def _rates(trials: Sequence[Trial]) -> Rates:
     )
 
 
-def _needs_judge(one: Trial) -> bool:
-    return any(episode.grade.unevaluated for episode in one.plays.values())
+def _needs_judge(trial: Trial) -> bool:
+    return any(episode.grade.open_parts for episode in trial.plays.values())
 
 
 def _mean(trials: Sequence[Trial], agent: str) -> float | None:
-    rewards = [one.plays[agent].grade.reward or 0.0 for one in trials if agent in one.plays]
+    rewards = [trial.plays[agent].grade.reward or 0.0 for trial in trials if agent in trial.plays]
     return sum(rewards) / len(rewards) if rewards else None
 
 
 def _by_capability(trials: Sequence[Trial]) -> dict[str, Rates]:
-    found: dict[str, list[Trial]] = defaultdict(list)
-    for one in trials:
-        found[one.task.capability].append(one)
-    return {capability: _rates(found[capability]) for capability in found}
+    groups: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        groups[trial.task.capability].append(trial)
+    return {capability: _rates(groups[capability]) for capability in groups}
 
 
 def _sentences(problems: Sequence[Problem]) -> Iterator[str]:

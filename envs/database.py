@@ -59,26 +59,26 @@ class Database:
 
     def fork(self) -> "Database":
         """The pristine state again, independent of this one."""
-        made = Database.__new__(Database)
-        made._pristine = self._pristine
-        made._tables = dict(self._pristine)
-        made._touched = {}
-        made._dumps = self._dumps
-        return made
+        database = Database.__new__(Database)
+        database._pristine = self._pristine
+        database._tables = dict(self._pristine)
+        database._touched = {}
+        database._dumps = self._dumps
+        return database
 
     def copy(self) -> "Database":
         """This state as it is now, to be changed apart."""
-        made = self.fork()
+        database = self.fork()
         for name, keys in self._touched.items():
             table = self._tables[name]
             for key in keys:
                 if key in table:
-                    made.put(name, key, copy_json(table[key]))
-                elif key in made[name]:
-                    made.remove(name, key)
-        return made
+                    database.put(name, key, copy_json(table[key]))
+                elif key in database[name]:
+                    database.remove(name, key)
+        return database
 
-    def settled(self) -> "Database":
+    def as_pristine(self) -> "Database":
         """This state as a pristine one, whose forks begin here: itself if nothing was changed."""
         return Database(self._tables) if self._touched else self
 
@@ -143,17 +143,17 @@ class Database:
         """Whether the digests are equal; where both are forks of one state, without hashing."""
         if self._pristine is not other._pristine:
             return self.digest() == other.digest()
-        return next(self._differing(other), None) is None
+        return next(self._find_mismatches(other), None) is None
 
     def difference(self, actual: "Database") -> tuple[Difference, ...]:
         """Every value in which `actual` is not as expected (this one), by path."""
-        found: list[Difference] = []
-        for name, key in sorted(self._differing(actual)):
+        differences: list[Difference] = []
+        for name, key in sorted(self._find_mismatches(actual)):
             expected, is_now = self[name].get(key, ABSENT), actual[name].get(key, ABSENT)
-            found.extend(_differences((name, key), expected, is_now))
-        return tuple(found)
+            differences.extend(_differences((name, key), expected, is_now))
+        return tuple(differences)
 
-    def _differing(self, other: "Database") -> Iterator[tuple[str, str]]:
+    def _find_mismatches(self, other: "Database") -> Iterator[tuple[str, str]]:
         for name in {*self._tables, *other._tables}:
             mine, others = self._tables.get(name, {}), other._tables.get(name, {})
             keys: set[str]
@@ -170,10 +170,10 @@ def _member(key: str, record: Record) -> str:
     return f"{json.dumps(key)}: {_dump(record)}"
 
 
-def _differ(one: Record, other: Record) -> bool:
-    if one is other:
+def _differ(record: Record, other: Record) -> bool:
+    if record is other:
         return False
-    return one is ABSENT or other is ABSENT or _dump(one) != _dump(other)
+    return record is ABSENT or other is ABSENT or _dump(record) != _dump(other)
 
 
 def _dump(record: Record) -> str:

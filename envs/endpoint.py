@@ -66,7 +66,7 @@ class EndpointUnavailable(KintsugiError):
     """Nobody answers there now."""
 
 
-class EndpointRefused(KintsugiError):
+class EndpointRefusal(KintsugiError):
     """It answers and will not serve: waiting does not help, correcting the command does."""
 
 
@@ -80,7 +80,7 @@ class Tokens:
     """Of each completion id, in nats."""
 
 
-class AnswerFailed(KintsugiError):
+class AnswerFailure(KintsugiError):
     """No answer that an episode could go on with."""
 
     def __init__(self, termination: Termination, reason: str, tokens: Tokens | None = None) -> None:
@@ -111,8 +111,8 @@ class Sampling:
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request's body."""
-        given = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Endpoint:
         """`base_url` is what stands before `/chat/completions`. `timeout` bounds one whole answer
         in seconds, `attempts` counts the first try, `wait_seconds` is the first pause between two,
         doubled each time up to 20. Raises EndpointRefused for what is no URL."""
-        self.base_url = _checked_url(base_url)
+        self.base_url = _check_url(base_url)
         self.model = model
         self.timeout = timeout
         self.attempts = attempts
@@ -204,11 +204,11 @@ class Endpoint:
                 status = response.status_code
         except (httpx2.TransportError, TimeoutError) as error:
             raise EndpointUnavailable(
-                f"{self.base_url} cannot be reached: {_named(error)}; start the endpoint, or "
+                f"{self.base_url} cannot be reached: {_describe_error(error)}; start the endpoint, or "
                 "correct the base URL"
             ) from error
         if status in (401, 403):
-            raise EndpointRefused(self._refusal(status, "it lists no models without a key"))
+            raise EndpointRefusal(self._refusal(status, "it lists no models without a key"))
 
     async def complete(
         self,
@@ -224,7 +224,7 @@ class Endpoint:
         An endpoint may ignore `choices` and give one; a choice that is no usable message is left
         out, and only where all are is that an error.
         """
-        body: dict[str, Any] = {"model": self.model, "messages": [wire(one) for one in messages]}
+        body: dict[str, Any] = {"model": self.model, "messages": [wire(message) for message in messages]}
         body |= {"tools": list(tools)} if tools else {}
         body |= (sampling or Sampling()).fields()
         body |= {} if seed is None else {"seed": seed}
@@ -251,7 +251,7 @@ class Endpoint:
                 with attempt:
                     return await self._once(content)
         except _Again as error:
-            raise AnswerFailed(
+            raise AnswerFailure(
                 Termination.INFRASTRUCTURE_ERROR, f"{error}; asked {self.attempts} times"
             ) from error
         raise AssertionError("the last attempt returns or raises")
@@ -271,17 +271,17 @@ class Endpoint:
                 good = 200 <= status < 300
                 answer = await self._read(response, good)
                 if status in (408, 429) or status >= 500:
-                    raise _Again(f"HTTP {status}: {_said(answer)}", _retry_after(response))
+                    raise _Again(f"HTTP {status}: {_read_error(answer)}", _retry_after(response))
                 return status, answer
         except TimeoutError:
-            raise AnswerFailed(
+            raise AnswerFailure(
                 Termination.TIMEOUT, f"no whole answer within {self.timeout:g} s"
             ) from None
         except httpx2.TransportError as error:
-            raise _Again(f"no answer: {_named(error)}") from error
+            raise _Again(f"no answer: {_describe_error(error)}") from error
         except httpx2.RequestError as error:
-            raise AnswerFailed(
-                Termination.AGENT_ERROR, f"the answer cannot be decoded: {_named(error)}"
+            raise AnswerFailure(
+                Termination.AGENT_ERROR, f"the answer cannot be decoded: {_describe_error(error)}"
             ) from error
 
     async def _read(self, response: httpx2.Response, good: bool) -> bytes:
@@ -289,7 +289,7 @@ class Endpoint:
         coding = response.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             # A few bytes of it may become gigabytes, whatever the limit of what is read.
-            raise AnswerFailed(
+            raise AnswerFailure(
                 Termination.AGENT_ERROR,
                 f"the answer cannot be decoded: it is encoded as {coding[:40]!r}, and was asked "
                 "for as it is",
@@ -301,19 +301,19 @@ class Endpoint:
             if len(read) > limit:
                 if not good:
                     break
-                raise AnswerFailed(
+                raise AnswerFailure(
                     Termination.AGENT_ERROR,
                     f"the answer is larger than {limit:,} bytes; it begins {_quoted(read)}",
                 )
         return bytes(read)
 
     def _raise_refusal(self, status: int, answer: bytes) -> NoReturn:
-        said = _said(answer)
+        said = _read_error(answer)
         if status in (400, 413, 422) and _CONTEXT.search(said):
-            raise AnswerFailed(Termination.CONTEXT_OVERFLOW, f"HTTP {status}: {said}")
+            raise AnswerFailure(Termination.CONTEXT_OVERFLOW, f"HTTP {status}: {said}")
         if status in (401, 403, 404) or not self.answered:
-            raise EndpointRefused(self._refusal(status, said))
-        raise AnswerFailed(
+            raise EndpointRefusal(self._refusal(status, said))
+        raise AnswerFailure(
             Termination.AGENT_ERROR, f"the conversation was refused: HTTP {status}: {said}"
         )
 
@@ -348,8 +348,8 @@ def wire(message: Message) -> dict[str, Any]:
 
 def _wire_call(call: ToolCall) -> dict[str, Any]:
     arguments = call.arguments
-    given = arguments if isinstance(arguments, dict) else {"malformed_arguments": arguments}
-    function = {"name": call.name, "arguments": json.dumps(given, ensure_ascii=False)}
+    value = arguments if isinstance(arguments, dict) else {"malformed_arguments": arguments}
+    function = {"name": call.name, "arguments": json.dumps(value, ensure_ascii=False)}
     return {"id": call.id, "type": "function", "function": function}
 
 
@@ -396,21 +396,21 @@ class _Scores(_Wire):
     content: tuple[_Score, ...] = Field(strict=False)
 
 
-class _Scored(_Wire):
+class _ChoiceTokens(_Wire):
     """The exact tokens of a choice."""
 
     token_ids: tuple[int, ...] = Field(strict=False)
     logprobs: _Scores
 
 
-class _Prompted(_Wire):
+class _PromptTokens(_Wire):
     prompt_token_ids: tuple[int, ...] = Field(strict=False, min_length=1)
 
 
 def _completion(answer: bytes, turn: int) -> Completion:
     """An answer in our form; raises AnswerFailed. `turn` makes the ids that are missing."""
     try:
-        parsed = _Answer.model_validate(_parsed(answer.decode("utf-8", "replace")))
+        parsed = _Answer.model_validate(_parse_json(answer.decode("utf-8", "replace")))
         choices, problems = _choices(parsed.choices, turn)
     except ValidationError as error:
         raise _no_answer(first_problem(error), answer) from error
@@ -428,8 +428,8 @@ def _completion(answer: bytes, turn: int) -> Completion:
 def _tokens(answer: _Answer) -> Tokens | None:
     """Those of the first choice; None where any is missing."""
     try:
-        prompt = _Prompted(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
-        first = _Scored.model_validate(answer.choices[0])
+        prompt = _PromptTokens(prompt_token_ids=answer.prompt_token_ids).prompt_token_ids
+        first = _ChoiceTokens.model_validate(answer.choices[0])
     except ValidationError:
         return None
     logprobs = tuple(score.logprob for score in first.logprobs.content)
@@ -442,9 +442,9 @@ def _choices(raw: list[Any], turn: int) -> tuple[list[tuple[str | None, Message]
     """The usable choices with their finish reasons, and what is wrong with the others."""
     usable: list[tuple[str | None, Message]] = []
     problems: list[str] = []
-    for one in raw:
+    for item in raw:
         try:
-            choice = _Choice.model_validate(one)
+            choice = _Choice.model_validate(item)
         except ValidationError as error:
             problems.append(f"choices: {first_problem(error)}")
             continue
@@ -482,14 +482,14 @@ def _arguments(raw: Any) -> dict[str, Any] | str:
         return {}
     text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
     try:
-        parsed = _parsed(text)
+        parsed = _parse_json(text)
         _check_storable(parsed)
     except ValueError:
         return text
     return parsed if isinstance(parsed, dict) else text
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Strict JSON, with U+FFFD for each half of a surrogate pair; raises ValueError."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
@@ -521,22 +521,22 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def _no_answer(problem: str, answer: bytes, tokens: Tokens | None = None) -> AnswerFailed:
+def _no_answer(problem: str, answer: bytes, tokens: Tokens | None = None) -> AnswerFailure:
     reason = f"the answer is no message: {problem}; it begins {_quoted(answer)}"
-    return AnswerFailed(Termination.AGENT_ERROR, reason, tokens)
+    return AnswerFailure(Termination.AGENT_ERROR, reason, tokens)
 
 
 def _usage(raw: Any) -> Usage:
-    given = raw if isinstance(raw, dict) else {}
-    return Usage(1, _count(given.get("prompt_tokens")), _count(given.get("completion_tokens")))
+    counts = raw if isinstance(raw, dict) else {}
+    return Usage(1, _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens")))
 
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _sum(count: int | None, other: int | None) -> int | None:
+    return None if count is None or other is None else count + other
 
 
 def _pause(error: Exception) -> bool | float:
@@ -554,16 +554,16 @@ def _retry_after(response: httpx2.Response) -> float | None:
     return min(float(text), _MAX_RETRY_AFTER_SECONDS)
 
 
-def _said(answer: bytes) -> str:
+def _read_error(answer: bytes) -> str:
     """The message of an error in OpenAI's form, else the beginning of what was sent."""
     try:
-        value = _parsed(answer.decode("utf-8", "replace"))
+        value = _parse_json(answer.decode("utf-8", "replace"))
     except ValueError:
         return _quoted(answer)
-    found = value
+    part = value
     for name in ("error", "message"):
-        found = found.get(name, found) if isinstance(found, dict) else found
-    return _quoted((found if isinstance(found, str) else json.dumps(value)).encode())
+        part = part.get(name, part) if isinstance(part, dict) else part
+    return _quoted((part if isinstance(part, str) else json.dumps(value)).encode())
 
 
 def _quoted(raw: bytes | bytearray) -> str:
@@ -572,18 +572,18 @@ def _quoted(raw: bytes | bytearray) -> str:
     return f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text or "(nothing)"
 
 
-def _named(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _checked_url(base_url: str) -> str:
+def _check_url(base_url: str) -> str:
     try:
         url = httpx2.URL(base_url)
     except httpx2.InvalidURL as error:
-        raise EndpointRefused(f"base URL {base_url!r} is none: {error}; correct it") from error
+        raise EndpointRefusal(f"base URL {base_url!r} is none: {error}; correct it") from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise EndpointRefused(
+        raise EndpointRefusal(
             f"base URL {base_url!r} must begin with http:// or https://, such as "
             "http://127.0.0.1:8000/v1"
         )

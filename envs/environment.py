@@ -20,11 +20,11 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from envs.agents import Agent, GoldAgent
-from envs.catalog import ToolCatalog, catalog, undeclared
+from envs.catalog import ToolCatalog, catalog, infer_catalog
 from envs.database import Database
 from envs.task import GENERATED, Basis, TaskDefinition
 from envs.tools import Toolset
-from envs.users import ScriptedUser, User
+from envs.users import ScriptUser, User
 from events.errors import KintsugiError
 from events.messages import Message
 
@@ -94,13 +94,13 @@ class Environment(ABC):
         """The tools as the agent is shown them, in OpenAI's format."""
         return self.toolset.schemas()
 
-    def offered(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def select_schemas(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Those of the schemas that the agent is shown at this point of its view."""
         return self.schemas(task)
 
     def user(self, task: TaskDefinition) -> User:
         """The scripted user."""
-        return ScriptedUser(task)
+        return ScriptUser(task)
 
     def oracle(self, task: TaskDefinition) -> Agent:
         """An agent that knows the gold actions and keeps the policy."""
@@ -120,7 +120,7 @@ class Environment(ABC):
     @property
     def catalog(self) -> ToolCatalog:
         """What diagnosis may know of the tools."""
-        return catalog(self.name) or undeclared(self.toolset.tools(), self.writes)
+        return catalog(self.name) or infer_catalog(self.toolset.tools(), self.writes)
 
     @property
     def writes(self) -> frozenset[str]:
@@ -134,7 +134,7 @@ class Environment(ABC):
         if key not in self._states:
             while len(self._states) >= _PRISTINE_STATES:
                 del self._states[next(iter(self._states))]
-            self._states[key] = self.pristine(task).settled()
+            self._states[key] = self.pristine(task).as_pristine()
         return self._states[key].fork()
 
     def state_key(self, task: TaskDefinition) -> str:

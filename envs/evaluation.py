@@ -23,7 +23,7 @@ from random import Random
 from typing import Final
 
 from envs.agents import NullAgent
-from envs.endpoint import AnswerFailed, EndpointRefused, EndpointUnavailable, Usage
+from envs.endpoint import AnswerFailure, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits, UnknownTask
 from envs.episode import Episode, Party, Termination
 from envs.episode import play as play_locally
@@ -45,7 +45,7 @@ MAX_AGENT_CHARACTERS: Final = 16 << 20
 no rollout, and an event has an end."""
 
 
-class EnvironmentFailed(KintsugiError):
+class EnvironmentFailure(KintsugiError):
     """The environment's own code raised."""
 
 
@@ -104,7 +104,7 @@ def do_nothing(environment: Environment, task: TaskDefinition) -> Grade:
         return grade(environment, task, episode.messages, episode.termination)
 
 
-def scripted_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
+def make_environment_user(environment: Environment) -> Callable[[TaskDefinition, int], Player]:
     """The environment's own user."""
     return lambda task, _: LocalPlayer(environment.user(task))
 
@@ -122,9 +122,9 @@ async def play(setup: Setup, task: TaskDefinition, trial: int) -> Attempt:
         agent, user = setup.agent(task, seed), setup.user(task, seed)
         try:
             await _converse(episode, agent, user)
-        except AnswerFailed as failure:
+        except AnswerFailure as failure:
             episode.stop(failure.termination, failure.reason)
-        return _judged(setup, episode, trial, agent, user)
+        return _make_attempt(setup, episode, trial, agent, user)
 
 
 async def _converse(episode: Episode, agent: Player, user: Player) -> None:
@@ -136,7 +136,7 @@ async def _converse(episode: Episode, agent: Player, user: Player) -> None:
         message = await player.reply(episode.view(party))
         written += _characters(message) if party is Party.AGENT else 0
         if written > MAX_AGENT_CHARACTERS:
-            raise AnswerFailed(
+            raise AnswerFailure(
                 Termination.AGENT_ERROR, f"the agent wrote {written:,} characters in one episode"
             )
         episode.receive(message)
@@ -163,7 +163,7 @@ async def play_all(
 
     workers = [asyncio.create_task(work()) for _ in range(concurrency)]
     try:
-        async for attempts in _gathered(finished, len(workers)):
+        async for attempts in _collect_attempts(finished, len(workers)):
             yield attempts
     finally:
         for worker in workers:
@@ -171,7 +171,7 @@ async def play_all(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-async def _gathered(
+async def _collect_attempts(
     finished: "asyncio.Queue[Attempt | Exception | None]", working: int
 ) -> AsyncGenerator[list[Attempt], None]:
     """The queue's attempts in batches until nobody works any more; raises its first exception."""
@@ -184,7 +184,7 @@ async def _gathered(
             if isinstance(item, Attempt):
                 batch.append(item)
                 spoilt = spoilt + 1 if _is_spoilt(item) else 0
-                stopped = _given_up(item, spoilt) if spoilt >= FAILURES_IN_A_ROW else None
+                stopped = _make_outage_error(item, spoilt) if spoilt >= FAILURES_IN_A_ROW else None
             elif isinstance(item, Exception):
                 stopped = item
             else:
@@ -202,7 +202,7 @@ def _is_spoilt(attempt: Attempt) -> bool:
     return attempt.termination is Termination.INFRASTRUCTURE_ERROR
 
 
-def _given_up(last: Attempt, count: int) -> EndpointUnavailable:
+def _make_outage_error(last: Attempt, count: int) -> EndpointUnavailable:
     return EndpointUnavailable(
         f"{count} episodes in a row could not be played, the last one (task {last.task.id}) "
         f"because of {last.reason}; see to the endpoint, then run the same command to go on"
@@ -214,17 +214,17 @@ def environment_code(environment: Environment, where: str) -> Iterator[None]:
     """The boundary where a fault of an environment's code is told apart from one of an agent."""
     try:
         yield
-    except (EndpointRefused, EndpointUnavailable, UnknownTask):
+    except (EndpointRefusal, EndpointUnavailable, UnknownTask):
         raise
     except Exception as error:
-        raise EnvironmentFailed(
+        raise EnvironmentFailure(
             f"environment {environment.name}, {where}: {type(error).__name__}: {error}; this is a "
             "fault of its code and not of the agent: mend it (kintsugi env check), then run the "
             "same command to go on"
         ) from error
 
 
-def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Player) -> Attempt:
+def _make_attempt(setup: Setup, episode: Episode, trial: int, agent: Player, user: Player) -> Attempt:
     termination = episode.termination
     assert termination is not None, "a finished episode says why it ended"
     environment, task, messages = setup.environment, episode.task, tuple(episode.messages)
@@ -253,11 +253,11 @@ def _judged(setup: Setup, episode: Episode, trial: int, agent: Player, user: Pla
 
 def penalties(conduct: Conduct, shaping: Shaping) -> dict[str, float | None]:
     """What shaping takes away, at or below 0, whatever the reward; None where it is unknown."""
-    found: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
-    del found["task"]
+    components: dict[str, float | None] = dict(shape(0.0, conduct, shaping).components)
+    del components["task"]
     if conduct.tokens is None:
-        found["length"] = None
-    return found
+        components["length"] = None
+    return components
 
 
 def _characters(message: Message) -> int:

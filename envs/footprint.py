@@ -63,11 +63,11 @@ class Sample(StrictModel):
         """The tasks. Raises UnknownTask for a split that does not exist."""
         if self.split == GENERATED and environment.capabilities:
             size = len(environment.capabilities) * environment.tasks_per_capability
-            return list(islice(self._generated(environment), self.tasks or size))
+            return list(islice(self._generate_slots(environment), self.tasks or size))
         tasks = islice(environment.tasks(self.split), self.tasks)
         return [(task.id, partial(_same, task)) for task in tasks]
 
-    def _generated(self, environment: Environment) -> Iterator[Slot]:
+    def _generate_slots(self, environment: Environment) -> Iterator[Slot]:
         for seed in count(self.seed):
             for capability in environment.capabilities:
                 make = partial(environment.generate, capability, seed)
@@ -79,7 +79,7 @@ def _same(task: TaskDefinition) -> TaskDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EpisodeResult:
     """An episode that is over."""
 
     policy: str
@@ -94,8 +94,8 @@ class Played:
     def trace(self) -> str:
         """sha256 of everything that another run must repeat."""
         messages = [message.model_dump(mode="json") for message in self.messages]
-        told = [self.policy, messages, self.termination, self.state, self.grade.reward]
-        return sha256(exact_json(told))
+        parts = [self.policy, messages, self.termination, self.state, self.grade.reward]
+        return sha256(exact_json(parts))
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Trial:
     """Key of the state in which it begins."""
     state: str = ""
     """Digest of that state."""
-    plays: dict[str, Played] = field(default_factory=dict)
+    plays: dict[str, EpisodeResult] = field(default_factory=dict)
     """By agent."""
     failures: dict[str, str] = field(default_factory=dict)
     """Stage -> what was raised there."""
@@ -132,23 +132,23 @@ class Trial:
         try:
             yield
         except Exception as error:
-            self.failures[name] = said(error)
+            self.failures[name] = format_error(error)
 
     def play(self, environment: Environment, agents: Iterable[str], seed: int) -> None:
         """Let each of the agents play it once."""
         for name in agents:
             with self.stage(name):
                 agent = AGENTS[name](environment, self.task, seed)
-                self.plays[name] = played(environment, self.task, agent)
+                self.plays[name] = play_task(environment, self.task, agent)
 
     @property
     def footprint(self) -> dict[str, str]:
         """What another process must see too."""
-        made = {} if self.made is None else {"definition": self.made.digest()}
+        definition = {} if self.made is None else {"definition": self.made.digest()}
         traces: dict[str, str] = {
             name: self.plays[name].trace for name in REPEATED if name in self.plays
         }
-        return {**made, "state": self.state, **traces}
+        return {**definition, "state": self.state, **traces}
 
 
 AGENTS: Final[Mapping[str, Callable[[Environment, TaskDefinition, int], Agent]]] = {
@@ -161,28 +161,28 @@ REPEATED: Final = ("oracle", "random")
 """Agents whose episodes are played again, elsewhere too; the other one reaches no tool."""
 
 
-def said(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """An exception in one line."""
     return f"{type(error).__name__}: {error}"
 
 
-def drawn(environment: Environment, sample: Sample) -> list[Trial]:
+def prepare_trials(environment: Environment, sample: Sample) -> list[Trial]:
     """The tasks of a sample, and their first states. Raises UnknownTask for an unknown split."""
     trials = [Trial(subject, make) for subject, make in sample.slots(environment)]
-    for one in trials:
-        with one.stage("generate"):
-            one.made = one.make()
-        if one.made is not None:
-            with one.stage("reset"):
-                one.begins = environment.state_key(one.made)
-                one.state = environment.reset(one.made).digest()
+    for trial in trials:
+        with trial.stage("generate"):
+            trial.made = trial.make()
+        if trial.made is not None:
+            with trial.stage("reset"):
+                trial.begins = environment.state_key(trial.made)
+                trial.state = environment.reset(trial.made).digest()
     return trials
 
 
-def played(environment: Environment, task: TaskDefinition, agent: Agent) -> Played:
+def play_task(environment: Environment, task: TaskDefinition, agent: Agent) -> EpisodeResult:
     """One graded episode."""
     episode = play(Episode(environment, task), agent, environment.user(task))
-    return Played(
+    return EpisodeResult(
         environment.policy(task),
         tuple(episode.messages),
         episode.termination,
@@ -203,7 +203,7 @@ class Repeats:
         return next(self.said, Message(role="assistant", content=STOP))
 
 
-def written_out(database: Database) -> str:
+def hash_state(database: Database) -> str:
     """sha256 of the state as it is now. `Database.digest` remembers untouched records, so a
     record that was changed behind its back shows here alone."""
     tables = {name: database[name] for name in database.names}
@@ -219,8 +219,8 @@ def distinct_scenarios(environment: Environment) -> tuple[dict[str, int], dict[s
         try:
             scenarios[capability].add(environment.generate(capability, seed).scenario)
         except Exception as error:
-            failures[environment.task_id(capability, seed)] = said(error)
-    distinct = {capability: len(found) for capability, found in scenarios.items()}
+            failures[environment.task_id(capability, seed)] = format_error(error)
+    distinct = {capability: len(values) for capability, values in scenarios.items()}
     return distinct, failures
 
 
@@ -276,16 +276,16 @@ class SecondProcess:
             self.process.communicate()
 
 
-def observed(sample: Sample) -> dict[str, Any]:
+def observe_sample(sample: Sample) -> dict[str, Any]:
     """What a process sees of a sample."""
     environment = sample.open()
-    trials = drawn(environment, sample)
-    for one in trials:
-        if one.ready:
-            one.play(environment, REPEATED, sample.seed)
+    trials = prepare_trials(environment, sample)
+    for trial in trials:
+        if trial.ready:
+            trial.play(environment, REPEATED, sample.seed)
     own = sample.split == GENERATED
     distinct, failures = distinct_scenarios(environment) if own else ({}, {})
-    footprints = {one.subject: one.footprint for one in trials}
+    footprints = {trial.subject: trial.footprint for trial in trials}
     return {"footprints": footprints, "distinct": distinct, "failures": failures}
 
 
@@ -293,8 +293,8 @@ def main() -> None:
     """Print what this process sees of the sample that its argument describes."""
     # What an environment prints must not stand in our document.
     with redirect_stdout(sys.stderr):
-        found = observed(Sample.model_validate_json(sys.argv[1]))
-    print(json.dumps(found))
+        observations = observe_sample(Sample.model_validate_json(sys.argv[1]))
+    print(json.dumps(observations))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Grade:
         return None if self.reward is None else self.reward == 1.0
 
     @property
-    def unevaluated(self) -> tuple[Basis, ...]:
+    def open_parts(self) -> tuple[Basis, ...]:
         """Parts that need a judge."""
         return tuple(basis for basis, value in self.parts.items() if value is None)
 
@@ -73,14 +73,14 @@ def grade(
             difference = state_difference(environment, task, executed)
             parts[basis] = float(not difference)
         elif basis == "COMMUNICATE":
-            missing = not_said(task.criteria.outputs, messages)
+            missing = find_absent_outputs(task.criteria.outputs, messages)
             parts[basis] = float(not missing)
         elif basis == "ACTION":
-            parts[basis] = float(not uncalled(task.criteria, executed))
+            parts[basis] = float(not find_absent_actions(task.criteria, executed))
         elif basis == "POLICY":
-            found = environment.violations(task, messages)
-            parts[basis] = float(not found)
-            violations += found
+            breaches = environment.violations(task, messages)
+            parts[basis] = float(not breaches)
+            violations += breaches
         elif basis == "NL_ASSERTION" and not task.criteria.nl_assertions:
             parts[basis] = 1.0
         else:
@@ -124,17 +124,17 @@ def state_difference(
     return replay_gold(environment, task).difference(replay(environment, task, executed))
 
 
-def not_said(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:
+def find_absent_outputs(outputs: Sequence[str], messages: Sequence[Message]) -> tuple[str, ...]:
     """The outputs that no text of the agent contains."""
-    said = [
+    texts = [
         message.text.lower().replace(",", "")
         for message in messages
         if message.role == "assistant" and message.content
     ]
-    return tuple(output for output in outputs if not any(output.lower() in text for text in said))
+    return tuple(output for output in outputs if not any(output.lower() in text for text in texts))
 
 
-def uncalled(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
+def find_absent_actions(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Action, ...]:
     """The gold actions that no call matches.
 
     Of an action with `compare` these arguments count, else those that the call itself has: a call
@@ -148,13 +148,13 @@ def uncalled(criteria: Criteria, executed: Sequence[ExecutedCall]) -> tuple[Acti
 
 
 def _matches(action: Action, item: ExecutedCall) -> bool:
-    given = item.call.arguments
-    if item.call.name != action.name or isinstance(given, str):
+    arguments = item.call.arguments
+    if item.call.name != action.name or isinstance(arguments, str):
         return False
     if item.requestor != action.requestor:
         return False
-    compared = given if action.compare is None else action.compare
-    return _only(compared, given) == _only(compared, action.arguments)
+    compared = arguments if action.compare is None else action.compare
+    return _only(compared, arguments) == _only(compared, action.arguments)
 
 
 def _only(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Any]:

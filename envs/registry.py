@@ -72,7 +72,7 @@ class EnvironmentBroken(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EnvironmentEntry:
     """An environment that could be opened."""
 
     name: str
@@ -97,7 +97,7 @@ def open_environment(
             f"{name[:_SHOWN]!r} is no environment's name: one is small letters, digits, _ and -, a "
             "letter first"
         )
-    return _named(name, paths).load()(benchmarks)
+    return _find_by_name(name, paths).load()(benchmarks)
 
 
 def open_place(
@@ -108,11 +108,11 @@ def open_place(
     Runs the file, so only for what an operator wrote: a setting, an argument of a command, the spec
     of a process that was started by hand or by us. Raises UnknownEnvironment, EnvironmentBroken.
     """
-    found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
-    return found.load()(benchmarks)
+    entry = _find_by_path(name_or_path) if _is_path(name_or_path) else _find_by_name(name_or_path, paths)
+    return entry.load()(benchmarks)
 
 
-def open_recorded(
+def open_from_event(
     place: str,
     *,
     benchmarks: Path | None = None,
@@ -124,11 +124,11 @@ def open_recorded(
     `places` are those that the settings name otherwise than by `paths`, by name or path. Raises
     UnknownEnvironment, also for a file that neither names, and EnvironmentBroken.
     """
-    require_allowed(place, paths=paths, places=places)
+    check_place(place, paths=paths, places=places)
     return open_place(place, benchmarks=benchmarks, paths=paths)
 
 
-def require_allowed(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
+def check_place(place: str, *, paths: Sequence[Path] = (), places: Sequence[str] = ()) -> None:
     """Refuse the path of a file that the settings do not name; nothing is run. Raises
     UnknownEnvironment."""
     if not _is_path(place):
@@ -147,10 +147,10 @@ def _holds(path: Path, file: Path) -> bool:
     it names."""
     if file.resolve() == path.resolve():
         return True
-    return file.resolve().parent == path.resolve() and _is_looked_at(file.resolve())
+    return file.resolve().parent == path.resolve() and _is_candidate(file.resolve())
 
 
-def _is_looked_at(file: Path) -> bool:
+def _is_candidate(file: Path) -> bool:
     return file.suffix == ".py" and not file.name.startswith("_")
 
 
@@ -169,36 +169,36 @@ def _file_of(text: str) -> Path:
     return Path(place if colon else text).expanduser().absolute()
 
 
-def located(name_or_path: str, paths: Sequence[Path] = ()) -> str:
+def locate(name_or_path: str, paths: Sequence[Path] = ()) -> str:
     """What opens the same one without `paths`, in another process of this machine: its name, or
     FILE:NAME. Raises UnknownEnvironment, EnvironmentBroken."""
-    found = _at(name_or_path) if _is_path(name_or_path) else _named(name_or_path, paths)
-    return found.name if found.file is None else f"{found.file.absolute()}:{found.name}"
+    entry = _find_by_path(name_or_path) if _is_path(name_or_path) else _find_by_name(name_or_path, paths)
+    return entry.name if entry.file is None else f"{entry.file.absolute()}:{entry.name}"
 
 
-def environments(paths: Sequence[Path] = ()) -> list[Found]:
+def environments(paths: Sequence[Path] = ()) -> list[EnvironmentEntry]:
     """Every environment there is: built-in ones, then those of distributions, then of files.
 
     Raises EnvironmentBroken where two have one name or a file cannot be imported.
     """
-    found = [*_built_in(), *_distributed(), *(one for path in paths for one in _in_path(path))]
-    known: dict[str, Found] = {}
-    for one in found:
-        other = known.setdefault(one.name, one)
-        if other is not one:
+    entries = [*_builtin_entries(), *_plugin_entries(), *(entry for path in paths for entry in _in_path(path))]
+    known: dict[str, EnvironmentEntry] = {}
+    for entry in entries:
+        other = known.setdefault(entry.name, entry)
+        if other is not entry:
             raise EnvironmentBroken(
-                f"two environments are called {one.name!r}: {other.source} and {one.source}; "
+                f"two environments are called {entry.name!r}: {other.source} and {entry.source}; "
                 "rename one, or leave it out of environments.paths"
             )
-    return found
+    return entries
 
 
 def _is_path(text: str) -> bool:
     return text.endswith(".py") or "/" in text or "\\" in text
 
 
-def _named(name: str, paths: Sequence[Path]) -> Found:
-    known = {one.name: one for one in environments(paths)}
+def _find_by_name(name: str, paths: Sequence[Path]) -> EnvironmentEntry:
+    known = {entry.name: entry for entry in environments(paths)}
     if name in known:
         return known[name]
     close = get_close_matches(name, list(known), n=1)
@@ -210,36 +210,36 @@ def _named(name: str, paths: Sequence[Path]) -> Found:
     )
 
 
-def _at(text: str) -> Found:
+def _find_by_path(text: str) -> EnvironmentEntry:
     """The one environment of a file or folder, or the one of this name: FILE:NAME."""
     _, colon, name = text.rpartition(":")
     file = _file_of(text)
-    found = [one for one in _in_path(file) if not colon or one.name == name]
-    if not found:
+    entries = [entry for entry in _in_path(file) if not colon or entry.name == name]
+    if not entries:
         raise UnknownEnvironment(f"{file} defines no environment {name!r}; correct the name")
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
+    if len(entries) > 1:
+        names = ", ".join(entry.name for entry in entries)
         raise UnknownEnvironment(
-            f"{text} defines several environments: {names}; say which, as {text}:{found[0].name}"
+            f"{text} defines several environments: {names}; say which, as {text}:{entries[0].name}"
         )
-    return found[0]
+    return entries[0]
 
 
-def _built_in() -> Iterator[Found]:
+def _builtin_entries() -> Iterator[EnvironmentEntry]:
     for name, reference in _CLASSES.items():
         module, _, attribute = reference.partition(":")
-        yield Found(name, BUILT_IN, partial(_imported_class, module, attribute))
+        yield EnvironmentEntry(name, BUILT_IN, partial(_import_class, module, attribute))
 
 
-def _imported_class(module: str, attribute: str) -> type[Environment]:
+def _import_class(module: str, attribute: str) -> type[Environment]:
     cls: type[Environment] = getattr(import_module(module), attribute)
     return cls
 
 
-def _distributed() -> Iterator[Found]:
+def _plugin_entries() -> Iterator[EnvironmentEntry]:
     for point in entry_points(group=GROUP):
         owner = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
-        yield Found(point.name, owner, partial(_from_entry_point, point, owner))
+        yield EnvironmentEntry(point.name, owner, partial(_from_entry_point, point, owner))
 
 
 def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
@@ -248,7 +248,7 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
         loaded: Any = point.load()
     except Exception as error:
         raise EnvironmentBroken(
-            f"{where}: {point.value} cannot be imported: {_said(error)}; mend or uninstall it"
+            f"{where}: {point.value} cannot be imported: {_describe_error(error)}; mend or uninstall it"
         ) from error
     if not (inspect.isclass(loaded) and issubclass(loaded, Environment)):
         raise EnvironmentBroken(f"{where}: {point.value} is no subclass of Environment")
@@ -260,10 +260,10 @@ def _from_entry_point(point: EntryPoint, owner: str) -> type[Environment]:
     return loaded
 
 
-def _in_path(path: Path) -> Iterator[Found]:
+def _in_path(path: Path) -> Iterator[EnvironmentEntry]:
     """The environments of a file, or of the files of a folder."""
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if _is_looked_at(file))
+        files = sorted(file for file in path.iterdir() if _is_candidate(file))
         if not files:
             raise UnknownEnvironment(f"folder {path} has no Python file; put an environment there")
     elif path.is_file():
@@ -274,39 +274,39 @@ def _in_path(path: Path) -> Iterator[Found]:
             "a new environment with kintsugi env new NAME"
         )
     for file in files:
-        for cls in _defined(file):
-            yield Found(cls.name, str(file), partial(_already, cls), file)
+        for cls in _find_classes(file):
+            yield EnvironmentEntry(cls.name, str(file), partial(_already, cls), file)
 
 
 def _already(cls: type[Environment]) -> type[Environment]:
     return cls
 
 
-def _defined(file: Path) -> list[type[Environment]]:
+def _find_classes(file: Path) -> list[type[Environment]]:
     """The environments that a file defines. Raises EnvironmentBroken."""
-    module = _imported(file)
+    module = _import_file(file)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     own = [
         cls
         for cls in dict.fromkeys(classes)
         if issubclass(cls, Environment) and cls.__module__ == module.__name__
     ]
-    found = [cls for cls in own if not _is_base(cls, own)]
-    if not found:
+    concrete = [cls for cls in own if not _is_base(cls, own)]
+    if not concrete:
         raise EnvironmentBroken(
             f"{file} defines no environment; subclass envs.environment.Environment there"
         )
-    for cls in found:
+    for cls in concrete:
         _check(cls, f"{file}: class {cls.__name__}")
-    return found
+    return concrete
 
 
 def _is_base(cls: type[Environment], own: Sequence[type[Environment]]) -> bool:
     """Whether it is unfinished and another class of the file finishes it."""
-    return bool(_missing(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
+    return bool(_list_gaps(cls)) and any(issubclass(o, cls) for o in own if o is not cls)
 
 
-def _imported(file: Path) -> ModuleType:
+def _import_file(file: Path) -> ModuleType:
     module = ModuleType(f"kintsugi_environment_{sha256(str(file))[:16]}")
     module.__file__ = str(file)
     # Types that pydantic and dataclasses resolve later are looked up here.
@@ -317,7 +317,7 @@ def _imported(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise EnvironmentBroken(
-            f"{file}, line {_line(error, file)}: {_said(error)}; the file fails to import, mend it"
+            f"{file}, line {_line(error, file)}: {_describe_error(error)}; the file fails to import, mend it"
         ) from error
     return module
 
@@ -330,14 +330,14 @@ def _line(error: BaseException, file: Path) -> int:
     return next((f.lineno or 0 for f in reversed(frames) if f.filename == str(file)), 0)
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _check(cls: type[Environment], where: str) -> None:
     """Whether the class is complete; raises EnvironmentBroken and names what is missing."""
-    missing = _missing(cls)
+    missing = _list_gaps(cls)
     if missing:
         raise EnvironmentBroken(f"{where} is incomplete; it lacks {'; '.join(missing)}")
     if not (isinstance(cls.name, str) and NAME.fullmatch(cls.name)):
@@ -349,10 +349,10 @@ def _check(cls: type[Environment], where: str) -> None:
     try:
         cls.toolset.tools()
     except Exception as error:
-        raise EnvironmentBroken(f"{where}: a tool cannot be declared: {_said(error)}") from error
+        raise EnvironmentBroken(f"{where}: a tool cannot be declared: {_describe_error(error)}") from error
 
 
-def _missing(cls: type[Environment]) -> list[str]:
+def _list_gaps(cls: type[Environment]) -> list[str]:
     declared = [remedy for name, remedy in _DECLARED.items() if not getattr(cls, name, None)]
     methods: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
     return [*declared, *(f"the method {name}" for name in sorted(methods))]

@@ -99,14 +99,14 @@ def conduct_of(
 ) -> Conduct:
     """The counts of a transcript. `malformed` is the episode's own count."""
     return Conduct(
-        unauthenticated_write=_wrote_unauthenticated(messages, catalog),
+        unauthenticated_write=_has_early_write(messages, catalog),
         malformed=malformed,
         repeated=sum(_repetitions(messages, catalog)),
         tokens=tokens,
     )
 
 
-def _wrote_unauthenticated(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
+def _has_early_write(messages: Sequence[Message], catalog: ToolCatalog) -> bool:
     if not catalog.authenticating:
         return False
     for item in executed_calls(messages):
@@ -129,12 +129,12 @@ def _repetitions(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[
         if any(message.role == "user" for message in messages[turn : item.turn + 1]):
             last = None
         turn = item.turn
-        this = _told_apart(item.call)
+        this = _make_call_key(item.call)
         yield this is not None and this == last
         last = None if item.call.name in catalog.writes and not item.failed else this
 
 
-def _told_apart(call: ToolCall) -> tuple[str, str] | None:
+def _make_call_key(call: ToolCall) -> tuple[str, str] | None:
     """What two equal calls share; None where the arguments are such that no tool looks at them."""
     if not isinstance(call.arguments, str) and unusable(call.arguments) is not None:
         return None

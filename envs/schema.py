@@ -31,7 +31,7 @@ class JsonSchema(_Shape):
     definitions: Annotated[dict[str, "JsonSchema"], Field(alias="$defs")] = {}
 
     @model_validator(mode="after")
-    def _required_exist(self) -> Self:
+    def _check_properties(self) -> Self:
         for name in self.required:
             if name not in self.properties:
                 raise ValueError(f"{name!r} is required and is no property")

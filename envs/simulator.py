@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from envs.endpoint import AnswerFailed, Endpoint, Sampling, Usage, request_seed
+from envs.endpoint import AnswerFailure, Endpoint, Sampling, Usage, request_seed
 from envs.episode import Termination
 from envs.task import TaskDefinition
 from envs.users import OUT_OF_SCOPE, STOP, STOP_TOKENS, TRANSFER
@@ -84,42 +84,42 @@ class ModelUser:
         try:
             lines = await self._lines(messages)
             line = lines[0] if len(lines) == 1 else await self._best(messages, lines)
-        except AnswerFailed as failure:
+        except AnswerFailure as failure:
             raise _as_users(failure) from failure
         return Message(role="user", content=line)
 
     async def _lines(self, messages: Sequence[Message]) -> list[str]:
         """The usable candidates, each once; from as many requests as the endpoint needs."""
-        asked = [Message(role="system", content=_RULES + self.scenario), *turned(messages)]
+        asked = [Message(role="system", content=_RULES + self.scenario), *swap_roles(messages)]
         broken = ""
         for turn in range(ROUNDS):
             usable: dict[str, None] = {}
-            given = 0
-            while given < self.candidates:
-                seed = request_seed(self.seed, "user", len(messages), turn, given)
+            count = 0
+            while count < self.candidates:
+                seed = request_seed(self.seed, "user", len(messages), turn, count)
                 completion = await self.endpoint.complete(
-                    asked, sampling=self.sampling, seed=seed, choices=self.candidates - given
+                    asked, sampling=self.sampling, seed=seed, choices=self.candidates - count
                 )
                 self.usage += completion.usage
-                given += len(completion.messages)
+                count += len(completion.messages)
                 for message in completion.messages:
-                    problem = broken_rule(message, opening=not _spoke(messages))
+                    problem = find_breach(message, opening=not _spoke(messages))
                     broken = problem or broken
                     if problem is None:
                         usable[message.text.strip()] = None
             if usable:
                 return list(usable)
             self.remarks.append(f"no candidate for the user's line could be used: {broken}")
-        raise AnswerFailed(
+        raise AnswerFailure(
             Termination.USER_ERROR, f"no line could be used in {ROUNDS} rounds: {broken}"
         )
 
     async def _best(self, messages: Sequence[Message], lines: Sequence[str]) -> str:
         """The candidate that the model chooses; the first where it does not."""
-        said = "\n".join(f"{_speaker(message)}: {message.text}" for message in messages)
+        conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in messages)
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
         question = (
-            f"Situation:\n{self.scenario}\n\nConversation:\n{said}\n\nCandidates:\n{numbered}"
+            f"Situation:\n{self.scenario}\n\nConversation:\n{conversation}\n\nCandidates:\n{numbered}"
         )
         try:
             completion = await self.endpoint.complete(
@@ -130,12 +130,12 @@ class ModelUser:
                 sampling=Sampling(temperature=0.0),
                 seed=request_seed(self.seed, "choice", len(messages)),
             )
-        except AnswerFailed as failure:
+        except AnswerFailure as failure:
             if failure.termination is Termination.INFRASTRUCTURE_ERROR:
                 raise
             return self._first(lines, failure.reason)
         self.usage += completion.usage
-        chosen = chosen_number(completion.message.text, len(lines))
+        chosen = parse_number(completion.message.text, len(lines))
         if chosen is None:
             return self._first(lines, "it named none")
         return lines[chosen - 1]
@@ -145,7 +145,7 @@ class ModelUser:
         return lines[0]
 
 
-def turned(messages: Sequence[Message]) -> list[Message]:
+def swap_roles(messages: Sequence[Message]) -> list[Message]:
     """What was said as the user's model sees it: the agent speaks as `user`."""
     lines = [
         Message(role="user" if message.role == "assistant" else "assistant", content=message.text)
@@ -154,7 +154,7 @@ def turned(messages: Sequence[Message]) -> list[Message]:
     return lines or [Message(role="user", content=_OPEN)]
 
 
-def broken_rule(message: Message, *, opening: bool) -> str | None:
+def find_breach(message: Message, *, opening: bool) -> str | None:
     """Which rule a candidate breaks; None for a usable one."""
     text = message.text.strip()
     if message.tool_calls:
@@ -168,9 +168,9 @@ def broken_rule(message: Message, *, opening: bool) -> str | None:
     return None
 
 
-def chosen_number(text: str, count: int) -> int | None:
+def parse_number(text: str, count: int) -> int | None:
     """The one number from 1 to `count` that a text names; None for none or several."""
-    named = {int(found) for found in _NUMBER.findall(text[:1000]) if len(found) < 4}
+    named = {int(digits) for digits in _NUMBER.findall(text[:1000]) if len(digits) < 4}
     valid = [number for number in named if 1 <= number <= count]
     return valid[0] if len(valid) == 1 else None
 
@@ -183,8 +183,8 @@ def _speaker(message: Message) -> str:
     return "Agent" if message.role == "assistant" else "Customer"
 
 
-def _as_users(failure: AnswerFailed) -> AnswerFailed:
+def _as_users(failure: AnswerFailure) -> AnswerFailure:
     """A failure of the user's model, told from one of the agent's."""
     infrastructure = failure.termination is Termination.INFRASTRUCTURE_ERROR
     termination = Termination.INFRASTRUCTURE_ERROR if infrastructure else Termination.USER_ERROR
-    return AnswerFailed(termination, f"the user's model: {failure.reason}")
+    return AnswerFailure(termination, f"the user's model: {failure.reason}")

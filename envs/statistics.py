@@ -48,7 +48,7 @@ class Interval:
 
 def most_trials(outcomes: Outcomes) -> int:
     """The largest k that every task can count for: the fewest judged trials of any; 0 without."""
-    return min((_judged(verdicts)[1] for verdicts in outcomes.values()), default=0)
+    return min((_count_verdicts(verdicts)[1] for verdicts in outcomes.values()), default=0)
 
 
 def pass_hat(
@@ -117,7 +117,7 @@ def _counts(outcomes: Outcomes, at_least: int) -> list[tuple[int, int]]:
         raise ValueError(f"{at_least} trials cannot be asked for; ask for 1 or more")
     counts = []
     for task, verdicts in outcomes.items():
-        successes, judged = _judged(verdicts)
+        successes, judged = _count_verdicts(verdicts)
         if judged < at_least:
             raise ValueError(
                 f"task {task} has {judged} judged trials, fewer than the {at_least} asked for; "
@@ -127,7 +127,7 @@ def _counts(outcomes: Outcomes, at_least: int) -> list[tuple[int, int]]:
     return counts
 
 
-def _judged(verdicts: Sequence[bool | None]) -> tuple[int, int]:
+def _count_verdicts(verdicts: Sequence[bool | None]) -> tuple[int, int]:
     judged = [verdict for verdict in verdicts if verdict is not None]
     return sum(judged), len(judged)
 

@@ -106,10 +106,10 @@ class Toolset:
     @classmethod
     def tools(cls) -> Mapping[str, Tool]:
         """Every tool by name, in the order of declaration."""
-        found = vars(cls).get(_DECLARED)
-        if found is None:
-            setattr(cls, _DECLARED, found := _declared(cls))
-        return cast("Mapping[str, Tool]", found)
+        tools = vars(cls).get(_DECLARED)
+        if tools is None:
+            setattr(cls, _DECLARED, tools := _collect_tools(cls))
+        return cast("Mapping[str, Tool]", tools)
 
     @classmethod
     def schemas(cls) -> list[dict[str, Any]]:
@@ -120,18 +120,18 @@ class Toolset:
         """Run one tool; `arguments` that are a string are what a model wrote instead of JSON."""
         tool = self.tools().get(name)
         if tool is None:
-            return _malformed(f"Tool '{name[:100]}' not found.")
+            return _reject_call(f"Tool '{name[:100]}' not found.")
         if isinstance(arguments, str):
-            return _malformed(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
+            return _reject_call(f"the arguments of {name} are not a JSON object: {arguments[:100]!r}")
         problem = unusable(arguments)
         if problem is not None:
-            return _malformed(f"the arguments of {name} {problem}")
+            return _reject_call(f"the arguments of {name} {problem}")
         try:
             # A copy in either case: what a tool keeps of them must not be the transcript's.
-            given = _checked(tool, arguments) if self.validates else copy_json(dict(arguments))
+            values = _validate(tool, arguments) if self.validates else copy_json(dict(arguments))
         except ValidationError as error:
-            return _malformed(_explain(name, error))
-        return self._run(name, given)
+            return _reject_call(_explain(name, error))
+        return self._run(name, values)
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -152,15 +152,15 @@ def _mark(method: F, kind: Kind) -> F:
     return method
 
 
-def _declared(toolset: type[Toolset]) -> Mapping[str, Tool]:
-    found: dict[str, Tool] = {}
+def _collect_tools(toolset: type[Toolset]) -> Mapping[str, Tool]:
+    tools: dict[str, Tool] = {}
     for owner in reversed(toolset.__mro__):
         # A copy: another thread may be keeping the same finding on the class just now.
         for name, method in list(vars(owner).items()):
             kind = getattr(method, _KIND, None)
             if kind is not None:
-                found[name] = _tool(name, method, kind)
-    return found
+                tools[name] = _tool(name, method, kind)
+    return tools
 
 
 def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
@@ -172,8 +172,8 @@ def _tool(name: str, method: Callable[..., Any], kind: Kind) -> Tool:
         required = parameter.default is inspect.Parameter.empty
         default = ... if required else parameter.default
         # An alias, because a model's own attributes (`copy`, `json`) cannot be fields.
-        given = Field(default, alias=parameter.name)
-        fields[_field(parameter.name)] = (hints[parameter.name], given)
+        field = Field(default, alias=parameter.name)
+        fields[_field(parameter.name)] = (hints[parameter.name], field)
     model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     description = inspect.cleandoc(method.__doc__ or "")
     function = {"name": name, "description": description, "parameters": _parameters(model)}
@@ -202,7 +202,7 @@ def _without_titles(schema: Any) -> Any:
     }
 
 
-def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _validate(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the tool's types; strictly, so that "3" is no number. Raises.
 
     As JSON, in which a date or a member of an enum is a string, as the schema says.
@@ -224,7 +224,7 @@ def _explain(name: str, error: ValidationError) -> str:
     return f"{name}: {where}: {problem['msg']}"
 
 
-def _malformed(message: str) -> ToolResult:
+def _reject_call(message: str) -> ToolResult:
     return ToolResult(f"Error: {message}", error=True, malformed=True)
 
 

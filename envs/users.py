@@ -36,11 +36,11 @@ class User(Protocol):
     def reply(self, messages: Sequence[Message]) -> Message: ...
 
 
-class ScriptedUser:
+class ScriptUser:
     """Plays a script."""
 
     def __init__(self, task: TaskDefinition) -> None:
-        self.script = task.script or improvised(task)
+        self.script = task.script or improvise_script(task)
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next line, given what was said so far."""
@@ -48,19 +48,19 @@ class ScriptedUser:
             return Message(role="user", content=self.script.opening)
         heard = [
             message.text[-HEARD_CHARACTERS:]
-            for message in _since_opening(messages)
+            for message in _after_first_message(messages)
             if message.role == "assistant"
         ]
-        *_, said = _answers(self.script, heard)
-        return Message(role="user", content=said)
+        *_, line = _answers(self.script, heard)
+        return Message(role="user", content=line)
 
 
-def improvised(task: TaskDefinition) -> Script:
+def improvise_script(task: TaskDefinition) -> Script:
     """The script of a user of whom only the scenario is known."""
     scenario = task.scenario
-    told = " ".join(filter(None, (scenario.reason_for_call, scenario.known_info)))
+    opening = " ".join(filter(None, (scenario.reason_for_call, scenario.known_info)))
     return Script(
-        opening=told or "Hello.",
+        opening=opening or "Hello.",
         answers=(Answer(asks=_CONFIRMATION, says="Yes, please."),),
         otherwise=" ".join(filter(None, (scenario.known_info, scenario.task_instructions)))
         or "I have nothing to add.",
@@ -68,22 +68,22 @@ def improvised(task: TaskDefinition) -> Script:
     )
 
 
-def _since_opening(messages: Sequence[Message]) -> Sequence[Message]:
+def _after_first_message(messages: Sequence[Message]) -> Sequence[Message]:
     first = next(i for i, message in enumerate(messages) if message.role == "user")
     return messages[first + 1 :]
 
 
 def _answers(script: Script, heard: Sequence[str]) -> Iterator[str]:
     """The answer to each text of the agent, in order."""
-    given: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     patience = script.patience
     for text in heard:
         if script.ends and _matches(script.ends, text):
             yield STOP
             continue
-        place = _first_match(script, text, given)
+        place = _first_match(script, text, counts)
         if place is not None:
-            given[place] += 1
+            counts[place] += 1
             yield script.answers[place].says
         elif patience:
             patience -= 1
@@ -92,9 +92,9 @@ def _answers(script: Script, heard: Sequence[str]) -> Iterator[str]:
             yield STOP
 
 
-def _first_match(script: Script, text: str, given: Counter[int]) -> int | None:
+def _first_match(script: Script, text: str, counts: Counter[int]) -> int | None:
     for place, answer in enumerate(script.answers):
-        if not (answer.once and given[place]) and _matches(answer.asks, text):
+        if not (answer.once and counts[place]) and _matches(answer.asks, text):
             return place
     return None
 

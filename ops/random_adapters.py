@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 
 from daemon.adapters.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
 from daemon.adapters.fingerprint import Expected
-from daemon.engine.fingerprint import expected, fingerprint
+from daemon.engine.fingerprint import probe_model, fingerprint
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.solver.lora import attach, save, trained_parameters
+from daemon.solver.lora import attach, save, trainable_parameters
 from events.jobs import LoraSettings
 
 SETTINGS = LoraSettings()
@@ -66,7 +66,7 @@ class Maker:
         chance = torch.Generator().manual_seed(seed)
         later = torch.Generator().manual_seed(seed + 1)
         with torch.no_grad():
-            for name, weights in trained_parameters(adapted).items():
+            for name, weights in trainable_parameters(adapted).items():
                 if "lora_B" in name:
                     weights.normal_(std=spread, generator=chance) if spread else None
                     weights.add_(drift * torch.randn(weights.shape, generator=later))
@@ -80,7 +80,7 @@ class Maker:
     def _expected(self, adapted: PeftModel) -> Expected:
         """What it answers to probes; the base's part is computed once."""
         if self._told is None:
-            self._told = expected(adapted)
+            self._told = probe_model(adapted)
             return self._told
         answers = fingerprint(adapted, self._told.prompts)
         return self._told.model_copy(update={"adapter": answers})

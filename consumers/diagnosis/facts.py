@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from consumers.diagnosis.matching import GoldWrite, WriteMatch, parse_agent_write, gold_writes, match
-from envs.catalog import Record, ToolCatalog, undeclared
+from envs.catalog import Record, ToolCatalog, infer_catalog
 from events.messages import ExecutedCall, Message, executed_calls
 from events.rollouts import RolloutEnded
 
@@ -74,7 +74,7 @@ class Facts:
         gold = self.gold or ()
         names = {call.name for call in self.calls} | {action.name for action in gold}
         arguments = {name for action in gold for name in action.arguments}
-        return undeclared(
+        return infer_catalog(
             names.union(self.rollout.known_tools or ()), self.rollout.write_tools, arguments
         )
 

@@ -129,7 +129,7 @@ def gold_writes(actions: Sequence[Action], catalog: ToolCatalog) -> list[GoldWri
         GoldWrite(
             place,
             action,
-            catalog.settled(action.name, action.arguments),
+            catalog.canonicalize(action.name, action.arguments),
             catalog.record(action.arguments),
         )
         for place, action in enumerate(actions)
@@ -142,7 +142,7 @@ def parse_agent_write(item: ExecutedCall, catalog: ToolCatalog) -> AgentWrite:
     call = item.call
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
     return AgentWrite(
-        item.turn, call.name, catalog.settled(call.name, arguments), catalog.record(arguments)
+        item.turn, call.name, catalog.canonicalize(call.name, arguments), catalog.record(arguments)
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from daemon.maintenance.regrade import Regraded
     from envs.checking import Check, Rates
     from envs.environment import Environment
-    from envs.registry import Found
+    from envs.registry import EnvironmentEntry
     from envs.tau2.environment import Tau2Environment
 
 _NEW_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -60,7 +60,7 @@ def ls(cli: Cli) -> None:
     cli.out.hint("write your own: kintsugi env new NAME")
 
 
-def _splits(cli: Cli, found: "Found") -> list[dict[str, Any]]:
+def _splits(cli: Cli, found: "EnvironmentEntry") -> list[dict[str, Any]]:
     """A row for each split of one environment."""
     from envs.registry import BUILT_IN
     from envs.task import GENERATED

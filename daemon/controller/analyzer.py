@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from consumers.diagnosis.rules import RULES
 from consumers.reads.evidence import RoundRollout
 from daemon.controller.sampling import Shortened
-from envs.endpoint import AnswerFailed, Endpoint, EndpointRefused, Sampling
+from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
 from events.canonical import exact_json
 from events.errors import KintsugiError
 from events.learning import PatternFinding
@@ -129,7 +129,7 @@ def analyze(
     try:
         check_host(settings.url, settings.allowed_hosts)
         answer, names = asyncio.run(_ask(settings, shown, redact))
-    except (AnalyzerFailed, AnswerFailed, EndpointRefused) as error:
+    except (AnalyzerFailed, AnswerFailure, EndpointRefusal) as error:
         return Analysis(settings.model, trouble=redact(str(error))[:1000])
     return Analysis(
         settings.model,
@@ -221,7 +221,7 @@ async def _ask(
             left -= cost
             text = completion.message.text
             try:
-                return _parsed(text), {name: one.seen for name, one in names.items()}
+                return _parse(text), {name: one.seen for name, one in names.items()}
             except ValueError as error:
                 problem = f"{settings.model} gave no answer of the schema: {error}"
             again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
@@ -233,7 +233,7 @@ async def _ask(
     raise AnalyzerFailed(problem)
 
 
-def _parsed(text: str) -> _Answer:
+def _parse(text: str) -> _Answer:
     """The answer; raises ValueError that says what is wrong."""
     try:
         answer = _Answer.model_validate(json.loads(text))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from daemon.config.presets import preset
-from envs.registry import located
+from envs.registry import locate
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig
 from events.envelope import derive_id
 from events.errors import KintsugiError
@@ -71,7 +71,7 @@ def spec_of(
         base=base,
         checkpoint=str(agent.checkpoint),
         parent=None if parent is None else str(parent),
-        environment=located(agent.environment, environments),
+        environment=locate(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
         pools=tuple(pools if warm is None else _shown(pools, training.references)),
         seed=seed_of(job),

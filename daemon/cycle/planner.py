@@ -26,7 +26,7 @@ from daemon.proposer.candidate import CannotSample
 from daemon.proposer.probe import Engine, Probed, Prober
 from daemon.proposer.proposer import Wanted, propose
 from envs.endpoint import Sampling
-from envs.registry import EnvironmentBroken, UnknownEnvironment, open_recorded
+from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
 from events.envelope import derive_id
 from events.jobs import TaskPool
 from events.learning import Decision, DirectiveWritten, JobRequested, TaskProposed, TaskRejected
@@ -64,7 +64,7 @@ class FromTheLog:
             return Proposal({}, "no failure pattern of the round has a priority above 0")
         settings = self._app.settings
         try:
-            environment = open_recorded(
+            environment = open_from_event(
                 cycle.environment,
                 benchmarks=settings.benchmarks,
                 paths=settings.environments.paths,

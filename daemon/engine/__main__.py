@@ -31,9 +31,9 @@ few machines have."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        return serve(given)
+        return serve(options)
     except KintsugiError as error:
         _say(str(error))
     except OSError as error:
@@ -42,19 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return FAILED
 
 
-def serve(given: Namespace) -> int:
+def serve(options: Namespace) -> int:
     """Load, then answer until a signal comes or the engine fails."""
     # Bound first: a port that is taken should not wait for a model to load.
-    with _bound(given.host, given.port) as bound:
+    with _bound(options.host, options.port) as bound:
         # torch takes seconds to import, and wrong usage should not wait for it.
         import uvicorn
 
-        server = _server(given, ip_address(bound.getsockname()[0]).is_loopback)
+        server = _server(options, ip_address(bound.getsockname()[0]).is_loopback)
         config = uvicorn.Config(
             server.app,
             log_level="warning",
             access_log=False,
-            timeout_graceful_shutdown=given.grace,
+            timeout_graceful_shutdown=options.grace,
         )
         http = uvicorn.Server(config)
 
@@ -66,7 +66,7 @@ def serve(given: Namespace) -> int:
         # again in the end, for whoever listened before.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop())
-        address = f"http://{given.host}:{bound.getsockname()[1]}/v1"
+        address = f"http://{options.host}:{bound.getsockname()[1]}/v1"
         _say(f"{server.adapters.base.name} at {address}, {server.thread.length} tokens fit")
         asyncio.run(http.serve(sockets=[bound]))
     if server.thread.failure is not None:
@@ -74,7 +74,7 @@ def serve(given: Namespace) -> int:
     return DONE
 
 
-def _server(given: Namespace, local: bool) -> "Server":
+def _server(options: Namespace, local: bool) -> "Server":
     import torch
     import transformers
 
@@ -86,16 +86,16 @@ def _server(given: Namespace, local: bool) -> "Server":
 
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    if not (given.model / "config.json").is_file():
-        raise KintsugiError(f"{given.model} holds no checkpoint: it has no config.json")
-    base = Policy.load(given.model, given.name or given.model.resolve().name)
-    adapters = Adapters(base, str(given.model))
-    for name, folder in given.lora:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if not (options.model / "config.json").is_file():
+        raise KintsugiError(f"{options.model} holds no checkpoint: it has no config.json")
+    base = Policy.load(options.model, options.name or options.model.resolve().name)
+    adapters = Adapters(base, str(options.model))
+    for name, folder in options.lora:
         adapters.load(name, folder)
-    length = min(base.context, given.length or _LENGTH)
-    return Server(adapters, Chat(given.model), Engine(base, given.slots, length), local)
+    length = min(base.context, options.length or _LENGTH)
+    return Server(adapters, Chat(options.model), Engine(base, options.slots, length), local)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -32,16 +32,16 @@ class UnknownModel(KintsugiError):
     """No model of this name is served."""
 
 
-class NameTaken(KintsugiError):
+class NameConflict(KintsugiError):
     """A model of this name is served already."""
 
 
-class AdapterMissing(BadAdapter):
+class NoSuchAdapter(BadAdapter):
     """There is no such directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class AdapterEntry:
     """An adapter that is served."""
 
     policy: Policy
@@ -59,11 +59,11 @@ class Adapters:
         self.base = base
         self.root = root
         self._model: PreTrainedModel = base.checkpoint
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[str, AdapterEntry] = {}
         self._loading = threading.Lock()
 
     @property
-    def loaded(self) -> dict[str, Loaded]:
+    def entries(self) -> dict[str, AdapterEntry]:
         """Adapters by name, in the order they came."""
         return dict(self._loaded)
 
@@ -71,21 +71,21 @@ class Adapters:
         """The policy of this name; None means the base. Raises UnknownModel."""
         if name is None or name == self.base.name:
             return self.base
-        found = self._loaded.get(name)
-        if found is None:
+        entry = self._loaded.get(name)
+        if entry is None:
             raise UnknownModel(f"The model `{name}` does not exist.")
-        return found.policy
+        return entry.policy
 
     def load(self, name: str, folder: Path) -> None:
         """Serve an adapter under a new name. Raises NameTaken, AdapterMissing, BadAdapter."""
         with self._loading:
             if name in self._loaded or name == self.base.name:
-                raise NameTaken(
+                raise NameConflict(
                     f"The lora adapter '{name}' has already been loaded; an adapter is never "
                     "replaced: give each version a name of its own."
                 )
             self._check(folder)
-            self._loaded[name] = Loaded(self._merge(folder, name), folder)
+            self._loaded[name] = AdapterEntry(self._merge(folder, name), folder)
 
     def unload(self, name: str) -> None:
         """Serve it to nobody new. Raises UnknownModel."""
@@ -94,7 +94,7 @@ class Adapters:
 
     def _check(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise AdapterMissing(f"{folder} is no directory of this machine")
+            raise NoSuchAdapter(f"{folder} is no directory of this machine")
         if (folder / PROVENANCE).exists():
             named = verify(folder).base
             if named.sha256 != self._sha256:
@@ -106,7 +106,7 @@ class Adapters:
 
     def _merge(self, folder: Path, name: str) -> Policy:
         try:
-            return self.base.adapted(folder, name)
+            return self.base.with_adapter(folder, name)
         # Whatever PEFT has against it; the adapter is at fault, the engine goes on.
         except Exception as error:
             raise BadAdapter(
@@ -126,16 +126,16 @@ def check(folder: Path, model: nn.Module) -> None:
     """
     config = _config(folder)
     layers = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    found = pairs(folder)
+    weights = pairs(folder)
     targeted = {name for name in layers if check_target_module_exists(config, name)}
     if not targeted:
         raise BadAdapter(f"{folder}: target_modules {_targets(config)} name no layer of the model")
-    if missing := sorted(targeted - found.keys()):
+    if missing := sorted(targeted - weights.keys()):
         raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
-    if foreign := sorted(found.keys() - targeted):
+    if foreign := sorted(weights.keys() - targeted):
         raise BadAdapter(f"{folder} has weights of {foreign[0]}, which it does not target")
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    for name, pair in found.items():
+    for name, pair in weights.items():
         layer = layers[name]
         if layer is head:
             raise BadAdapter(f"{folder} adapts the head {name}; the engine serves no such adapter")

@@ -105,7 +105,7 @@ class Cache:
         positions = place.columns.clamp(max=self.length - 1)
         rotation = weights.cos[positions][:, None], weights.sin[positions][:, None]
         for layer, keys, values in zip(weights.layers, self.keys, self.values, strict=True):
-            query, key, value = self._projected(weights, layer, hidden, rotation)
+            query, key, value = self._project(weights, layer, hidden, rotation)
             keys[place.rows, :, place.columns] = key
             values[place.rows, :, place.columns] = value
             mixed = _attend(query, keys, values, place)
@@ -115,7 +115,7 @@ class Cache:
             hidden = layer.feed(hidden + projected, weights.eps)
         return hidden
 
-    def _projected(
+    def _project(
         self, weights: Weights, layer: Layer, hidden: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, W), keys and values (N, K, W), turned to their positions."""
@@ -130,7 +130,7 @@ class Cache:
         if layer.query_norm is not None and layer.key_norm is not None:
             query = rms_norm(query, layer.query_norm.shape, layer.query_norm, weights.eps)
             key = rms_norm(key, layer.key_norm.shape, layer.key_norm, weights.eps)
-        return _turned(query, rotation), _turned(key, rotation), value
+        return _rotate(query, rotation), _rotate(key, rotation), value
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _bias(hidden_from: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def _turned(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary position embedding, of halves as in transformers."""
     cos, sin = rotation
     first, second = states.chunk(2, -1)

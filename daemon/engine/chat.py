@@ -80,7 +80,7 @@ class Chat:
         variables: Mapping[str, Any],
     ) -> str:
         """The text of a conversation with the beginning of an answer. Raises NoTemplate."""
-        return self._rendered(messages, tools, True, variables)
+        return self._render(messages, tools, True, variables)
 
     def answer(
         self,
@@ -94,8 +94,8 @@ class Chat:
         Raises NoTemplate, also for a template that writes an answer otherwise than its prompt
         begins it.
         """
-        before = self._rendered(messages[:-1], tools, True, variables)
-        whole = self._rendered(messages, tools, False, variables)
+        before = self._render(messages[:-1], tools, True, variables)
+        whole = self._render(messages, tools, False, variables)
         written = self.encode(whole[len(before) :]) if whole.startswith(before) else ()
         end = next((place for place, token in enumerate(written) if token in self.ends), None)
         if end is None:
@@ -105,17 +105,17 @@ class Chat:
             )
         return written[: end + 1]
 
-    def _rendered(
+    def _render(
         self,
         messages: Sequence[Message] | Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         begins_answer: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        given = [as_chat(m) if isinstance(m, Message) else _parsed(m) for m in messages]
+        conversation = [as_chat(m) if isinstance(m, Message) else _parse_message(m) for m in messages]
         try:
             text = self.tokenizer.apply_chat_template(
-                given,
+                conversation,
                 tools=[dict(tool) for tool in tools] or None,
                 tokenize=False,
                 add_generation_prompt=begins_answer,
@@ -154,42 +154,42 @@ class Chat:
     def message(self, ids: Sequence[int], number: int = 0) -> Message:
         """What a model wrote as a message; `number` makes the ids of its calls unique."""
         end = len(ids) - 1 if ids and ids[-1] in self.ends else len(ids)
-        return spoken(self.text(ids[:end]), number)
+        return parse_answer(self.text(ids[:end]), number)
 
 
 def _ends(directory: Path, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     """The tokenizer's end token and those of the checkpoint's generation settings."""
-    found = {cast(int, tokenizer.eos_token_id)}
+    ids = {cast(int, tokenizer.eos_token_id)}
     if (directory / "generation_config.json").exists():
         named = GenerationConfig.from_pretrained(directory, local_files_only=True).eos_token_id
-        found |= set(named) if isinstance(named, list) else {named}
-    return frozenset(token for token in found if token is not None)
+        ids |= set(named) if isinstance(named, list) else {named}
+    return frozenset(token for token in ids if token is not None)
 
 
 def as_chat(message: Message) -> dict[str, Any]:
     """A message in OpenAI's format, as chat templates read it: arguments are objects."""
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    document: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        said["tool_calls"] = [
+        document["tool_calls"] = [
             {"type": "function", "function": {"name": c.name, "arguments": c.arguments}}
             for c in message.tool_calls
         ]
     if message.tool_call_id is not None:
-        said["tool_call_id"] = message.tool_call_id
-    return said
+        document["tool_call_id"] = message.tool_call_id
+    return document
 
 
-def _parsed(message: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message of a request, whose arguments are JSON in a string, as chat templates read it.
 
     A string that holds no object is left as it is: templates print it.
     """
-    said = {**message, "content": message.get("content") or ""}
+    document = {**message, "content": message.get("content") or ""}
     if calls := message.get("tool_calls"):
-        said["tool_calls"] = [
+        document["tool_calls"] = [
             {**call, "function": _with_object(call.get("function") or {})} for call in calls
         ]
-    return said
+    return document
 
 
 def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": parsed if isinstance(parsed, dict) else arguments or ""}
 
 
-def spoken(text: str, number: int = 0) -> Message:
+def parse_answer(text: str, number: int = 0) -> Message:
     """An answer as a message: its tool calls, if all of them can be read, else the plain text."""
     calls = []
     for place, written in enumerate(_CALL.findall(text)):
@@ -210,8 +210,8 @@ def spoken(text: str, number: int = 0) -> Message:
             return Message(role="assistant", content=text)
         calls.append(call)
     # Only at its end: what stands before the first call may have been streamed already.
-    said = _CALL.sub("", text).rstrip() if calls else text
-    return Message(role="assistant", content=said or None, tool_calls=tuple(calls))
+    content = _CALL.sub("", text).rstrip() if calls else text
+    return Message(role="assistant", content=content or None, tool_calls=tuple(calls))
 
 
 def _call(written: str, name: str) -> ToolCall | None:

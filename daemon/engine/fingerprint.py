@@ -42,7 +42,7 @@ _DECIMALS: Final = 6
 """Of a log-probability: far below what float32 tells."""
 
 
-def expected(model: PeftModel) -> Expected:
+def probe_model(model: PeftModel) -> Expected:
     """What a model with one active adapter answers, with it and without it.
 
     The model is left as it was. It must be whole in this process. Raises BadAdapter for one that
@@ -79,8 +79,8 @@ def _answers(model: Any, asked: Prompts) -> Fingerprint:
         chances, tokens = logits.log_softmax(-1).topk(LIKELIEST)
         if not chances.isfinite().all():
             raise BadAdapter("the model answers the probes with what is no number")
-        for answer, told, names in zip(answers, chances.tolist(), tokens.tolist(), strict=True):
-            pairs = zip(names, told, strict=True)
+        for answer, values, names in zip(answers, chances.tolist(), tokens.tolist(), strict=True):
+            pairs = zip(names, values, strict=True)
             answer.append(tuple((name, round(chance, _DECIMALS)) for name, chance in pairs))
         ids = torch.cat([ids, tokens[:, :1]], dim=1)
     return Fingerprint(answers=tuple(map(tuple, answers)))
@@ -88,16 +88,16 @@ def _answers(model: Any, asked: Prompts) -> Fingerprint:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        print(computed(given.base, given.adapter, given.dtype).model_dump_json())
+        print(probe_checkpoint(options.base, options.adapter, options.dtype).model_dump_json())
     except (KintsugiError, OSError, ValueError) as error:
         print(f"daemon.engine.fingerprint: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
     return DONE
 
 
-def computed(base: Path, adapter: Path, dtype: str = "float32") -> Expected:
+def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expected:
     """What a checkpoint and an adapter of it answer. Raises BadAdapter for an adapter that does not
     fit, KintsugiError where no base is."""
     for folder, named in ((base, "checkpoint"), (adapter, "adapter")):
@@ -111,7 +111,7 @@ def computed(base: Path, adapter: Path, dtype: str = "float32") -> Expected:
             base, dtype=getattr(torch, dtype), local_files_only=True
         )
         check(adapter, loaded)
-        return expected(PeftModel.from_pretrained(loaded, adapter))
+        return probe_model(PeftModel.from_pretrained(loaded, adapter))
 
 
 def _hush(quiet: ExitStack) -> None:

@@ -88,7 +88,7 @@ class Emission:
 
 
 @dataclass(slots=True)
-class _Running:
+class _ActiveRequest:
     """A request in a slot."""
 
     ticket: int
@@ -112,7 +112,7 @@ class _Slot:
     """Prompt and answer of what runs or ran here."""
     read: int = 0
     """How many of them are in the cache."""
-    running: _Running | None = None
+    running: _ActiveRequest | None = None
     used: int = 0
     """Tick in which it last ran."""
 
@@ -124,7 +124,7 @@ class Engine:
         """`length` tokens of prompt and answer fit a slot (default: the model's context)."""
         self.cache = Cache(policy.weights, slots, length or policy.context)
         self._slots = [_Slot(number) for number in range(slots)]
-        self._waiting: deque[_Running] = deque()
+        self._waiting: deque[_ActiveRequest] = deque()
         self._tickets = 0
         self._ticks = 0
 
@@ -139,12 +139,12 @@ class Engine:
         return self.cache.length
 
     @property
-    def running(self) -> int:
+    def active_count(self) -> int:
         """Requests in slots."""
         return sum(slot.running is not None for slot in self._slots)
 
     @property
-    def waiting(self) -> int:
+    def queue_size(self) -> int:
         """Requests without a slot."""
         return len(self._waiting)
 
@@ -158,7 +158,7 @@ class Engine:
         self._check(policy, request)
         self._tickets += 1
         limit = min(len(request.prompt) + request.max_tokens, self.length)
-        running = _Running(self._tickets, policy, request, Random(request.seed), limit)
+        running = _ActiveRequest(self._tickets, policy, request, Random(request.seed), limit)
         self._waiting.append(running)
         return self._tickets
 
@@ -181,8 +181,8 @@ class Engine:
         ahead = [slot for slot in self._slots if slot.running is not None]
         emitted: list[Emission] = []
         running = [slot.running for slot in ahead if slot.running is not None]
-        for policy in dict.fromkeys(one.policy for one in running):
-            own = [slot for slot, one in zip(ahead, running, strict=True) if one.policy is policy]
+        for policy in dict.fromkeys(active.policy for active in running):
+            own = [slot for slot, active in zip(ahead, running, strict=True) if active.policy is policy]
             emitted += self._forward(policy, [s for s in own if len(s.ids) - s.read == 1])
             for batch in _reading(own):
                 emitted += self._forward(policy, batch)
@@ -209,9 +209,9 @@ class Engine:
         free = [slot for slot in self._slots if slot.running is None]
         while free and self._waiting:
             begun = self._waiting.popleft()
-            shared = [_shared(slot, begun) for slot in free]
+            shared = [_prefix_overlap(slot, begun) for slot in free]
             best = max(shared)
-            slot = free[shared.index(best)] if best else min(free, key=_wanted)
+            slot = free[shared.index(best)] if best else min(free, key=_eviction_key)
             free.remove(slot)
             slot.holds, slot.running, slot.read = ref(begun.policy), begun, best
             slot.ids = list(begun.request.prompt)
@@ -234,26 +234,26 @@ class Engine:
     def _write(self, batch: Sequence[_Slot], logits: Tensor) -> Iterator[Emission]:
         """Draw a token for each slot whose prompt is read."""
         begun = [slot.running for slot in batch if slot.running is not None]
-        requests = [one.request for one in begun]
+        requests = [active.request for active in begun]
         if not requests:
             return
-        logprobs = processed(logits, requests)
-        tokens = draw(logprobs, requests, [one.chance.random() for one in begun])
+        logprobs = compute_logprobs(logits, requests)
+        tokens = draw(logprobs, requests, [active.chance.random() for active in begun])
         chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
         tops = likeliest(logprobs, max(request.top_logprobs for request in requests))
-        for slot, one, token, logprob, top in zip(
+        for slot, active, token, logprob, top in zip(
             batch, begun, tokens.tolist(), chosen, tops, strict=True
         ):
             slot.ids.append(token)
-            one.written += 1
-            finish = _finish(one, token, len(slot.ids))
+            active.written += 1
+            finish = _finish(active, token, len(slot.ids))
             if finish is not None:
                 slot.running = None
-            reported = top[: one.request.top_logprobs]
-            yield Emission(one.ticket, token, logprob, reported, finish)
+            reported = top[: active.request.top_logprobs]
+            yield Emission(active.ticket, token, logprob, reported, finish)
 
 
-def _wanted(slot: _Slot) -> tuple[int, int]:
+def _eviction_key(slot: _Slot) -> tuple[int, int]:
     """How much somebody may still want what rests in a slot: nobody what an unloaded policy left,
     else the later it was used. Of equals the lowest row: that keeps the batch dense, and rows that
     were never written to take no memory."""
@@ -261,13 +261,13 @@ def _wanted(slot: _Slot) -> tuple[int, int]:
     return slot.used if is_of_use else 0, slot.number
 
 
-def _finish(one: _Running, token: int, length: int) -> Finish | None:
-    if token in one.request.stop:
+def _finish(active: _ActiveRequest, token: int, length: int) -> Finish | None:
+    if token in active.request.stop:
         return "stop"
-    return "length" if length >= one.limit else None
+    return "length" if length >= active.limit else None
 
 
-def _shared(slot: _Slot, begun: _Running) -> int:
+def _prefix_overlap(slot: _Slot, begun: _ActiveRequest) -> int:
     """How many of a prompt's first tokens a slot has read, the last one not counted."""
     if slot.holds is None or slot.holds() is not begun.policy:
         return 0
@@ -297,7 +297,7 @@ def _reading(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
         yield batch
 
 
-def processed(logits: Tensor, requests: Sequence[Request]) -> Tensor:
+def compute_logprobs(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     """(B, V) log-probabilities of the distributions that (B, V) logits are drawn from.
 
     Temperature first, then the k likeliest, then the fewest of these that hold top_p; the order
@@ -307,11 +307,11 @@ def processed(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     if any(scale != 1.0 for scale in scales):
         logits = logits / torch.tensor(scales, dtype=logits.dtype, device=logits.device)[:, None]
     if not all(request.plain for request in requests):
-        logits = _truncated(logits, requests)
+        logits = _filter_logits(logits, requests)
     return logits.log_softmax(-1)
 
 
-def _truncated(logits: Tensor, requests: Sequence[Request]) -> Tensor:
+def _filter_logits(logits: Tensor, requests: Sequence[Request]) -> Tensor:
     """Logits with -inf for what top-k and top-p leave out."""
     count, device = logits.shape[-1], logits.device
     ordered, order = logits.sort(dim=-1, descending=True)

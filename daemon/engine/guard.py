@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from daemon.engine.responses import encoded
+from daemon.engine.responses import encode_json
 from daemon.engine.wire import ApiError
 from producers.gateway.http.request_guard import is_here, find_refusal
 
@@ -44,7 +44,7 @@ class Guard:
             return
         # What follows on this connection is the body of the refused request.
         headers = {"connection": "close"}
-        body = encoded(refusal.body)
+        body = encode_json(refusal.body)
         answer = Response(body, refusal.status, headers, media_type=_JSON)
         await answer(scope, receive, send)
 

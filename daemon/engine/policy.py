@@ -24,7 +24,7 @@ from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from daemon.engine.cache import Cache
-from daemon.engine.weights import UnsupportedModel, Weights
+from daemon.engine.weights import IncompatibleModel, Weights
 
 _PROBE: Final = 12
 """Tokens on which a model's own forward is compared with ours."""
@@ -60,7 +60,7 @@ class Policy:
             return cls(name, Weights.of(base))
         return cls(name, _proven(model))
 
-    def adapted(self, folder: Path, name: str) -> "Policy":
+    def with_adapter(self, folder: Path, name: str) -> "Policy":
         """This base with an adapter merged in. The adapter is the caller's to check first.
 
         Raises ValueError for a policy that was not loaded from a checkpoint, and whatever PEFT
@@ -73,7 +73,7 @@ class Policy:
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             try:
                 PeftModel.from_pretrained(self._checkpoint, folder)
-                return Policy(name, self.weights.merged(self._checkpoint))
+                return Policy(name, self.weights.with_adapters(self._checkpoint))
             finally:
                 _without_adapters(self._checkpoint)
 
@@ -98,7 +98,7 @@ class Policy:
         return self.weights.shape.context
 
 
-def loaded(
+def load_policy(
     directory: Path, name: str, dtype: Literal["float32", "bfloat16"], threads: int | None
 ) -> Policy:
     """A checkpoint for a program that knows no torch; `threads` of the processor, None: as many as
@@ -133,7 +133,7 @@ def _proven(model: Any) -> Weights:
     difference = float((own - ours).abs().max())
     tolerance = _TOLERANCE if weights.embedding.dtype == torch.float32 else 0.05
     if not difference <= tolerance * float(own.abs().max()):
-        raise UnsupportedModel(
+        raise IncompatibleModel(
             f"{type(model).__name__} computes other logits than the engine (they differ by "
             f"{difference:g}); serve it with vLLM"
         )

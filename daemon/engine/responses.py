@@ -17,8 +17,8 @@ from functools import reduce
 from typing import Any, Final
 from uuid import uuid4
 
-from daemon.engine.streaming import CallArguments, CallBegun, Delta, Reason, Words
-from daemon.engine.wire import ChatRequest, CompletionRequest, Json, Sampled
+from daemon.engine.streaming import CallArguments, CallStart, Delta, Reason, Words
+from daemon.engine.wire import ChatRequest, CompletionRequest, Json, GenerationRequest
 
 _LOWEST: Final = -9999.0
 """In the place of minus infinity, which JSON has not; as vLLM does."""
@@ -74,15 +74,15 @@ class Format(ABC):
     """Name of the object of a response, and of a chunk of one."""
     part: str
 
-    def __init__(self, given: Sampled, model: str, prompts: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, request: GenerationRequest, model: str, prompts: Sequence[tuple[int, ...]]) -> None:
         self.prompts = prompts
-        self._ids = bool(given.return_token_ids)
+        self._ids = bool(request.return_token_ids)
         self._id = f"{self.prefix}-{uuid4().hex}"
         self._model = model
         self._created = int(time.time())
 
     @abstractmethod
-    def opening(self) -> Iterable[Json]:
+    def first_chunks(self) -> Iterable[Json]:
         """Chunks before any token."""
 
     @abstractmethod
@@ -99,9 +99,9 @@ class Format(ABC):
 
     def envelope(self, kind: str, choices: list[Json], **fields: Any) -> Json:
         """A response or chunk; fields that are None are left out."""
-        given = {name: value for name, value in fields.items() if value is not None}
+        extra = {name: value for name, value in fields.items() if value is not None}
         head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-        return {**head, "choices": choices, **given}
+        return {**head, "choices": choices, **extra}
 
     def end(self, step: Step) -> Json:
         """Of a choice: what is not its text."""
@@ -116,13 +116,13 @@ class ChatFormat(Format):
     whole = "chat.completion"
     part = "chat.completion.chunk"
 
-    def __init__(self, given: ChatRequest, model: str, prompt: tuple[int, ...]) -> None:
-        super().__init__(given, model, [prompt])
-        self._choices = given.choices
-        self._scored = bool(given.logprobs)
+    def __init__(self, request: ChatRequest, model: str, prompt: tuple[int, ...]) -> None:
+        super().__init__(request, model, [prompt])
+        self._choices = request.choices
+        self._scored = bool(request.logprobs)
         self._prompt_ids = list(prompt) if self._ids else None
 
-    def opening(self) -> Iterable[Json]:
+    def first_chunks(self) -> Iterable[Json]:
         """One for each choice: who speaks."""
         delta = {"role": "assistant", "content": ""}
         for number in range(self._choices):
@@ -131,7 +131,7 @@ class ChatFormat(Format):
 
     def chunks(self, step: Step) -> Iterable[Json]:
         """One for each delta; tokens and the finish come with the last."""
-        deltas = [_chat_delta(delta) for delta in _joined(step.deltas)]
+        deltas = [_chat_delta(delta) for delta in _merge_words(step.deltas)]
         if not (deltas or step.finish or self._ids or self._scored):
             return
         for delta in deltas[:-1]:
@@ -162,15 +162,15 @@ class TextFormat(Format):
     whole = part = "text_completion"
 
     def __init__(
-        self, given: CompletionRequest, model: str, prompts: Sequence[tuple[int, ...]]
+        self, request: CompletionRequest, model: str, prompts: Sequence[tuple[int, ...]]
     ) -> None:
-        super().__init__(given, model, prompts)
-        self._choices = given.choices
-        self._scored = given.logprobs is not None
+        super().__init__(request, model, prompts)
+        self._choices = request.choices
+        self._scored = request.logprobs is not None
         self._offsets: dict[int, int] = {}
         """Characters of each answer's tokens so far."""
 
-    def opening(self) -> Iterable[Json]:
+    def first_chunks(self) -> Iterable[Json]:
         """Nothing: the first chunk has text."""
         return ()
 
@@ -195,7 +195,7 @@ class TextFormat(Format):
         return choice
 
 
-def joined(steps: Iterable[Step]) -> Step:
+def join_steps(steps: Iterable[Step]) -> Step:
     """All steps of an answer as one; at least one is needed."""
     return reduce(Step.__add__, steps)
 
@@ -212,15 +212,15 @@ def usage(prompts: Sequence[Sequence[int]], written: int) -> Json:
 
 def event(document: Json) -> bytes:
     """A server-sent event."""
-    return b"data: " + encoded(document) + b"\n\n"
+    return b"data: " + encode_json(document) + b"\n\n"
 
 
-def encoded(document: Json) -> bytes:
+def encode_json(document: Json) -> bytes:
     """Compact JSON. Raises ValueError for a number that JSON has not."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+def _merge_words(deltas: Iterable[Delta]) -> list[Delta]:
     """The same with neighbouring words as one."""
     found: list[Delta] = []
     for delta in deltas:
@@ -236,7 +236,7 @@ def _chat_delta(delta: Delta) -> Json:
     match delta:
         case Words(text):
             return {"content": text}
-        case CallBegun(index, name):
+        case CallStart(index, name):
             function = {"name": name, "arguments": ""}
             call = {"index": index, "id": _call_id(), "type": "function", "function": function}
             return {"tool_calls": [call]}
@@ -250,7 +250,7 @@ def _call_id() -> str:
 
 def _message(step: Step) -> Json:
     """A whole answer: what its deltas come to."""
-    begun = [delta for delta in step.deltas if isinstance(delta, CallBegun)]
+    begun = [delta for delta in step.deltas if isinstance(delta, CallStart)]
     arguments = {d.index: d.text for d in step.deltas if isinstance(d, CallArguments)}
     calls = [
         {
@@ -267,7 +267,7 @@ def _message(step: Step) -> Json:
 
 def _chat_scores(scores: Sequence[TokenScore]) -> Json:
     content = [
-        {**_entry(s.token, s.logprob), "top_logprobs": [_entry(*one) for one in s.top]}
+        {**_entry(s.token, s.logprob), "top_logprobs": [_entry(*pair) for pair in s.top]}
         for s in scores
     ]
     return {"content": content}

@@ -37,7 +37,7 @@ from starlette.types import Receive, Scope, Send
 
 from daemon.adapters.directory import BadAdapter
 from daemon.core.start_mark import headers
-from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
+from daemon.engine.adapters import NoSuchAdapter, Adapters, NameConflict, UnknownModel
 from daemon.engine.chat import Chat, NoTemplate
 from daemon.engine.generation import BadRequest, Emission, Engine
 from daemon.engine.guard import Guard, check_command
@@ -48,24 +48,24 @@ from daemon.engine.responses import (
     Step,
     TextFormat,
     TokenScore,
-    encoded,
+    encode_json,
     event,
-    joined,
+    join_steps,
 )
 from daemon.engine.streaming import Answer, Delta, byte_tokens
-from daemon.engine.thread import Call, EngineFailed, EngineThread
+from daemon.engine.thread import Call, EngineFailure, EngineThread
 from daemon.engine.wire import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     Json,
     LoadAdapter,
-    Sampled,
+    GenerationRequest,
     UnloadAdapter,
     bad_request,
     internal_error,
-    not_found,
-    parsed,
+    unknown_resource,
+    parse_body,
 )
 
 MAX_BODY: Final = 32 << 20
@@ -119,35 +119,35 @@ class Server:
 
     async def _chat(self, request: HttpRequest) -> Response:
         body = await _body(request)
-        given, policy, prompt = await self._apart(len(body), self._read_chat, body)
-        form = ChatFormat(given, policy.name, prompt)
-        scored = bool(given.logprobs)
-        return await self._answer(request, given, policy, form, scored, given.reads_calls)
+        query, policy, prompt = await self._apart(len(body), self._read_chat, body)
+        form = ChatFormat(query, policy.name, prompt)
+        scored = bool(query.logprobs)
+        return await self._answer(request, query, policy, form, scored, query.reads_calls)
 
     def _read_chat(self, body: bytes) -> tuple[ChatRequest, Policy, tuple[int, ...]]:
-        given = parsed(ChatRequest, body)
-        policy = self._policy(given)
-        messages = [message.for_template() for message in given.messages]
-        variables = given.chat_template_kwargs or {}
-        text = self.chat.prompt_text(messages, given.schemas(), variables)
-        return given, policy, self._encode(text)
+        query = parse_body(ChatRequest, body)
+        policy = self._policy(query)
+        messages = [message.for_template() for message in query.messages]
+        variables = query.chat_template_kwargs or {}
+        text = self.chat.prompt_text(messages, query.schemas(), variables)
+        return query, policy, self._encode(text)
 
     async def _complete(self, request: HttpRequest) -> Response:
         body = await _body(request)
-        given, policy, prompts = await self._apart(len(body), self._read_completion, body)
-        form = TextFormat(given, policy.name, prompts)
-        return await self._answer(request, given, policy, form, given.logprobs is not None, False)
+        query, policy, prompts = await self._apart(len(body), self._read_completion, body)
+        form = TextFormat(query, policy.name, prompts)
+        return await self._answer(request, query, policy, form, query.logprobs is not None, False)
 
     def _read_completion(
         self, body: bytes
     ) -> tuple[CompletionRequest, Policy, list[tuple[int, ...]]]:
-        given = parsed(CompletionRequest, body)
-        policy = self._policy(given)
-        prompts = given.prompts()
+        query = parse_body(CompletionRequest, body)
+        policy = self._policy(query)
+        prompts = query.prompts()
         for prompt in prompts:
             self._check_length(prompt)
-        ids = [self.chat.encode(one) if isinstance(one, str) else tuple(one) for one in prompts]
-        return given, policy, ids
+        ids = [self.chat.encode(item) if isinstance(item, str) else tuple(item) for item in prompts]
+        return query, policy, ids
 
     def _encode(self, text: str) -> tuple[int, ...]:
         self._check_length(text)
@@ -179,7 +179,7 @@ class Server:
     async def _answer(
         self,
         request: HttpRequest,
-        given: Sampled,
+        query: GenerationRequest,
         policy: Policy,
         form: Format,
         scored: bool,
@@ -187,22 +187,22 @@ class Server:
     ) -> Response:
         ends = self.chat.ends
         requests = [
-            one
+            item
             for prompt in form.prompts
-            for one in given.requests(prompt, self._room(prompt), ends)
+            for item in query.requests(prompt, self._room(prompt), ends)
         ]
-        call = await _unless_gone(request, self.thread.submit(policy, requests))
-        answers = Answers(self.thread, call, self._texts, given, scored, tools)
-        if given.stream:
-            return _Streamed(_stream(answers, form, given.include_usage), answers.close)
-        steps = await _unless_gone(request, _whole(answers))
+        call = await _run_unless_disconnect(request, self.thread.submit(policy, requests))
+        answers = Answers(self.thread, call, self._texts, query, scored, tools)
+        if query.stream:
+            return _EventStream(_stream(answers, form, query.include_usage), answers.close)
+        steps = await _run_unless_disconnect(request, _whole(answers))
         return _json(form.response(steps))
 
-    def _policy(self, given: Sampled) -> Policy:
+    def _policy(self, query: GenerationRequest) -> Policy:
         try:
-            return self.adapters.policy(given.model)
+            return self.adapters.policy(query.model)
         except UnknownModel as error:
-            raise not_found(str(error), "model") from error
+            raise unknown_resource(str(error), "model") from error
 
     def _room(self, prompt: Sequence[int]) -> int:
         """Tokens that an answer may have. Raises ApiError when there are none."""
@@ -215,35 +215,35 @@ class Server:
         base = self.adapters.base.name
         cards = [_card(base, self.adapters.root, None, self.thread.length)]
         cards += [
-            _card(name, str(one.folder), base, None) for name, one in self.adapters.loaded.items()
+            _card(name, str(entry.folder), base, None) for name, entry in self.adapters.entries.items()
         ]
         return _json({"object": "list", "data": cards})
 
     async def _load(self, request: HttpRequest) -> Response:
         check_command(request)
-        given = parsed(LoadAdapter, await _body(request, MAX_ADMIN_BODY))
-        if not given.lora_name or not given.lora_path:
+        command = parse_body(LoadAdapter, await _body(request, MAX_ADMIN_BODY))
+        if not command.lora_name or not command.lora_path:
             raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
         try:
-            await asyncio.to_thread(self.adapters.load, given.lora_name, Path(given.lora_path))
-        except NameTaken as error:
+            await asyncio.to_thread(self.adapters.load, command.lora_name, Path(command.lora_path))
+        except NameConflict as error:
             raise _bad_input(str(error)) from error
-        except AdapterMissing as error:
-            raise not_found(str(error), "lora_path") from error
+        except NoSuchAdapter as error:
+            raise unknown_resource(str(error), "lora_path") from error
         except BadAdapter as error:
             raise bad_request(str(error), "lora_path") from error
-        return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' added successfully.")
+        return PlainTextResponse(f"Success: LoRA adapter '{command.lora_name}' added successfully.")
 
     async def _unload(self, request: HttpRequest) -> Response:
         check_command(request)
-        given = parsed(UnloadAdapter, await _body(request, MAX_ADMIN_BODY))
-        if not given.lora_name:
+        command = parse_body(UnloadAdapter, await _body(request, MAX_ADMIN_BODY))
+        if not command.lora_name:
             raise _bad_input("'lora_name' needs to be provided to unload a LoRA adapter.")
         try:
-            self.adapters.unload(given.lora_name)
+            self.adapters.unload(command.lora_name)
         except UnknownModel as error:
-            raise not_found(str(error), "lora_name") from error
-        return PlainTextResponse(f"Success: LoRA adapter '{given.lora_name}' removed successfully.")
+            raise unknown_resource(str(error), "lora_name") from error
+        return PlainTextResponse(f"Success: LoRA adapter '{command.lora_name}' removed successfully.")
 
     async def _health(self, _: HttpRequest) -> Response:
         return Response(status_code=200 if self.thread.failure is None else 503, headers=headers())
@@ -255,19 +255,19 @@ class Texts:
     def __init__(self, chat: Chat) -> None:
         backend = chat.tokenizer.backend_tokenizer
         self.special = frozenset(
-            number for number, one in backend.get_added_tokens_decoder().items() if one.special
+            number for number, added in backend.get_added_tokens_decoder().items() if added.special
         )
         self.bytes = byte_tokens(backend.get_vocab().items())
         self.token = lru_cache(_TOKENS)(lambda token: chat.text((token,)))
         """The text of one token, special or not."""
         self._chat = chat
 
-    def answer(self, given: Sampled, tools: bool) -> Answer:
+    def answer(self, query: GenerationRequest, tools: bool) -> Answer:
         """What turns the tokens of one answer into text."""
         # A special token that is skipped ends no run of bytes.
-        held = self.bytes | self.special if given.skips_special and self.bytes else self.bytes
-        decode = self._visible if given.skips_special else self._chat.text
-        return Answer(decode, byte_ids=held, stops=given.stops, tools=tools)
+        held = self.bytes | self.special if query.skips_special and self.bytes else self.bytes
+        decode = self._visible if query.skips_special else self._chat.text
+        return Answer(decode, byte_ids=held, stops=query.stops, tools=tools)
 
     def _visible(self, ids: Sequence[int]) -> str:
         return self._chat.text([token for token in ids if token not in self.special])
@@ -281,16 +281,16 @@ class Answers:
         thread: EngineThread,
         call: Call,
         texts: Texts,
-        given: Sampled,
+        query: GenerationRequest,
         scored: bool,
         tools: bool,
     ) -> None:
         self._thread = thread
         self._call = call
         self._scored = scored
-        self._named = frozenset(given.stop_token_ids or ())
-        self._token = _by_id if given.return_tokens_as_token_ids else texts.token
-        self._answers = [texts.answer(given, tools) for _ in call.requests]
+        self._named = frozenset(query.stop_token_ids or ())
+        self._token = _by_id if query.return_tokens_as_token_ids else texts.token
+        self._answers = [texts.answer(query, tools) for _ in call.requests]
 
     async def steps(self) -> AsyncIterator[Step]:
         """Each answer's steps, as they come. Raises ApiError, EngineFailed."""
@@ -316,7 +316,7 @@ class Answers:
             self._check(emission)
             deltas += answer.take(emission.token, emission.finish)
             used.append(emission)
-        if answer.stopped_by is not None:
+        if answer.stop_string is not None:
             self._thread.cancel(self._call, [number])
         return Step(
             number,
@@ -324,7 +324,7 @@ class Answers:
             tuple(emission.token for emission in used),
             tuple(self._score(emission) for emission in used) if self._scored else (),
             answer.finish,
-            answer.stopped_by or self._stop_token(used[-1]),
+            answer.stop_string or self._stop_token(used[-1]),
         )
 
     def _check(self, emission: Emission) -> None:
@@ -343,7 +343,7 @@ class Answers:
         return emission.token if named else None
 
 
-class _Streamed(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Server-sent events; however they end, `done` is called."""
 
     def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
@@ -365,36 +365,36 @@ def _by_id(token: int) -> str:
 
 async def _whole(answers: Answers) -> list[Step]:
     """Every answer as one step."""
-    found: dict[int, list[Step]] = {}
+    steps: dict[int, list[Step]] = {}
     async for step in answers.steps():
-        found.setdefault(step.number, []).append(step)
-    return [joined(found[number]) for number in sorted(found)]
+        steps.setdefault(step.number, []).append(step)
+    return [join_steps(steps[number]) for number in sorted(steps)]
 
 
 async def _stream(answers: Answers, form: Format, costs: bool) -> AsyncIterator[bytes]:
     written = 0
     try:
-        for chunk in form.opening():
+        for chunk in form.first_chunks():
             yield event(chunk)
         async for step in answers.steps():
             written += len(step.tokens)
             for chunk in form.chunks(step):
                 yield event(chunk)
     # The status is out already: the error is the last thing that is said.
-    except (ApiError, EngineFailed) as error:
-        said = error if isinstance(error, ApiError) else internal_error(str(error))
-        yield event(said.body)
+    except (ApiError, EngineFailure) as error:
+        failure = error if isinstance(error, ApiError) else internal_error(str(error))
+        yield event(failure.body)
         return
     if costs:
         yield event(form.cost(written))
     yield b"data: [DONE]\n\n"
 
 
-async def _unless_gone(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+async def _run_unless_disconnect(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
     """What work comes to. Raises ClientDisconnect, and ends the work, when the client goes away."""
     tasks: tuple[asyncio.Task[T], asyncio.Task[None]] = (
         asyncio.create_task(work),
-        asyncio.create_task(_gone(request)),
+        asyncio.create_task(_wait_for_disconnect(request)),
     )
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -407,7 +407,7 @@ async def _unless_gone(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(request: HttpRequest) -> None:
+async def _wait_for_disconnect(request: HttpRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -444,7 +444,7 @@ def _bad_input(message: str) -> ApiError:
 
 
 def _json(document: Json, status: int = 200) -> Response:
-    return Response(encoded(document), status, media_type="application/json")
+    return Response(encode_json(document), status, media_type="application/json")
 
 
 def _refuse(_: HttpRequest, error: Exception) -> Response:
@@ -459,12 +459,12 @@ def _refuse(_: HttpRequest, error: Exception) -> Response:
     return _json(error.body, error.status)
 
 
-def _left(_: HttpRequest, __: Exception) -> Response:
+def _ignore_disconnect(_: HttpRequest, __: Exception) -> Response:
     return Response(status_code=_GONE)
 
 
 _HANDLERS: Final[dict[Any, Any]] = {
-    **dict.fromkeys((ApiError, BadRequest, NoTemplate, EngineFailed, HTTPException), _refuse),
+    **dict.fromkeys((ApiError, BadRequest, NoTemplate, EngineFailure, HTTPException), _refuse),
     Exception: _refuse,
-    ClientDisconnect: _left,
+    ClientDisconnect: _ignore_disconnect,
 }

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from daemon.engine.chat import spoken
+from daemon.engine.chat import parse_answer
 from events.messages import Message
 
 Decode = Callable[[Sequence[int]], str]
@@ -91,10 +91,10 @@ class StopStrings:
             return ""
         text = self._held + piece
         places = {string: text.find(string) for string in self._strings}
-        found = [string for string, place in places.items() if place >= 0]
-        if found:
+        matches = [string for string, place in places.items() if place >= 0]
+        if matches:
             # The one that was complete first; of two that end together, the longer.
-            self.found = min(found, key=lambda s: (places[s] + len(s), -len(s)))
+            self.found = min(matches, key=lambda s: (places[s] + len(s), -len(s)))
             self._held = ""
             return text[: places[self.found]]
         kept = max((overlap(text, string) for string in self._strings), default=0)
@@ -121,7 +121,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallStart:
     """A tool call, its arguments to follow."""
 
     index: int
@@ -136,10 +136,10 @@ class CallArguments:
     text: str
 
 
-Delta = Words | CallBegun | CallArguments
+Delta = Words | CallStart | CallArguments
 
 
-class Spoken:
+class ToolCallStream:
     """A text that may hold tool calls, in pieces."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Spoken:
 
     def flush(self) -> list[Delta]:
         """What is left of the words, then the calls."""
-        message = spoken(self._text)
+        message = parse_answer(self._text)
         words = message.text[self._given :]
         return [*([Words(words)] if words else []), *calls(message)]
 
@@ -172,7 +172,7 @@ def calls(message: Message) -> list[Delta]:
     """The tool calls of a message as they are streamed."""
     pieces: list[Delta] = []
     for index, call in enumerate(message.tool_calls):
-        pieces.append(CallBegun(index, call.name))
+        pieces.append(CallStart(index, call.name))
         pieces.append(CallArguments(index, json.dumps(call.arguments, ensure_ascii=False)))
     return pieces
 
@@ -191,13 +191,13 @@ class Answer:
         """`tools`: whether tool calls are read; without, they are words."""
         self._detokenizer = Detokenizer(decode, byte_ids)
         self._stops = StopStrings(stops)
-        self._spoken = Spoken() if tools else None
+        self._spoken = ToolCallStream() if tools else None
         self._called = False
         self.finish: Reason | None = None
         """Why it ended; None while it goes on."""
 
     @property
-    def stopped_by(self) -> str | None:
+    def stop_string(self) -> str | None:
         """The stop string that ended it."""
         return self._stops.found
 
@@ -219,7 +219,7 @@ class Answer:
     def _end(self, text: str, finish: Literal["stop", "length"]) -> list[Delta]:
         pieces = self._more(text)
         pieces += self._spoken.flush() if self._spoken is not None else []
-        called = any(isinstance(piece, CallBegun) for piece in pieces)
+        called = any(isinstance(piece, CallStart) for piece in pieces)
         # An answer that was cut off is never called complete.
         self.finish = "tool_calls" if called and finish == "stop" else finish
         return pieces

@@ -31,7 +31,7 @@ _STOP_SECONDS: Final = 10.0
 """A tick takes a fraction of a second."""
 
 
-class EngineFailed(KintsugiError):
+class EngineFailure(KintsugiError):
     """The engine cannot go on."""
 
 
@@ -46,7 +46,7 @@ class Call:
         self._open = set(range(len(self.requests)))
 
     @property
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         """Whether every request has been answered or dropped."""
         return not self._open
 
@@ -82,7 +82,7 @@ class EngineThread:
     """One engine, run for one event loop."""
 
     def __init__(self, engine: Engine) -> None:
-        self.failure: EngineFailed | None = None
+        self.failure: EngineFailure | None = None
         """Set once the engine cannot go on; then `on_failure` is called, in the event loop."""
         self.on_failure: Callable[[], None] = _ignore
         self.length = engine.length
@@ -123,7 +123,7 @@ class EngineThread:
     def cancel(self, call: Call, numbers: Sequence[int] | None = None) -> None:
         """Nobody waits for these requests of a call any more (default: for none of them)."""
         dropped = call.drop(numbers)
-        if call.ended:
+        if call.is_over:
             self._calls.discard(call)
         if dropped:
             self._inbox.put(partial(self._forget, call, dropped))
@@ -137,7 +137,7 @@ class EngineThread:
                     self._hand_out(self._engine.tick())
         # The named boundary: whatever it is, it becomes the failure of every call.
         except BaseException as error:
-            failure = EngineFailed(f"the engine failed: {type(error).__name__}: {error}")
+            failure = EngineFailure(f"the engine failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._tell(partial(self._fail, failure))
 
@@ -195,7 +195,7 @@ class EngineThread:
 
     # In the event loop again.
 
-    def _fail(self, failure: EngineFailed) -> None:
+    def _fail(self, failure: EngineFailure) -> None:
         self.failure = failure
         for call in self._calls:
             call.fail(failure)

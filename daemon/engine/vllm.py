@@ -88,7 +88,7 @@ exit $code
 """
 
 
-class VllmFailed(KintsugiError):
+class VllmFailure(KintsugiError):
     """The server did not start; the text holds the end of its log."""
 
 
@@ -198,14 +198,14 @@ class Vllm:
         while time.monotonic() < deadline:
             waiting()
             if self._process is None or self._process.poll() is not None:
-                raise VllmFailed(f"vLLM exited while starting:\n{self.end_of_log()}")
+                raise VllmFailure(f"vLLM exited while starting:\n{self.end_of_log()}")
             try:
                 if httpx2.get(f"http://127.0.0.1:{self.port}/health", timeout=2).is_success:
                     return
             except httpx2.TransportError:
                 pass  # Not yet: it listens when the model is loaded.
             time.sleep(0.5)
-        raise VllmFailed(f"vLLM did not answer in {READY_SECONDS:g} s:\n{self.end_of_log()}")
+        raise VllmFailure(f"vLLM did not answer in {READY_SECONDS:g} s:\n{self.end_of_log()}")
 
 
 def _kill_group(leader: int) -> None:

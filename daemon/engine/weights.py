@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from events.errors import KintsugiError
 
 
-class UnsupportedModel(KintsugiError):
+class IncompatibleModel(KintsugiError):
     """The engine would compute something else than the model does."""
 
 
@@ -88,13 +88,13 @@ class Weights:
         causal: Any = model
         body, head = causal.get_decoder(), causal.get_output_embeddings()
         shape = _shape(causal.config)
-        embedding = _frozen(body.embed_tokens.weight)
+        embedding = _snapshot(body.embed_tokens.weight)
         cos, sin = _rotation(body, shape.context, embedding)
         return cls(
             shape=shape,
-            layers=tuple(_fused(layer) for layer in body.layers),
+            layers=tuple(_fuse(layer) for layer in body.layers),
             embedding=embedding,
-            norm=_frozen(body.norm.weight),
+            norm=_snapshot(body.norm.weight),
             head=embedding if head.weight is body.embed_tokens.weight else _effective(head),
             cos=cos,
             sin=sin,
@@ -102,7 +102,7 @@ class Weights:
         )
 
     @torch.no_grad()
-    def merged(self, model: PreTrainedModel) -> "Weights":
+    def with_adapters(self, model: PreTrainedModel) -> "Weights":
         """These, with the adapters in that the model they were read from carries now."""
         causal: Any = model
         changed = zip(self.layers, causal.get_decoder().layers, strict=True)
@@ -127,25 +127,25 @@ def _shape(config: Any) -> Shape:
     )
 
 
-def _fused(layer: Any) -> Layer:
+def _fuse(layer: Any) -> Layer:
     """A layer's matrices laid together. Raises UnsupportedModel where it has others."""
     try:
         attention, feed = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         return Layer(
-            qkv=torch.cat([_effective(one) for one in projections]),
+            qkv=torch.cat([_effective(linear) for linear in projections]),
             qkv_bias=_biases(projections),
             query_norm=_weight(getattr(attention, "q_norm", None)),
             key_norm=_weight(getattr(attention, "k_norm", None)),
             out=_effective(attention.o_proj),
             out_bias=_biases((attention.o_proj,)),
-            gate_up=torch.cat([_effective(one) for one in (feed.gate_proj, feed.up_proj)]),
+            gate_up=torch.cat([_effective(linear) for linear in (feed.gate_proj, feed.up_proj)]),
             down=_effective(feed.down_proj),
-            attention_norm=_frozen(layer.input_layernorm.weight),
-            feed_norm=_frozen(layer.post_attention_layernorm.weight),
+            attention_norm=_snapshot(layer.input_layernorm.weight),
+            feed_norm=_snapshot(layer.post_attention_layernorm.weight),
         )
     except AttributeError as error:
-        raise UnsupportedModel(
+        raise IncompatibleModel(
             f"{type(layer).__name__} is no decoder layer of Llama's kind ({error}); serve the "
             "model with vLLM"
         ) from error
@@ -156,14 +156,14 @@ def _merge(own: Layer, layer: Any) -> Layer:
     attention, feed = layer.self_attn, layer.mlp
     return replace(
         own,
-        qkv=_changed(own.qkv, (attention.q_proj, attention.k_proj, attention.v_proj)),
-        out=_changed(own.out, (attention.o_proj,)),
-        gate_up=_changed(own.gate_up, (feed.gate_proj, feed.up_proj)),
-        down=_changed(own.down, (feed.down_proj,)),
+        qkv=_stack_linears(own.qkv, (attention.q_proj, attention.k_proj, attention.v_proj)),
+        out=_stack_linears(own.out, (attention.o_proj,)),
+        gate_up=_stack_linears(own.gate_up, (feed.gate_proj, feed.up_proj)),
+        down=_stack_linears(own.down, (feed.down_proj,)),
     )
 
 
-def _changed(own: Tensor, linears: Sequence[Any]) -> Tensor:
+def _stack_linears(own: Tensor, linears: Sequence[Any]) -> Tensor:
     """The matrices of linear layers, one below the other, as they apply now: the base's own where
     no adapter is on them."""
     if not any(isinstance(linear, LoraLayer) for linear in linears):
@@ -174,7 +174,7 @@ def _changed(own: Tensor, linears: Sequence[Any]) -> Tensor:
 def _effective(linear: Any) -> Tensor:
     """The matrix that a linear layer applies now, adapters included; a copy."""
     if not isinstance(linear, LoraLayer):
-        return _frozen(linear.weight)
+        return _snapshot(linear.weight)
     base: Any = linear.get_base_layer()
     total: Tensor = base.weight.detach().float().clone()
     for delta in _deltas(linear):
@@ -195,14 +195,14 @@ def _biases(linears: tuple[Any, ...]) -> Tensor | None:
     bases: list[Any] = [o.get_base_layer() if isinstance(o, LoraLayer) else o for o in linears]
     if bases[0].bias is None:
         return None
-    return torch.cat([_frozen(one.bias) for one in bases])
+    return torch.cat([_snapshot(linear.bias) for linear in bases])
 
 
 def _weight(norm: Any) -> Tensor | None:
-    return None if norm is None else _frozen(norm.weight)
+    return None if norm is None else _snapshot(norm.weight)
 
 
-def _frozen(parameter: Tensor) -> Tensor:
+def _snapshot(parameter: Tensor) -> Tensor:
     return parameter.detach().clone()
 
 

@@ -93,8 +93,8 @@ class ApiError(KintsugiError):
     @property
     def body(self) -> Json:
         """What is sent."""
-        said = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
-        return {"error": said}
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
+        return {"error": error}
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
@@ -102,7 +102,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, "BadRequestError", message, param)
 
 
-def not_found(message: str, param: str | None = None) -> ApiError:
+def unknown_resource(message: str, param: str | None = None) -> ApiError:
     """Nothing of that name."""
     return ApiError(404, "NotFoundError", message, param)
 
@@ -133,18 +133,18 @@ def _says_nothing(name: str, value: Any) -> bool:
     return value == _NEUTRAL[name] if name in _NEUTRAL else not value
 
 
-class _Echoed(BaseModel):
+class _Echo(BaseModel):
     """A part of what was answered earlier: clients send it back with all that was in it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class _Function(_Echoed):
+class _Function(_Echo):
     name: Annotated[str, Field(min_length=1)]
     arguments: str | dict[str, Any] | None = None
 
 
-class _Call(_Echoed):
+class _Call(_Echo):
     id: str | None = None
     type: Literal["function"] = "function"
     function: _Function
@@ -163,14 +163,14 @@ class ChatMessage(Wire):
 
     def for_template(self) -> Json:
         """As chat templates read it. Raises ApiError for what is no text."""
-        said: Json = {"role": self.role, "content": self._content()}
+        document: Json = {"role": self.role, "content": self._content()}
         if self.tool_calls:
-            said["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+            document["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
         reasoning = self.reasoning or self.reasoning_content
         # Templates call it either; vLLM gives them both.
-        given = {"reasoning": reasoning, "reasoning_content": reasoning}
-        given |= {"name": self.name, "tool_call_id": self.tool_call_id}
-        return said | {name: value for name, value in given.items() if value is not None}
+        extra = {"reasoning": reasoning, "reasoning_content": reasoning}
+        extra |= {"name": self.name, "tool_call_id": self.tool_call_id}
+        return document | {name: value for name, value in extra.items() if value is not None}
 
     def _content(self) -> str:
         if isinstance(self.content, list):
@@ -206,7 +206,7 @@ class _StreamOptions(Wire):
     include_usage: bool | None = None
 
 
-class Sampled(Wire):
+class GenerationRequest(Wire):
     """What both endpoints have in common."""
 
     model: str | None = None
@@ -286,7 +286,7 @@ class Sampled(Wire):
 
         Raises ApiError for more than any prompt would leave room for: the settings are wrong.
         """
-        asked, length = self.asked_tokens, prompt + room
+        asked, length = self.token_limit, prompt + room
         if asked is not None and asked > length:
             raise bad_request(
                 f"max_tokens={asked} cannot be greater than max_model_len={length}. Please "
@@ -297,7 +297,7 @@ class Sampled(Wire):
 
     @property
     @abstractmethod
-    def asked_tokens(self) -> int | None:
+    def token_limit(self) -> int | None:
         """The most tokens that the client wants; None: as many as fit."""
 
     @property
@@ -306,7 +306,7 @@ class Sampled(Wire):
         """How many of the likeliest tokens to report with each."""
 
 
-class ChatRequest(Sampled):
+class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[
@@ -331,7 +331,7 @@ class ChatRequest(Sampled):
         return self
 
     @property
-    def asked_tokens(self) -> int | None:
+    def token_limit(self) -> int | None:
         """The newer name counts."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
@@ -356,7 +356,7 @@ _Ids = Annotated[list[int], Field(fail_fast=True)]
 _Several = Annotated[list[_Item], Field(max_length=MAX_ANSWERS, fail_fast=True)]
 
 
-class CompletionRequest(Sampled):
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: str | _Ids | _Several[str] | _Several[_Ids]
@@ -364,7 +364,7 @@ class CompletionRequest(Sampled):
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @property
-    def asked_tokens(self) -> int | None:
+    def token_limit(self) -> int | None:
         """OpenAI's default is 16."""
         return 16 if self.max_tokens is None else self.max_tokens
 
@@ -375,16 +375,16 @@ class CompletionRequest(Sampled):
 
     def prompts(self) -> list[str | list[int]]:
         """Each as text or ids. Raises ApiError when there is none or there are too many."""
-        given: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [*self.prompt]
-        if given and isinstance(given[0], int):
-            given = [given]
-        if not 0 < len(given) * self.choices <= MAX_ANSWERS:
+        prompts: list[Any] = [self.prompt] if isinstance(self.prompt, str) else [*self.prompt]
+        if prompts and isinstance(prompts[0], int):
+            prompts = [prompts]
+        if not 0 < len(prompts) * self.choices <= MAX_ANSWERS:
             raise bad_request(
-                f"prompt holds {len(given)} prompts, for {self.choices} answers each; a request "
+                f"prompt holds {len(prompts)} prompts, for {self.choices} answers each; a request "
                 f"may ask for 1 to {MAX_ANSWERS} answers",
                 "prompt",
             )
-        return given
+        return prompts
 
 
 class LoadAdapter(Wire):
@@ -405,7 +405,7 @@ class UnloadAdapter(Wire):
 M = TypeVar("M", bound=Wire)
 
 
-def parsed(model: type[M], body: bytes) -> M:
+def parse_body(model: type[M], body: bytes) -> M:
     """A request's body. Raises ApiError that names the first thing wrong with it."""
     try:
         return model.model_validate_json(body)

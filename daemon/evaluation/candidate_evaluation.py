@@ -43,7 +43,7 @@ from daemon.jobs.runner import (
     Running,
     verdict,
 )
-from envs.registry import located, open_place
+from envs.registry import locate, open_place
 from events.canonical import exact_json, sha256
 from events.envelope import derive_id
 from events.errors import KintsugiError
@@ -95,7 +95,7 @@ class Examination:
         self._app, self._runner, self._agent, self._row = app, runner, agent, row
         self._incumbent = incumbent
         self._trial, self._gate = settings.trial, settings.gate
-        self._place = located(agent.environment, settings.environments.paths)
+        self._place = locate(agent.environment, settings.environments.paths)
         self._checkpoint = agent.checkpoint
         self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths

@@ -35,7 +35,7 @@ from envs.evaluation import (
     do_nothing,
     environment_code,
     play_all,
-    scripted_user,
+    make_environment_user,
 )
 from envs.task import GENERATED, TaskDefinition
 from events import private
@@ -266,7 +266,7 @@ async def prepared(
 
     agent = await endpoint(spec.agent, means.agent_key)
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
-    user = scripted_user(environment)
+    user = make_environment_user(environment)
     if spec.user is not None:
         simulator = await endpoint(spec.user, means.user_key)
         user = lambda task, seed: ModelUser(  # noqa: E731
@@ -275,7 +275,7 @@ async def prepared(
     return Setup(
         environment,
         agent=lambda task, seed: ModelAgent(
-            agent, partial(environment.offered, task), seed, sampling
+            agent, partial(environment.select_schemas, task), seed, sampling
         ),
         user=user,
         seed=spec.seed,
@@ -323,7 +323,7 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     failures are known, and counting those alone would make the agent look worse than it is. Such
     tasks are named, and `without_judge` counts all tasks with the judge's part left out.
     """
-    open_tasks = {task for task, grade in idle.items() if grade.unevaluated}
+    open_tasks = {task for task, grade in idle.items() if grade.open_parts}
     judged = [line for line in run.lines if line.id not in open_tasks]
     found: dict[str, Any] = {
         "tasks": len(run.lines),
@@ -454,6 +454,6 @@ def _unevaluated(idle: Mapping[str, grading.Grade]) -> dict[str, list[str]]:
     """Part that needs a judge -> tasks."""
     found: dict[str, list[str]] = {}
     for task, grade in idle.items():
-        for basis in grade.unevaluated:
+        for basis in grade.open_parts:
             found.setdefault(basis, []).append(task)
     return found

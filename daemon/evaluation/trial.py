@@ -203,14 +203,14 @@ def _chunks(plan: Plan) -> list[list[_Slot]]:
 
 def _policies(plan: Plan) -> "list[Policy]":
     """Every player, ready. Raises CannotPlay, BadAdapter, OSError."""
-    from daemon.engine.policy import loaded
+    from daemon.engine.policy import load_policy
 
     checkpoint = Path(plan.checkpoint)
     if not (checkpoint / "config.json").is_file():
         raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
-    base = loaded(checkpoint, plan.base, plan.dtype, plan.threads)
+    base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
     return [
-        base if one is None else base.adapted(_proven(checkpoint, one), one.name)
+        base if one is None else base.with_adapter(_proven(checkpoint, one), one.name)
         for one in plan.players
     ]
 
@@ -219,11 +219,11 @@ def _proven(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
     from daemon.adapters.adoption import expected_of, intact
     from daemon.adapters.fingerprint import EXACT, distance
-    from daemon.engine.fingerprint import computed
+    from daemon.engine.fingerprint import probe_checkpoint
 
     folder = Path(adapter.folder)
     intact(folder, adapter.sha256, checkpoint, None)
-    expected, found = expected_of(folder), computed(checkpoint, folder)
+    expected, found = expected_of(folder), probe_checkpoint(checkpoint, folder)
     gap = max(distance(found.adapter, expected.adapter), distance(found.base, expected.base))
     # What a lower precision costs the replicas read off their base; here both are computed alike.
     if expected.dtype == "float32" and not gap <= EXACT:
@@ -284,7 +284,7 @@ def _recorded(plan: Plan, environment: "Environment", rollout: "Rollout", slot: 
 
     player, _, trial = slot
     provenance = Provenance(plan.alias, plan.base, plan.named(player), "evaluate")
-    event = build_rollout_event(rollout.recorded(trial), environment, provenance, plan.rollout(*slot))
+    event = build_rollout_event(rollout.to_attempt(trial), environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
     return Played(
         player=player,

@@ -22,7 +22,7 @@ from daemon.solver import journal
 from daemon.solver.spec import digest
 from daemon.solver.trajectory import ORACLE, Trajectory
 from envs import grading
-from envs.registry import open_recorded
+from envs.registry import open_from_event
 from events.envelope import derive_id
 from events.rollouts import RolloutEnded
 from producers.simulation import SCRIPTED, SOURCE, append_rollouts
@@ -45,7 +45,7 @@ def recorded(app: "App", job: JobRow, folder: Path) -> int:
     if len(batches) == done:
         return 0
     settings = app.settings
-    environment = open_recorded(
+    environment = open_from_event(
         job.spec.environment,
         benchmarks=settings.benchmarks,
         paths=settings.environments.paths,

@@ -38,7 +38,7 @@ from daemon.jobs.runner import (
 )
 from daemon.solver.journal import BadJournal
 from envs.environment import UnknownTask
-from envs.registry import EnvironmentBroken, UnknownEnvironment, require_allowed
+from envs.registry import EnvironmentBroken, UnknownEnvironment, check_place
 from events.learning import Decision, JobEnded, JobOutcome
 from events.rollouts import clip_reason
 from events.serving import AdapterProduced
@@ -119,7 +119,7 @@ class _Look:
         and a path in the log is nobody's permission."""
         settings = self._app.settings
         try:
-            require_allowed(
+            check_place(
                 self._job.spec.environment,
                 paths=settings.environments.paths,
                 places=settings.environment_places,

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from daemon.proposer.candidate import CannotSample
 from daemon.proposer.verification import SAMPLES
-from envs.endpoint import Endpoint, EndpointRefused, EndpointUnavailable, Sampling
+from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, Sampling
 from envs.environment import Environment
-from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, scripted_user
+from envs.evaluation import UNJUDGED, Attempt, Setup, play_all, make_environment_user
 from envs.players import ModelAgent
 from envs.task import TaskDefinition
 from events.envelope import derive_id
@@ -115,7 +115,7 @@ class Prober:
                 async for attempts in await stack.enter_async_context(aclosing(playing)):
                     self._record(attempts)
                     found += attempts
-        except (EndpointRefused, EndpointUnavailable) as error:
+        except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
         if spoilt := [one for one in found if one.termination in UNJUDGED]:
             raise CannotSample(
@@ -129,9 +129,9 @@ class Prober:
         return Setup(
             environment,
             agent=lambda task, seed: ModelAgent(
-                endpoint, partial(environment.offered, task), seed, sampling
+                endpoint, partial(environment.select_schemas, task), seed, sampling
             ),
-            user=scripted_user(environment),
+            user=make_environment_user(environment),
         )
 
     def _record(self, attempts: Sequence[Attempt]) -> None:

@@ -181,8 +181,8 @@ def solvable(examined: Examined) -> str:
     """V7."""
     episode, task = examined.oracle, examined.task
     verdict = grade(examined.environment, task, episode.messages, episode.termination)
-    if verdict.unevaluated:
-        raise CheckFailed(f"only a judge can tell {', '.join(verdict.unevaluated)}")
+    if verdict.open_parts:
+        raise CheckFailed(f"only a judge can tell {', '.join(verdict.open_parts)}")
     if not verdict.success:
         why = verdict.irregular or next(
             iter((*verdict.missing, *verdict.violations)), "the state is not as expected"

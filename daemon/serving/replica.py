@@ -80,7 +80,7 @@ class LoadRefused(ReplicaError):
     """It answered that it does not load the adapter; nothing is loaded."""
 
 
-class NameTaken(ReplicaError):
+class NameConflict(ReplicaError):
     """The name is there already and means something else."""
 
 
@@ -297,10 +297,10 @@ class Replica:
     def _is_there(self, name: str, there: str, found: Serving) -> bool:
         """Raises NameTaken."""
         if name in found.bases:
-            raise NameTaken(f"{self.url} calls its base {name}; give the adapter another name")
+            raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
         known = found.adapters.get(name)
         if known not in (None, there):
-            raise NameTaken(
+            raise NameConflict(
                 f"{self.url} serves {name} from {known}, and it was to be {there}: an adapter is "
                 "never replaced; give each version a name of its own, or unload that one"
             )

@@ -41,16 +41,16 @@ Say = Callable[[Mapping[str, Any]], None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["parity"]:
-        return _said(lambda: parity(_parity_parser().parse_args(given[1:])))
-    parsed = _job_parser().parse_args(given)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] == ["parity"]:
+        return _run_command(lambda: parity(_parity_parser().parse_args(argv[1:])))
+    parsed = _job_parser().parse_args(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return _said(lambda: spread(parsed))
-    return _said(lambda: job(parsed))
+        return _run_command(lambda: spread(parsed))
+    return _run_command(lambda: job(parsed))
 
 
-def _said(command: Callable[[], int]) -> int:
+def _run_command(command: Callable[[], int]) -> int:
     """Its exit code; an error becomes a sentence on stderr."""
     try:
         return command()
@@ -69,24 +69,24 @@ def _complain(what: object) -> None:
     print(f"daemon.solver: {what}", file=sys.stderr)
 
 
-def spread(given: Namespace) -> int:
+def spread(options: Namespace) -> int:
     """Run a job in the processes that torchrun started; the exit code is the first one's."""
     from daemon.solver import follower, parallel
 
-    with parallel.joined() as number:
+    with parallel.join_group() as number:
         if number:
             # They stop when the first one does, which may have rollouts to finish.
             with redirect_stdout(sys.stderr), _stop_signals():
                 return follower.follow()
-        code = _said(lambda: job(given))
-        with suppress(parallel.ProcessLost):
-            parallel.tell(parallel.End(code))
+        code = _run_command(lambda: job(options))
+        with suppress(parallel.ProcessLoss):
+            parallel.broadcast(parallel.End(code))
         return code
 
 
-def job(given: Namespace) -> int:
+def job(options: Namespace) -> int:
     """Run a job; its outcome is the last line of stdout."""
-    spec = read_spec(given.spec)
+    spec = read_spec(options.spec)
     say = _lines(sys.stdout)
     # What a library prints is no line of ours.
     with redirect_stdout(sys.stderr), _stop_signals() as stopping, _heartbeats(say) as watch:
@@ -96,7 +96,7 @@ def job(given: Namespace) -> int:
         activity = Activity()
         watch(activity)
         outcome = run(
-            spec, given.out, lambda p: say(_line(p)), activity=activity, stopping=stopping
+            spec, options.out, lambda p: say(_line(p)), activity=activity, stopping=stopping
         )
     if outcome.outcome != "trained":
         _complain(outcome.reason)
@@ -143,12 +143,12 @@ def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
     watched: list[Activity] = []
 
     def beat() -> None:
-        said: dict[str, Any] = {"phase": "starting"}
+        status: dict[str, Any] = {"phase": "starting"}
         while True:
             if watched:
                 now = watched[0]
-                said = {"phase": now.phase, "rollouts": now.rollouts, "steps": now.steps}
-            say({"heartbeat": {"seconds": round(time.monotonic() - began, 1), **said}})
+                status = {"phase": now.phase, "rollouts": now.rollouts, "steps": now.steps}
+            say({"heartbeat": {"seconds": round(time.monotonic() - began, 1), **status}})
             if over.wait(HEARTBEAT_SECONDS):
                 return
 
@@ -161,19 +161,19 @@ def _heartbeats(say: Say) -> Iterator[Callable[["Activity"], None]]:
         thread.join()
 
 
-def parity(given: Namespace) -> int:
+def parity(options: Namespace) -> int:
     """Print how far the loss is from a fixture; 1 where it is further than its tolerance."""
     from daemon.solver.parity import compare, read
 
-    found = compare(read(given.file))
+    report = compare(read(options.file))
     document = {
-        "cases": found.cases,
-        "max_loss_error": _number(found.max_loss_error),
-        "max_grad_error": _number(found.max_grad_error),
-        "worst": found.worst,
+        "cases": report.cases,
+        "max_loss_error": _number(report.max_loss_error),
+        "max_grad_error": _number(report.max_grad_error),
+        "worst": report.worst,
     }
     print(json.dumps(document))
-    return DONE if found.passed else FAILED
+    return DONE if report.is_within_tolerance else FAILED
 
 
 def _number(value: float) -> float | None:

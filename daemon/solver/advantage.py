@@ -34,17 +34,17 @@ def advantages(
     weights = [float(count) for count in tokens or ()] if config.weight == "token" else None
     weights = weights or [1.0] * len(scaled)
     members = by_group(groups)
-    centred = _centred(scaled, members, weights, config)
+    centred = _center(scaled, members, weights, config)
     if config.scale == "none":
         return centred
     if config.scale == "batch":
-        return _scaled(centred, deviation(centred, weights, config.ddof), config.eps)
-    found = centred.copy()
+        return _scale(centred, deviation(centred, weights, config.ddof), config.eps)
+    values = centred.copy()
     for places in members.values():
         spread = deviation([scaled[place] for place in places], [1.0] * len(places), config.ddof)
         for place in places:
-            found[place] = _scaled([centred[place]], spread, config.eps)[0]
-    return found
+            values[place] = _scale([centred[place]], spread, config.eps)[0]
+    return values
 
 
 def by_group(groups: Sequence[str]) -> dict[str, list[int]]:
@@ -71,7 +71,7 @@ def deviation(values: Sequence[float], weights: Sequence[float], ddof: int) -> f
     return math.sqrt(squares / (total - ddof))
 
 
-def _centred(
+def _center(
     rewards: list[float],
     members: dict[str, list[int]],
     weights: list[float],
@@ -82,14 +82,14 @@ def _centred(
     if config.center == "batch":
         centre = mean(rewards, weights)
         return [_difference(reward, centre, rewards) for reward in rewards]
-    found = [0.0] * len(rewards)
+    values = [0.0] * len(rewards)
     for places in members.values():
         own = [rewards[place] for place in places]
         centre, count = mean(own, [1.0] * len(own)), len(own)
         factor = count / (count - 1) if config.center == "loo" and count > 1 else 1.0
         for place in places:
-            found[place] = factor * _difference(rewards[place], centre, own)
-    return found
+            values[place] = factor * _difference(rewards[place], centre, own)
+    return values
 
 
 def _difference(value: float, centre: float, among: Sequence[float]) -> float:
@@ -97,7 +97,7 @@ def _difference(value: float, centre: float, among: Sequence[float]) -> float:
     return 0.0 if min(among) == max(among) else value - centre
 
 
-def _scaled(values: list[float], spread: float, eps: float) -> list[float]:
+def _scale(values: list[float], spread: float, eps: float) -> list[float]:
     # Equal values have no scale; dividing by eps would make advantages of a million.
     if spread == 0.0:
         return values
@@ -123,7 +123,7 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FilterResult:
     """What the filter made of a batch."""
 
     groups: tuple[str, ...]
@@ -134,7 +134,7 @@ class Kept:
     """Mean over the groups of their pass rates; 0 for an empty batch."""
 
 
-def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Kept:
+def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> FilterResult:
     """Which groups teach something; `successes` are the unshaped verdicts of each."""
     rates = {group: sum(own) / len(own) for group, own in successes.items() if own}
     informative = {group for group, rate in rates.items() if 0 < rate < 1}
@@ -144,4 +144,4 @@ def keep(successes: Mapping[str, Sequence[bool]], config: FilterConfig) -> Kept:
         if rate <= config.most and (group in informative or not config.informative)
     )
     count = max(len(successes), 1)
-    return Kept(kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1))
+    return FilterResult(kept, len(informative) / count, math.fsum(rates.values()) / max(len(rates), 1))

@@ -33,7 +33,7 @@ def checkpoint(spec: JobSpec) -> Path:
     return folder
 
 
-def adapted_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
+def load_model(spec: JobSpec) -> tuple[PeftModel, Base, str | None]:
     """The base with the adapter to train, what the base is, and the parent's sha256.
 
     Raises CannotBegin, BadAdapter, WrongBase, OSError.
@@ -63,8 +63,8 @@ def _place(model: Any, device: str) -> None:
         model.to(device)
     # torch says in many ways that there is no such device.
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise CannotBegin(f"{device} cannot be used: {said}; correct `device`") from error
+        message = str(error).splitlines()[0]
+        raise CannotBegin(f"{device} cannot be used: {message}; correct `device`") from error
 
 
 def new_learner(spec: JobSpec, model: PeftModel, ends: frozenset[int]) -> Learner:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from daemon.solver.advantage import Kept, advantages, keep
+from daemon.solver.advantage import FilterResult, advantages, keep
 from daemon.solver.loss import Denominators
-from daemon.solver.trajectory import Refused, TokenSequence, Trajectory, sequences, trainable
+from daemon.solver.trajectory import Refusal, TokenSequence, Trajectory, sequences, trainable
 from events.algorithm import Algorithm
 
 
@@ -33,13 +33,13 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class BatchSelection:
     """What of a batch of rollouts an update may use."""
 
     judged: tuple[Trajectory, ...]
     """Everything that can be trained on, of any group."""
-    kept: Kept
-    refused: tuple[Refused, ...]
+    kept: FilterResult
+    refused: tuple[Refusal, ...]
 
 
 def choose(
@@ -47,7 +47,7 @@ def choose(
     algorithm: Algorithm,
     ends: frozenset[int],
     temperature: float = 1.0,
-) -> Chosen:
+) -> BatchSelection:
     """Refuse what cannot be trained on, then ask which groups teach something.
 
     A refused rollout makes its group smaller; it is no failure.
@@ -56,10 +56,10 @@ def choose(
     verdicts: dict[str, list[bool]] = {}
     for trajectory in judged:
         verdicts.setdefault(trajectory.group, []).append(bool(trajectory.success))
-    return Chosen(tuple(judged), keep(verdicts, algorithm.filter), tuple(refused))
+    return BatchSelection(tuple(judged), keep(verdicts, algorithm.filter), tuple(refused))
 
 
-def rows(chosen: Chosen, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
+def rows(chosen: BatchSelection, algorithm: Algorithm, groups: Sequence[str]) -> list[list[Row]]:
     """The rollouts of these groups as rows, one list per rollout, in the batch's order.
 
     Advantages are made of all of a group's rollouts, also of those that were cut off and, with
@@ -67,7 +67,7 @@ def rows(chosen: Chosen, algorithm: Algorithm, groups: Sequence[str]) -> list[li
     """
     wanted = frozenset(groups)
     used = [trajectory for trajectory in chosen.judged if trajectory.group in wanted]
-    found = advantages(
+    values = advantages(
         [float(trajectory.reward or 0.0) for trajectory in used],
         [trajectory.group for trajectory in used],
         algorithm.advantage,
@@ -75,8 +75,8 @@ def rows(chosen: Chosen, algorithm: Algorithm, groups: Sequence[str]) -> list[li
     )
     return [
         _rows_of(trajectory, advantage, algorithm)
-        for trajectory, advantage in zip(used, found, strict=True)
-        if not (trajectory.truncated and algorithm.overlong == "mask")
+        for trajectory, advantage in zip(used, values, strict=True)
+        if not (trajectory.is_incomplete and algorithm.overlong == "mask")
     ]
 
 
@@ -99,14 +99,14 @@ def micro_batches(batch: Sequence[Row], budget: int) -> list[list[Row]]:
 
     A row longer than that is alone. The order is a function of the rows.
     """
-    found: list[list[Row]] = []
+    batches: list[list[Row]] = []
     for row in sorted(batch, key=lambda row: -row.length):
-        longest = found[-1][0].length if found else 0
-        if found and longest * (len(found[-1]) + 1) <= budget:
-            found[-1].append(row)
+        longest = batches[-1][0].length if batches else 0
+        if batches and longest * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(row)
         else:
-            found.append([row])
-    return found
+            batches.append([row])
+    return batches
 
 
 def denominators(batch: Sequence[Row]) -> Denominators:
@@ -119,7 +119,7 @@ def denominators(batch: Sequence[Row]) -> Denominators:
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class MicroBatch:
     """A micro-batch of B rows, the longest of T tokens."""
 
     ids: Tensor
@@ -128,7 +128,7 @@ class Padded:
     """(B, T) int64, 1 for ids that are there."""
     mask: Tensor
     """(B, T - 1) float32, 1 where the predicted token was written by the model."""
-    roll: Tensor
+    sampler_logp: Tensor
     """(B, T - 1) float32, the sampler's log-probabilities; 0 outside the mask."""
     advantage: Tensor
     """(B,) float32"""
@@ -136,7 +136,7 @@ class Padded:
     """(B,) float32"""
 
 
-def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> Padded:
+def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
     """Rows as tensors. Raises ValueError for no rows."""
     if not batch:
         raise ValueError("an update needs at least one sequence")
@@ -146,11 +146,11 @@ def pad(batch: Sequence[Row], device: torch.device | str = "cpu") -> Padded:
         filled = [[*row, *[0] * (width - len(row))] for row in values]
         return torch.tensor(filled, dtype=dtype, device=device)
 
-    return Padded(
+    return MicroBatch(
         ids=tensor([row.sequence.ids for row in batch], torch.int64),
         attention=tensor([[1] * row.length for row in batch], torch.int64),
         mask=tensor([row.sequence.written for row in batch], torch.float32)[:, 1:],
-        roll=tensor([row.sequence.logprobs for row in batch], torch.float32)[:, 1:],
+        sampler_logp=tensor([row.sequence.logprobs for row in batch], torch.float32)[:, 1:],
         advantage=torch.tensor([row.advantage for row in batch], device=device),
         rollout_tokens=torch.tensor([float(row.rollout_tokens) for row in batch], device=device),
     )

@@ -49,11 +49,11 @@ def _has_hooks(model: nn.Module) -> bool:
 
 
 def _linears(base: Any) -> list[nn.Module]:
-    found: list[nn.Module] = []
+    linears: list[nn.Module] = []
     for layer in base.model.layers:
-        found += (getattr(layer.self_attn, name) for name in _LINEAR)
-        found += (getattr(layer.mlp, name) for name in _INNER)
-    return found
+        linears += (getattr(layer.self_attn, name) for name in _LINEAR)
+        linears += (getattr(layer.mlp, name) for name in _INNER)
+    return linears
 
 
 def _plain(module: nn.Module) -> bool:
@@ -67,36 +67,36 @@ def _plain(module: nn.Module) -> bool:
     return not module.lora_variant and not any(module.lora_bias.values())
 
 
-def hidden_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
+def compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
     """(N, D) normed last hidden states of (B, T) ids where (B, T) `on` says so, row by row."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     body = base.model
     batch, length = ids.shape
     x = body.embed_tokens(ids).reshape(batch * length, -1)
     places = torch.arange(length)[None]
-    cos, sin = (one[0, :, None, : one.shape[-1] // 2] for one in body.rotary_emb(x, places))
+    cos, sin = (angles[0, :, None, : angles.shape[-1] // 2] for angles in body.rotary_emb(x, places))
     wanted = on.reshape(-1).nonzero().squeeze(-1)
     last = len(body.layers) - 1
     for number, layer in enumerate(body.layers):
         seen = _attention(layer, x, cos, sin, batch)
         if number == last:
             x, seen = x[wanted], seen[wanted]
-        x = x + _adapted(layer.self_attn.o_proj, seen)
+        x = x + _apply_linear(layer.self_attn.o_proj, seen)
         x = x + _feed_forward(layer, x)
-    return _normed(body.norm, x)
+    return _normalize(body.norm, x)
 
 
 def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> Tensor:
     """(N, heads * size): what each token gathers from those before it."""
     own, size = layer.self_attn, layer.self_attn.head_dim
-    x = _normed(layer.input_layernorm, x)
+    x = _normalize(layer.input_layernorm, x)
 
     shape = (batch, cos.shape[0], -1, size)
-    q = _adapted(own.q_proj, x).view(shape)
-    k = _adapted(own.k_proj, x).view(shape)
-    v = _adapted(own.v_proj, x).view(shape)
-    q = _turned(_normed(own.q_norm, q), cos, sin)
-    k = _turned(_normed(own.k_norm, k), cos, sin)
+    q = _apply_linear(own.q_proj, x).view(shape)
+    k = _apply_linear(own.k_proj, x).view(shape)
+    v = _apply_linear(own.v_proj, x).view(shape)
+    q = _rotate(_normalize(own.q_norm, q), cos, sin)
+    k = _rotate(_normalize(own.k_norm, k), cos, sin)
     seen = functional.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -109,12 +109,12 @@ def _attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, batch: int) -> T
 
 
 def _feed_forward(layer: Any, x: Tensor) -> Tensor:
-    x = _normed(layer.post_attention_layernorm, x)
-    gate, up = _adapted(layer.mlp.gate_proj, x), _adapted(layer.mlp.up_proj, x)
-    return _adapted(layer.mlp.down_proj, _gated(gate, up))
+    x = _normalize(layer.post_attention_layernorm, x)
+    gate, up = _apply_linear(layer.mlp.gate_proj, x), _apply_linear(layer.mlp.up_proj, x)
+    return _apply_linear(layer.mlp.down_proj, _swiglu(gate, up))
 
 
-def _adapted(module: Any, x: Tensor) -> Tensor:
+def _apply_linear(module: Any, x: Tensor) -> Tensor:
     """A linear layer with whatever adapter is switched on."""
     if not isinstance(module, LoraLinear):
         return functional.linear(x, module.weight)
@@ -125,19 +125,19 @@ def _adapted(module: Any, x: Tensor) -> Tensor:
         return functional.linear(x, base)
     down = torch.cat([_weight(module.lora_A[name]) for name in names])
     up = torch.cat([_weight(module.lora_B[name]) * module.scaling[name] for name in names], dim=1)
-    return _applied(_Adapted, x, base, down, up)
+    return _apply(_LoraProduct, x, base, down, up)
 
 
 def _weight(factor: nn.Module) -> Tensor:
     return cast(nn.Linear, factor).weight
 
 
-def _applied(function: type[Function], *inputs: Any) -> Tensor:
+def _apply(function: type[Function], *inputs: Any) -> Tensor:
     """A function of our own on tensors, in the graph."""
     return cast(Tensor, function.apply(*inputs))  # type: ignore[no-untyped-call]
 
 
-class _Adapted(Function):
+class _LoraProduct(Function):
     """x (W + U D)^T for a fixed W: the sum is made again in the backward pass and never kept."""
 
     @staticmethod
@@ -155,8 +155,8 @@ class _Adapted(Function):
         return back, None, of_down, of_up
 
 
-def _normed(norm: Any, x: Tensor) -> Tensor:
-    return _applied(_Norm, x, norm.weight, norm.variance_epsilon)
+def _normalize(norm: Any, x: Tensor) -> Tensor:
+    return _apply(_Norm, x, norm.weight, norm.variance_epsilon)
 
 
 class _Norm(Function):
@@ -177,38 +177,38 @@ class _Norm(Function):
         return grad.mul_(inverse).addcmul_(x, along), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return _applied(_Turned, x, cos, sin)
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return _apply(_Rotation, x, cos, sin)
 
 
-class _Turned(Function):
+class _Rotation(Function):
     """Rotary positions: pairs from the two halves of a head, turned by their place's angles."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _rotated(x, cos, sin)
+        return _rotate_pairs(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _rotated(grad, cos, -sin), None, None
+        return _rotate_pairs(grad, cos, -sin), None, None
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
-    made = torch.empty(x.shape, dtype=x.dtype)
-    one, two = made.chunk(2, dim=-1)
-    torch.mul(first, cos, out=one).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=two).addcmul_(first, sin)
-    return made
+    result = torch.empty(x.shape, dtype=x.dtype)
+    low, high = result.chunk(2, dim=-1)
+    torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=high).addcmul_(first, sin)
+    return result
 
 
-def _gated(gate: Tensor, up: Tensor) -> Tensor:
-    return _applied(_Gated, gate, up)
+def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return _apply(_Swiglu, gate, up)
 
 
-class _Gated(Function):
+class _Swiglu(Function):
     """silu(gate) * up; nothing is kept but the two."""
 
     @staticmethod

@@ -11,8 +11,8 @@ import torch
 from peft import PeftModel
 
 from daemon.engine.chat import Chat
-from daemon.solver.base import adapted_model, checkpoint, new_learner
-from daemon.solver.parallel import Anew, End, Update, told
+from daemon.solver.base import load_model, checkpoint, new_learner
+from daemon.solver.parallel import Anew, End, Update, receive
 from daemon.solver.update import Learner
 from events.jobs import JobSpec
 
@@ -25,19 +25,19 @@ def follow() -> int:
     model: PeftModel | None = None
     learner: Learner | None = None
     while True:
-        word = told()
+        word = receive()
         match word:
             case End():
                 return word.code
             case Anew():
-                model = model or _loaded(word.spec)
+                model = model or _load_model(word.spec)
                 learner = new_learner(word.spec, model, Chat(checkpoint(word.spec)).ends)
             case Update():
                 assert learner is not None, "a learner is made before it is asked to learn"
                 learner.step(word.batch)
 
 
-def _loaded(spec: JobSpec) -> PeftModel:
+def _load_model(spec: JobSpec) -> PeftModel:
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
-    return adapted_model(spec)[0]
+    return load_model(spec)[0]

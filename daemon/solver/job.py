@@ -33,9 +33,9 @@ import torch
 
 from daemon.adapters.directory import PROVENANCE, UNFINISHED, WEIGHTS, Provenance, verify
 from daemon.engine.chat import Chat
-from daemon.engine.fingerprint import expected
+from daemon.engine.fingerprint import probe_model
 from daemon.solver import journal, parallel, sft
-from daemon.solver.base import CannotBegin, adapted_model, checkpoint, new_learner
+from daemon.solver.base import CannotBegin, load_model, checkpoint, new_learner
 from daemon.solver.journal import BadJournal, Journal
 from daemon.solver.lora import save
 from daemon.solver.parallel import Anew, Update
@@ -44,19 +44,19 @@ from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.sources import Batch, HereSource, Source, Version, batch_of
 from daemon.solver.spec import digest
 from daemon.solver.task_choice import Choice
-from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAborted
+from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.telemetry.progress import (
     History,
     Outcome,
-    Probed,
+    ProbeResult,
     Progress,
-    Shown,
-    compared,
+    WarmStartReport,
+    compare_figures,
     complete,
     gap,
-    probed,
+    probe_pools,
 )
-from daemon.solver.telemetry.tracker import Tracker, tracked
+from daemon.solver.telemetry.tracker import Tracker, open_tracker
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.update import Learner
 from daemon.solver.warm_start import examples, references
@@ -75,7 +75,7 @@ class NothingLearnt(KintsugiError):
     """The budget is spent and no group of it taught anything."""
 
 
-class Stopped(KintsugiError):
+class JobInterrupt(KintsugiError):
     """Somebody asked the job to stop; it can be resumed."""
 
 
@@ -125,7 +125,7 @@ def outcome_of(spec: JobSpec, out: Path) -> Outcome | None:
         _same_spec(spec, provenance.spec, folder)
         batches, _ = journal.read(out / JOURNAL, digest(spec))
         used = sum(map(len, batches))
-        return _trained(spec, folder, provenance.files[WEIGHTS], provenance.steps, used)
+        return _make_outcome(spec, folder, provenance.files[WEIGHTS], provenance.steps, used)
     if (out / OUTCOME).exists():
         stored = json.loads((out / OUTCOME).read_bytes())
         _same_spec(spec, stored["spec"], out / OUTCOME)
@@ -138,7 +138,7 @@ def _same_spec(spec: JobSpec, stored: Any, where: Path) -> None:
         raise CannotBegin(f"{where} is the result of another spec; choose another directory")
 
 
-def _trained(spec: JobSpec, folder: Path, sha256: str, steps: int, used: int) -> Outcome:
+def _make_outcome(spec: JobSpec, folder: Path, sha256: str, steps: int, used: int) -> Outcome:
     left = spec.sampler.rollouts - used
     return Outcome(
         outcome="trained",
@@ -174,7 +174,7 @@ class Job:
         self._stopping = stopping
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
-            held.enter_context(_locked(out / _LOCK))
+            held.enter_context(_lock_file(out / _LOCK))
             self._load(held)
             self._held = held.pop_all()
 
@@ -187,13 +187,13 @@ class Job:
         self._task = lru_cache(maxsize=4096)(self.environment.task)
         self._check_tasks()
         self.chat = Chat(checkpoint(spec))
-        self.model, self._base, self._parent = adapted_model(spec)
+        self.model, self._base, self._parent = load_model(spec)
         self._learner = self._new_learner()
         self._guard = Guard(limits=spec.limits)
         self._choice = Choice(spec)
         self.history = History()
         """What the policy sampled since the job began, or since its warm start."""
-        self._tracker = self._opened_tracker(held)
+        self._tracker = self._open_tracker(held)
         self._source = held.enter_context(closing(self._new_source()))
         self._journal = held.enter_context(closing(Journal(self.out / JOURNAL, digest(spec))))
         self._batches = 0
@@ -241,21 +241,21 @@ class Job:
             yield self._step()
             if judged or not complete(self.spec, self.history):
                 continue
-            found = probed(self.spec, self.history)
-            if self._should_warm(found):
-                yield self._warm_start(found.weak)
+            probe = probe_pools(self.spec, self.history)
+            if self._should_warm(probe):
+                yield self._warm_start(probe.weak)
                 continue
             judged = True
-            if found.hopeless:
+            if probe.hopeless:
                 self._give_up()
 
-    def _should_warm(self, found: Probed) -> bool:
+    def _should_warm(self, probe: ProbeResult) -> bool:
         warm = self.spec.warm_start
         return (
             warm is not None
             and not self._warmed
-            and bool(found.weak)
-            and self._has_room(len(self._shown(found.weak)))
+            and bool(probe.weak)
+            and self._has_room(len(self._select_references(probe.weak)))
         )
 
     # One update
@@ -267,24 +267,24 @@ class Job:
         for _ in range(1 + self.spec.algorithm.filter.refill):
             if not self._has_room(self.spec.batch):
                 break
-            batch += self._sampled()
+            batch += self._sample()
             if len(self._learner.choose(batch).kept.groups) >= self.spec.sampler.groups:
                 break
         played = time.monotonic()
         metrics = self._update(batch)
         return self._progress(batch, metrics, played - began, time.monotonic() - played)
 
-    def _sampled(self) -> Sequence[Trajectory]:
+    def _sample(self) -> Sequence[Trajectory]:
         """The next batch, from the journal or played and made durable."""
         self._save_due(self.spec.batch)
         number = self._batches
         tasks = self._choice.draw(number)
         batch = batch_of(self.spec, self.environment, number, tasks, self.spec.sampler.size)
         names = [attempt.rollout for attempt in batch.attempts]
-        found = self._next(names, lambda: self._play(batch))
-        self._choice.add(found)
-        self.history.add(found, self._choice.pool, self._kind)
-        return found
+        trajectories = self._next(names, lambda: self._play(batch))
+        self._choice.add(trajectories)
+        self.history.add(trajectories, self._choice.pool, self._kind)
+        return trajectories
 
     def _next(
         self, names: Sequence[str], make: Callable[[], Sequence[Trajectory]]
@@ -293,17 +293,17 @@ class Job:
         number = self._batches
         if number == len(self._journal.batches):
             self._journal.append(tuple(make()))
-        found = self._journal.batches[number]
-        if [trajectory.rollout for trajectory in found] != list(names):
+        trajectories = self._journal.batches[number]
+        if [trajectory.rollout for trajectory in trajectories] != list(names):
             raise BadJournal(
                 f"{self._journal.path}, batch {number}: these are not the rollouts that this "
                 "program samples there; it was written by another version: remove the directory "
                 "to begin again"
             )
         self._batches += 1
-        self.rollouts += len(found)
+        self.rollouts += len(trajectories)
         self.activity.rollouts = self.rollouts
-        return found
+        return trajectories
 
     def _play(self, batch: Batch) -> list[Trajectory]:
         """A batch by the current policy, in the order of its attempts."""
@@ -312,25 +312,25 @@ class Job:
         if self._played_with != self.steps:
             self._source.adopt(self._version())
             self._played_with = self.steps
-        made: dict[str, Trajectory] = {}
+        trajectories: dict[str, Trajectory] = {}
         for trajectory in self._source.play(batch):
-            made[trajectory.rollout] = trajectory
+            trajectories[trajectory.rollout] = trajectory
             self.activity.rollouts += 1
             self._check_stop()
-        return [made[attempt.rollout] for attempt in batch.attempts]
+        return [trajectories[attempt.rollout] for attempt in batch.attempts]
 
     def _update(self, batch: Sequence[Trajectory]) -> StepMetrics:
         """Raises TrainingAborted, UnstableUpdate."""
         self.activity.phase = "update"
         self._check_numbers(batch)
         self._learner.steps = self.steps
-        parallel.tell(Update(tuple(batch)))
+        parallel.broadcast(Update(tuple(batch)))
         metrics = self._learner.step(batch)
         chosen = self._learner.choose(batch)
-        self._refused += [one.reason for one in chosen.refused]
+        self._refused += [item.reason for item in chosen.refused]
         if metrics.updated:
-            kept = set(chosen.kept.groups) or {one.group for one in chosen.judged}
-            self._trained_on += [one.rollout for one in chosen.judged if one.group in kept]
+            kept = set(chosen.kept.groups) or {item.group for item in chosen.judged}
+            self._trained_on += [item.rollout for item in chosen.judged if item.group in kept]
         self._set_steps(self._learner.steps)
         self._guard = self._guard.after(metrics)
         return metrics
@@ -338,8 +338,8 @@ class Job:
     def _check_numbers(self, batch: Sequence[Trajectory]) -> None:
         """A policy that left the numbers answers whatever comes, and would for the whole budget.
         Weights may be finite, and what they answer not. Raises TrainingAborted."""
-        if self.steps and batch and not any(one.finite for one in batch):
-            raise TrainingAborted(
+        if self.steps and batch and not any(trajectory.finite for trajectory in batch):
+            raise TrainingAbort(
                 f"after step {self.steps} no answer of the policy has log-probabilities that are "
                 "numbers: training diverged; lower optimizer.lr"
             )
@@ -355,15 +355,15 @@ class Job:
             rollouts=self.rollouts,
             budget=self.spec.sampler.rollouts,
             metrics=metrics,
-            pools=compared(own.pools, self.history.pools),
-            capabilities=compared(own.capabilities, self.history.capabilities),
+            pools=compare_figures(own.pools, self.history.pools),
+            capabilities=compare_figures(own.capabilities, self.history.capabilities),
             rollout_seconds=rollout,
             update_seconds=update,
         )
 
     # The warm start
 
-    def _shown(self, pools: Sequence[str]) -> list[str]:
+    def _select_references(self, pools: Sequence[str]) -> list[str]:
         """The tasks of a warm start for these pools: theirs, their siblings, and replay."""
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
@@ -375,13 +375,13 @@ class Job:
         warm = self.spec.warm_start
         assert warm is not None, "only a spec with a warm start asks for one"
         began = time.monotonic()
-        tasks, name = self._shown(pools), f"{self.spec.job}/{self._batches}"
+        tasks, name = self._select_references(pools), f"{self.spec.job}/{self._batches}"
         self._save_due(len(tasks))
         self._check_stop()
         self.activity.phase = "references"
-        made = references(self.environment, self.chat, tasks, name)
-        shown = self._next([f"{name}/{number}" for number in range(len(tasks))], lambda: list(made))
-        passed = [one for one in shown if one.success]
+        trajectories = references(self.environment, self.chat, tasks, name)
+        shown = self._next([f"{name}/{number}" for number in range(len(tasks))], lambda: list(trajectories))
+        passed = [trajectory for trajectory in shown if trajectory.success]
         if not passed:
             raise NothingLearnt(
                 f"the oracle passed none of {len(shown)} reference tasks, the first is "
@@ -390,7 +390,7 @@ class Job:
         self.activity.phase = "warm start"
         steps = list(sft.train(self.model, examples(shown), warm.sft))
         self._warmed = True
-        self._trained_on += [one.rollout for one in passed]
+        self._trained_on += [trajectory.rollout for trajectory in passed]
         self._set_steps(self.steps + len(steps))
         self._learner, self._guard = self._new_learner(), Guard(limits=self.spec.limits)
         self._choice.passed.clear()
@@ -400,10 +400,10 @@ class Job:
             steps=self.steps,
             rollouts=self.rollouts,
             budget=self.spec.sampler.rollouts,
-            warm_start=Shown(
+            warm_start=WarmStartReport(
                 pools=tuple(pools),
                 references=len(passed),
-                left_out=tuple(one.task for one in shown if not one.success),
+                left_out=tuple(trajectory.task for trajectory in shown if not trajectory.success),
                 steps=len(steps),
                 tokens=sum(step.tokens for step in steps),
                 first_loss=steps[0].loss,
@@ -417,7 +417,7 @@ class Job:
     def _finish(self) -> None:
         """Judge what was learnt, and save it. Raises NothingLearnt."""
         sampled = bool(self.history.pools)
-        if sampled and probed(self.spec, self.history).hopeless:
+        if sampled and probe_pools(self.spec, self.history).hopeless:
             self._give_up()
             return
         if not self.steps:
@@ -428,7 +428,7 @@ class Job:
         self.activity.phase = "saving"
         folder = self.out / ADAPTER
         sha256 = self._save(folder)
-        self.outcome = _trained(self.spec, folder, sha256, self.steps, self.rollouts)
+        self.outcome = _make_outcome(self.spec, folder, sha256, self.steps, self.rollouts)
 
     def _fruitless(self) -> str:
         """Why nothing was learnt, with the remedy."""
@@ -461,8 +461,8 @@ class Job:
 
     def _save(self, folder: Path) -> str:
         """The adapter as it is now, with what tells it from others; its sha256."""
-        told = {"fingerprint": expected(self.model)}
-        return save(self.model, folder, self._provenance().model_copy(update=told))
+        changes = {"fingerprint": probe_model(self.model)}
+        return save(self.model, folder, self._provenance().model_copy(update=changes))
 
     def _version(self) -> Version:
         return Version(
@@ -490,7 +490,7 @@ class Job:
 
     def _check_stop(self) -> None:
         if self._stopping():
-            raise Stopped(f"stopped after {self.rollouts} rollouts; run the same command to go on")
+            raise JobInterrupt(f"stopped after {self.rollouts} rollouts; run the same command to go on")
 
     def _set_steps(self, steps: int) -> None:
         self.steps = self.activity.steps = steps
@@ -510,13 +510,13 @@ class Job:
 
     def _new_learner(self) -> Learner:
         # Others have to make theirs at the same moment: each begins with the weights of this one.
-        parallel.tell(Anew(self.spec))
+        parallel.broadcast(Anew(self.spec))
         return new_learner(self.spec, self.model, self.chat.ends)
 
-    def _opened_tracker(self, held: ExitStack) -> Tracker | None:
+    def _open_tracker(self, held: ExitStack) -> Tracker | None:
         if self.spec.tracker is None:
             return None
-        return held.enter_context(tracked(self.spec.tracker, self.spec.job, self.out))
+        return held.enter_context(open_tracker(self.spec.tracker, self.spec.job, self.out))
 
     def _new_source(self) -> Source:
         place = self.spec.sampler.source
@@ -527,7 +527,7 @@ class Job:
         return HereSource(self.spec, place, self.environment, self.chat)
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _lock_file(path: Path) -> IO[bytes]:
     """The file, held alone until it is closed or the process dies. Raises CannotBegin."""
     file = path.open("ab")
     try:

@@ -32,7 +32,7 @@ class BadJournal(KintsugiError):
     """The file is no journal of this job, or was damaged."""
 
 
-class JournalRefused(KintsugiError):
+class JournalWriteError(KintsugiError):
     """The disk did not take a batch; the journal is as before."""
 
 
@@ -75,7 +75,7 @@ class Journal:
             os.fsync(self._file.fileno())
         except OSError as error:
             self._take_back()
-            raise JournalRefused(
+            raise JournalWriteError(
                 f"{self.path} did not take {len(line):,} bytes: {error.strerror}; see to the disk, "
                 "then run the same command to go on"
             ) from error

@@ -75,19 +75,19 @@ def _check_targets(model: nn.Module, settings: LoraSettings) -> None:
     _, head = parts(model)
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for target in settings.targets:
-        found = [m for name, m in linear.items() if name.split(".")[-1] == target]
-        if not found:
+        layers = [m for name, m in linear.items() if name.split(".")[-1] == target]
+        if not layers:
             names = sorted({name.split(".")[-1] for name, m in linear.items() if m is not head})
             raise BadAdapter(
                 f"no linear layer of {type(model).__name__} is called {target!r}; there are "
                 f"{', '.join(names)}"
             )
-        if head in found:
+        if head in layers:
             raise BadAdapter(
                 f"{target!r} is the model's head, which may share its weights with the embedding; "
                 "an adapter of it would be saved with the whole vocabulary: leave it out"
             )
-        narrowest = min(min(m.in_features, m.out_features) for m in found)
+        narrowest = min(min(m.in_features, m.out_features) for m in layers)
         if settings.rank > narrowest:
             raise BadAdapter(
                 f"rank {settings.rank} is above the width of {target!r}, {narrowest}: that is no "
@@ -123,7 +123,7 @@ def reference(model: PeftModel) -> Iterator[None]:
         model.set_adapter(_TRAINED)
 
 
-def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Name -> parameter of everything that an optimizer may change."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -159,9 +159,9 @@ def _tensors(model: PeftModel) -> dict[str, Tensor]:
 
 def _peft_config(model: PeftModel, base: str) -> dict[str, Any]:
     """PEFT's own description, with the base by its name and not by a path of this machine."""
-    found = model.peft_config[_TRAINED].to_dict()
-    found |= {"base_model_name_or_path": base, "inference_mode": True}
-    return {k: sorted(v) if isinstance(v, set) else v for k, v in found.items()}
+    config = model.peft_config[_TRAINED].to_dict()
+    config |= {"base_model_name_or_path": base, "inference_mode": True}
+    return {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
@@ -174,9 +174,9 @@ def _versions() -> dict[str, str]:
 
 def check_base(provenance: Provenance, base: nn.Module, folder: Path) -> None:
     """See that the adapter in `folder` was trained on this base. Raises WrongBase."""
-    if (found := weights_sha256(base)) != provenance.base.sha256:
+    if (actual := weights_sha256(base)) != provenance.base.sha256:
         raise WrongBase(
             f"{folder} is an adapter of {provenance.base.name} with weights "
-            f"{provenance.base.sha256[:12]}; this base has {found[:12]}: load the base it was "
+            f"{provenance.base.sha256[:12]}; this base has {actual[:12]}: load the base it was "
             "trained on, or train it again"
         )

@@ -21,20 +21,20 @@ from events.algorithm import KlConfig, Level, LossConfig, TisConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LossInputs:
     """What the loss of one micro-batch needs. Log-probabilities are in nats."""
 
     logp: Tensor
     """(B, T) under the policy, with gradient."""
-    old: Tensor
+    old_logp: Tensor
     """(B, T) recomputed by the learner before the update."""
     mask: Tensor
     """(B, T) 1 for tokens the model wrote."""
     advantage: Tensor
     """(B,)"""
-    roll: Tensor | None = None
+    sampler_logp: Tensor | None = None
     """(B, T) as the sampler reported them; needed by TIS."""
-    ref: Tensor | None = None
+    ref_logp: Tensor | None = None
     """(B, T) of the reference; needed by the KL penalty."""
     rollout_tokens: Tensor | None = None
     """(B,) trainable tokens of the whole rollout, where one rollout became several sequences;
@@ -62,7 +62,7 @@ class Denominators:
         return cls(float(own.sum()), float(share.sum()), float(mask.shape[-1]))
 
 
-def policy_loss(batch: Batch, config: LossConfig, over: Denominators | None = None) -> Tensor:
+def policy_loss(batch: LossInputs, config: LossConfig, over: Denominators | None = None) -> Tensor:
     """The loss of a batch, a scalar; `over` are the step's denominators, by default its own.
 
     A batch without a trainable token has loss 0 and gradient 0. Raises ValueError where a switch
@@ -80,10 +80,10 @@ def policy_loss(batch: Batch, config: LossConfig, over: Denominators | None = No
     return aggregate(loss, mask, config, over, batch.rollout_tokens)
 
 
-def log_change(batch: Batch, config: LossConfig) -> Tensor:
+def log_change(batch: LossInputs, config: LossConfig) -> Tensor:
     """(B, T) logp - old, 0 outside the mask."""
     # Masked before exp: a padded log-probability may be infinite, and 0 * inf is NaN.
-    change = torch.where(batch.mask > 0, batch.logp - batch.old, 0.0)
+    change = torch.where(batch.mask > 0, batch.logp - batch.old_logp, 0.0)
     if config.log_ratio_clamp is None:
         return change
     return change.clamp(-config.log_ratio_clamp, config.log_ratio_clamp)
@@ -112,7 +112,7 @@ def surrogate(ratio: Tensor, advantage: Tensor, config: LossConfig) -> Tensor:
     return torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual), loss)
 
 
-def tis_weight(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
+def tis_weight(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
     """(B, T) detached weight exp(old - roll), truncated or masked."""
     weight = sampler_ratio(batch, mask, config)
     if config.mode == "truncate":
@@ -120,11 +120,11 @@ def tis_weight(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
     return torch.where((weight >= config.lo) & (weight <= config.hi), weight, 0.0)
 
 
-def sampler_ratio(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
+def sampler_ratio(batch: LossInputs, mask: Tensor, config: TisConfig) -> Tensor:
     """(B, T) detached exp(old - roll) of a token, or of its whole sequence."""
-    if batch.roll is None:
+    if batch.sampler_logp is None:
         raise ValueError("TIS needs the sampler's log-probabilities; the batch has none")
-    gap = torch.where(mask > 0, batch.old - batch.roll, 0.0).detach()
+    gap = torch.where(mask > 0, batch.old_logp - batch.sampler_logp, 0.0).detach()
     if config.level != "token":
         total = gap.sum(-1, keepdim=True)
         if config.level == "geometric":
@@ -133,13 +133,13 @@ def sampler_ratio(batch: Batch, mask: Tensor, config: TisConfig) -> Tensor:
     return gap.exp()
 
 
-def divergence(batch: Batch, change: Tensor, config: KlConfig) -> Tensor:
+def divergence(batch: LossInputs, change: Tensor, config: KlConfig) -> Tensor:
     """(B, T) estimate of KL(policy || reference), 0 outside the mask."""
-    if batch.ref is None:
+    if batch.ref_logp is None:
         raise ValueError("a KL penalty needs the reference's log-probabilities; the batch has none")
-    x = torch.where(batch.mask > 0, batch.logp - batch.ref, 0.0)
-    found = estimate(x, config)
-    return found * change.exp() if config.unbiased else found
+    x = torch.where(batch.mask > 0, batch.logp - batch.ref_logp, 0.0)
+    penalty = estimate(x, config)
+    return penalty * change.exp() if config.unbiased else penalty
 
 
 def estimate(x: Tensor, config: KlConfig) -> Tensor:

@@ -36,7 +36,7 @@ _PATIENCE: Final = timedelta(days=30)
 """How long the others wait for a word: the first may play for hours."""
 
 
-class ProcessLost(KintsugiError):
+class ProcessLoss(KintsugiError):
     """Another process of the job is gone."""
 
 
@@ -71,7 +71,7 @@ class _Words:
 
 
 @contextmanager
-def joined() -> Iterator[int]:
+def join_group() -> Iterator[int]:
     """Inside, the processes that torchrun started are one group; yields this one's number.
 
     Raises ProcessLost.
@@ -87,14 +87,14 @@ def joined() -> Iterator[int]:
         _leave()
 
 
-def tell(word: Word) -> None:
+def broadcast(word: Word) -> None:
     """Say it to the other processes, where there are some. Raises ProcessLost."""
     if _Words.channel is not None:
         with _exchange():
             group.broadcast_object_list([word], src=0, group=_Words.channel)
 
 
-def told() -> Word:
+def receive() -> Word:
     """What the first process says next. Raises ProcessLost."""
     heard: list[Any] = [None]
     with _exchange():
@@ -109,7 +109,7 @@ def _exchange() -> Iterator[None]:
         yield
     except RuntimeError as error:
         _leave()
-        raise ProcessLost(
+        raise ProcessLoss(
             f"another process of this job ended before its time ({str(error)[:200]}); its own "
             "stderr says why; the same command goes on"
         ) from error
@@ -151,14 +151,14 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
             group.all_reduce(parameter.grad)
 
 
-def gathered(value: T) -> list[T]:
+def gather(value: T) -> list[T]:
     """This value of every process, in their order."""
     if not _together():
         return [value]
-    found: list[T | None] = [None] * count()
+    values: list[T | None] = [None] * count()
     with _exchange():
-        group.all_gather_object(found, value)
-    return [item for item in found if item is not None]
+        group.all_gather_object(values, value)
+    return [item for item in values if item is not None]
 
 
 def _together() -> bool:

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from torch import Tensor
 
-from daemon.solver.loss import Batch, policy_loss
+from daemon.solver.loss import LossInputs, policy_loss
 from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from events.errors import KintsugiError
 from events.messages import StrictModel
@@ -108,7 +108,7 @@ class Parity:
     """The case with the largest error of either kind."""
 
     @property
-    def passed(self) -> bool:
+    def is_within_tolerance(self) -> bool:
         """Whether both errors are within the tolerance; a NaN never is."""
         return self.max_loss_error <= TOLERANCE and self.max_grad_error <= TOLERANCE
 
@@ -134,13 +134,13 @@ def compare(fixture: Fixture) -> Parity:
 
 def _errors(inputs: Inputs, case: Case) -> tuple[float, float]:
     logp = _tensor(inputs.logp).requires_grad_()
-    batch = Batch(
+    batch = LossInputs(
         logp=logp,
-        old=_tensor(inputs.old),
+        old_logp=_tensor(inputs.old),
         mask=_tensor(inputs.mask),
         advantage=torch.tensor(inputs.adv, dtype=torch.float64),
-        roll=_tensor(inputs.roll),
-        ref=_tensor(inputs.ref),
+        sampler_logp=_tensor(inputs.roll),
+        ref_logp=_tensor(inputs.ref),
     )
     loss = policy_loss(batch, case.config.loss())
     (gradient,) = torch.autograd.grad(loss, logp)
@@ -149,8 +149,8 @@ def _errors(inputs: Inputs, case: Case) -> tuple[float, float]:
 
 def _largest(errors: Iterable[float]) -> float:
     # max() would pass over a NaN that is not the first.
-    found = list(errors)
-    return math.inf if any(math.isnan(error) for error in found) else max(found)
+    values = list(errors)
+    return math.inf if any(math.isnan(error) for error in values) else max(values)
 
 
 def _tensor(rows: Matrix) -> Tensor:

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from daemon.solver import dense
-from daemon.solver.batch import Padded
+from daemon.solver.batch import MicroBatch
 from events.errors import KintsugiError
 
 _TILE: Final = 2**24
 """Logits at once: 64 MiB of them."""
 
 
-class UnsupportedModel(KintsugiError):
+class IncompatibleModel(KintsugiError):
     """The learner cannot train this model."""
 
 
@@ -39,13 +39,13 @@ class Scores:
     """(B, T - 1) of the distribution it was drawn from, without gradient."""
 
 
-def score(model: nn.Module, batch: Padded, temperature: float = 1.0) -> Scores:
+def score(model: nn.Module, batch: MicroBatch, temperature: float = 1.0) -> Scores:
     """The policy's log-probabilities of a micro-batch, with gradient where that is enabled."""
     on = batch.mask > 0
     head = parts(model)[1]
-    hidden, written = _hidden(model, batch.ids, on), batch.ids[:, 1:][on]
-    if _fixed(head):
-        picked, of_each = _picked(hidden, head.weight, written, temperature)
+    hidden, written = _compute_states(model, batch.ids, on), batch.ids[:, 1:][on]
+    if _is_constant(head):
+        picked, of_each = _score_tokens(hidden, head.weight, written, temperature)
     else:
         logits = head(hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
@@ -57,14 +57,14 @@ def score(model: nn.Module, batch: Padded, temperature: float = 1.0) -> Scores:
     return Scores(logp, entropy)
 
 
-def _hidden(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
+def _compute_states(model: nn.Module, ids: Tensor, on: Tensor) -> Tensor:
     """(N, D) last hidden states where a written token is predicted.
 
     Rows are padded on the right, which a causal model never sees from the left: without a mask,
     attention is the plain causal kind, which is the fast one.
     """
     if dense.takes(model):
-        return dense.hidden_states(model, ids, nn.functional.pad(on, (0, 1)))
+        return dense.compute_states(model, ids, nn.functional.pad(on, (0, 1)))
     output: Any = parts(model)[0](input_ids=ids, use_cache=False)
     hidden: Tensor = output.last_hidden_state[:, :-1][on]
     return hidden
@@ -76,22 +76,22 @@ def _entropy(logits: Tensor) -> Tensor:
     return each.sum(-1)
 
 
-def _fixed(head: nn.Module) -> TypeGuard[nn.Linear]:
+def _is_constant(head: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a head is a matrix that nobody trains, and whole on this device."""
     if type(head) is not nn.Linear or head.bias is not None:
         return False
     return type(head.weight) is nn.Parameter and not head.weight.requires_grad
 
 
-def _picked(
+def _score_tokens(
     hidden: Tensor, weight: Tensor, written: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """(N,) log-probabilities of the written ids, and (N,) entropies."""
-    found = _Picked.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
-    return cast(tuple[Tensor, Tensor], found)
+    scores = _TokenScores.apply(hidden, weight, written, temperature)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], scores)
 
 
-class _Picked(Function):
+class _TokenScores(Function):
     """Log-probabilities through a fixed head, tile by tile: no (N, V) matrix is ever whole.
 
     The gradient of a token's log-probability with respect to its hidden state is found on the way,
@@ -150,7 +150,7 @@ def parts(model: nn.Module) -> tuple[nn.Module, nn.Module]:
         base = model.get_base_model()
     head = base.get_output_embeddings() if hasattr(base, "get_output_embeddings") else None
     if head is None:
-        raise UnsupportedModel(f"{type(base).__name__} is no causal language model: it has no head")
+        raise IncompatibleModel(f"{type(base).__name__} is no causal language model: it has no head")
     return base.get_decoder(), head
 
 
@@ -166,7 +166,7 @@ def check(model: nn.Module) -> None:
         ours = head(body(input_ids=probe, use_cache=False).last_hidden_state)
     difference = float((own.logits - ours).abs().max())
     if not difference <= 1e-3 * float(own.logits.abs().max()):
-        raise UnsupportedModel(
+        raise IncompatibleModel(
             f"{type(model).__name__} does more to its logits than its head (they differ by "
             f"{difference:g}); the learner would compute other probabilities than the sampler"
         )
@@ -175,10 +175,10 @@ def check(model: nn.Module) -> None:
 def _check_dropout(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout) and module.p > 0:
-            raise UnsupportedModel(f"{name} drops out {module.p:g}; set it to 0")
+            raise IncompatibleModel(f"{name} drops out {module.p:g}; set it to 0")
     config: Any = getattr(model, "config", None)
     if getattr(config, "attention_dropout", 0.0):
-        raise UnsupportedModel(
+        raise IncompatibleModel(
             f"attention_dropout is {config.attention_dropout:g} in the model's config; set it to 0"
         )
 
@@ -187,7 +187,7 @@ def check_ids(model: nn.Module, highest: int) -> None:
     """Refuse ids beyond the vocabulary, which would be read from somewhere else in memory."""
     _, head = parts(model)
     if isinstance(head.weight, Tensor) and highest >= head.weight.shape[0]:
-        raise UnsupportedModel(
+        raise IncompatibleModel(
             f"token id {highest} is outside the model's vocabulary of {head.weight.shape[0]}: the "
             "trajectories are of another model"
         )

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from daemon.solver.batch import Row, micro_batches, pad
-from daemon.solver.lora import trained_parameters
+from daemon.solver.lora import trainable_parameters
 from daemon.solver.policy import check, check_ids, score
 from daemon.solver.trajectory import TokenSequence
-from daemon.solver.update import UnstableUpdate, adamw, clipped
+from daemon.solver.update import UnstableUpdate, adamw, clip_gradient
 from events.jobs import SftSettings
 from events.messages import StrictModel
 
@@ -47,7 +47,7 @@ def train(
         raise ValueError(f"none of {len(examples)} examples has a token to learn from")
     check(model)
     check_ids(model, max(max(row.sequence.ids) for row in rows))
-    parameters = trained_parameters(model)
+    parameters = trainable_parameters(model)
     optimizer = adamw(settings.optimizer, parameters.values())
     batches = list(_plan(rows, settings))
     for number, batch in enumerate(batches):
@@ -106,7 +106,7 @@ def _step(
         part = -score(model, pad(micro, device)).logp.sum() / tokens
         part.backward()  # type: ignore[no-untyped-call]
         loss += part.item()
-    norm = clipped(parameters, settings.optimizer.max_gradient_norm)
+    norm = clip_gradient(parameters, settings.optimizer.max_gradient_norm)
     if isinstance(norm, str) or not math.isfinite(loss):
         raise UnstableUpdate(f"supervised step: loss {loss:g}, {norm}; lower the learning rate")
     optimizer.step()

@@ -34,7 +34,7 @@ class Choice:
         """Pool -> moving average of its groups' pass rates."""
         self._drawn: Counter[str] = Counter()
         self._pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
-        self._order = lru_cache(2 * len(spec.pools))(self._shuffled)
+        self._order = lru_cache(2 * len(spec.pools))(self._shuffle)
 
     def pool(self, task: str) -> str:
         """The pool of a task."""
@@ -83,7 +83,7 @@ class Choice:
         self._drawn[name] += 1
         return self._order(name, turn)[place]
 
-    def _shuffled(self, name: str, turn: int) -> tuple[str, ...]:
+    def _shuffle(self, name: str, turn: int) -> tuple[str, ...]:
         pool = next(pool for pool in self.spec.pools if pool.name == name)
         tasks = list(pool.tasks)
         Random(f"tasks {self.spec.seed} {name} {turn}").shuffle(tasks)

@@ -78,14 +78,14 @@ class Trajectory:
     """Calls that were wrong in themselves."""
 
     @property
-    def truncated(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether its last turn was cut off."""
         return bool(self.turns) and self.turns[-1].truncated
 
     @property
     def finite(self) -> bool:
         """Whether every log-probability is a number."""
-        return all(math.isfinite(one) for turn in self.turns for one in turn.logprobs)
+        return all(math.isfinite(logprob) for turn in self.turns for logprob in turn.logprobs)
 
     @property
     def tokens(self) -> int:
@@ -110,7 +110,7 @@ class TokenSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """A trajectory that is not trained on."""
 
     rollout: str
@@ -119,16 +119,16 @@ class Refused:
 
 def trainable(
     trajectories: Iterable[Trajectory], ends: frozenset[int], temperature: float = 1.0
-) -> tuple[list[Trajectory], list[Refused]]:
+) -> tuple[list[Trajectory], list[Refusal]]:
     """What may be trained on, and what not and why; `ends` are the tokens that end a turn."""
     kept: list[Trajectory] = []
-    refused: list[Refused] = []
+    refused: list[Refusal] = []
     for trajectory in trajectories:
         reason = untrainable(trajectory, ends, temperature)
         if reason is None:
             kept.append(trajectory)
         else:
-            refused.append(Refused(trajectory.rollout, reason))
+            refused.append(Refusal(trajectory.rollout, reason))
     return kept, refused
 
 
@@ -142,7 +142,7 @@ def untrainable(
         return f"its reward is {trajectory.reward}"
     if not trajectory.turns:
         return "it has no turns"
-    if trajectory.truncated and trajectory.success:
+    if trajectory.is_incomplete and trajectory.success:
         return "it was cut off and yet counts as a success"
     if not trajectory.sampling.neutral:
         return f"it was not sampled from the plain softmax: {trajectory.sampling}"
@@ -184,7 +184,7 @@ def sequences(
 
     With unit `turn`, one per turn.
     """
-    return [_joined(turns) for turns in _runs(trajectory.turns, unit)]
+    return [_join_turns(turns) for turns in _runs(trajectory.turns, unit)]
 
 
 def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[list[Turn]]:
@@ -201,7 +201,7 @@ def _runs(turns: Sequence[Turn], unit: Literal["rollout", "turn"]) -> Iterator[l
         yield run
 
 
-def _joined(turns: Sequence[Turn]) -> TokenSequence:
+def _join_turns(turns: Sequence[Turn]) -> TokenSequence:
     """A run as one sequence."""
     ids: list[int] = []
     written: list[bool] = []

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from daemon.solver import parallel
 from daemon.solver.batch import (
-    Chosen,
-    Padded,
+    BatchSelection,
+    MicroBatch,
     Row,
     choose,
     denominators,
@@ -30,8 +30,8 @@ from daemon.solver.batch import (
     pad,
     rows,
 )
-from daemon.solver.lora import reference, trained_parameters
-from daemon.solver.loss import Batch, Denominators, policy_loss
+from daemon.solver.lora import reference, trainable_parameters
+from daemon.solver.loss import LossInputs, Denominators, policy_loss
 from daemon.solver.policy import Scores, check, check_ids, score
 from daemon.solver.telemetry.metrics import StepMetrics, Tally
 from daemon.solver.trajectory import Trajectory
@@ -65,11 +65,11 @@ _CACHED: Final = 2048
 class _Micro:
     """A micro-batch on its way through the update."""
 
-    padded: Padded
-    old: Tensor | None = None
+    padded: MicroBatch
+    old_logp: Tensor | None = None
     """Recomputed before the update; None: the first pass is the one that updates, and its own
     values are the old ones, by the same arithmetic."""
-    ref: Tensor | None = None
+    ref_logp: Tensor | None = None
 
 
 class Learner:
@@ -97,7 +97,7 @@ class Learner:
         self.micro_tokens = micro_tokens
         """Padded tokens per micro-batch: bounds memory and changes no result."""
         self.needs_reference = watch_reference or algorithm.loss.kl.beta > 0
-        self.parameters = trained_parameters(model)
+        self.parameters = trainable_parameters(model)
         parallel.begin_alike(self.parameters.values())
         self.optimizer = adamw(self.settings, self.parameters.values())
         self.steps = 0
@@ -108,7 +108,7 @@ class Learner:
         """Where the model is."""
         return next(iter(self.parameters.values())).device
 
-    def choose(self, trajectories: Sequence[Trajectory]) -> Chosen:
+    def choose(self, trajectories: Sequence[Trajectory]) -> BatchSelection:
         """What of these rollouts could be trained on, before an update decides to."""
         return choose(trajectories, self.algorithm, self.ends, self.temperature)
 
@@ -121,9 +121,9 @@ class Learner:
         groups = self._groups(chosen)
         rollouts = [part for part in rows(chosen, self.algorithm, groups) if part]
         batch = [row for part in rollouts for row in part]
-        found = _about(trajectories, chosen, self.steps)
+        metrics = _about(trajectories, chosen, self.steps)
         if not any(row.advantage for row in batch):
-            return found
+            return metrics
         check_ids(self.model, max(max(row.sequence.ids) for row in batch))
         tally = Tally(self.algorithm.loss)
         losses, norms = self._update(rollouts, tally)
@@ -140,9 +140,9 @@ class Learner:
             "learning_rate": self.settings.lr,
             **tally.together().figures(),
         }
-        return StepMetrics.model_validate({**found.model_dump(), **changed})
+        return StepMetrics.model_validate({**metrics.model_dump(), **changed})
 
-    def _groups(self, chosen: Chosen) -> tuple[str, ...]:
+    def _groups(self, chosen: BatchSelection) -> tuple[str, ...]:
         if chosen.kept.groups or self.algorithm.filter.fallback == "skip":
             return chosen.kept.groups
         return tuple(dict.fromkeys(trajectory.group for trajectory in chosen.judged))
@@ -152,7 +152,7 @@ class Learner:
     ) -> tuple[list[float], list[float]]:
         """All optimizer steps of a batch; returns their losses and gradient norms."""
         parts = list(mini_batches(rollouts, self.algorithm.mini_batches))
-        prepared = [(self._prepared(part, len(parts)), denominators(part)) for part in parts]
+        prepared = [(self._prepare(part, len(parts)), denominators(part)) for part in parts]
         losses, norms = [], []
         for _ in range(self.algorithm.epochs):
             for micros, over in prepared:
@@ -161,20 +161,20 @@ class Learner:
                 norms.append(norm)
         return losses, norms
 
-    def _prepared(self, part: Sequence[Row], parts: int) -> list[_Micro]:
+    def _prepare(self, part: Sequence[Row], parts: int) -> list[_Micro]:
         """A mini-batch's micro-batches, with everything that must be known before the update."""
         own = parallel.share(sorted(part, key=lambda row: -row.length))
         micros = micro_batches(own, self._micro_tokens())
-        found = [_Micro(pad(micro, self.device)) for micro in micros]
+        batches = [_Micro(pad(micro, self.device)) for micro in micros]
         with torch.no_grad():
             if parts * self.algorithm.epochs > 1:
-                for micro in found:
-                    micro.old = self._score(micro.padded).logp
+                for micro in batches:
+                    micro.old_logp = self._score(micro.padded).logp
             if self.needs_reference:
                 with reference(self.model):
-                    for micro in found:
-                        micro.ref = self._score(micro.padded).logp
-        return found
+                    for micro in batches:
+                        micro.ref_logp = self._score(micro.padded).logp
+        return batches
 
     def _micro_tokens(self) -> int:
         """The bound, or less where more would only leave the caches."""
@@ -186,11 +186,11 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         losses = list(self._backward(micros, over, tally))
         # Summed before it is looked at, so that no process stops while another waits for it.
-        loss = math.fsum(parallel.gathered(sum(losses)))
+        loss = math.fsum(parallel.gather(sum(losses)))
         parallel.add_gradients(self.parameters.values())
         if not math.isfinite(loss):
             raise self._unstable(f"the loss is {loss:g}")
-        norm = clipped(self.parameters, self.settings.max_gradient_norm)
+        norm = clip_gradient(self.parameters, self.settings.max_gradient_norm)
         if isinstance(norm, str):
             raise self._unstable(norm)
         self.optimizer.step()
@@ -210,15 +210,15 @@ class Learner:
             tally.add(batch, scores.entropy)
             yield loss.item()
 
-    def _batch(self, micro: _Micro, scores: Scores) -> Batch:
+    def _batch(self, micro: _Micro, scores: Scores) -> LossInputs:
         padded = micro.padded
-        return Batch(
+        return LossInputs(
             logp=scores.logp,
-            old=scores.logp.detach() if micro.old is None else micro.old,
+            old_logp=scores.logp.detach() if micro.old_logp is None else micro.old_logp,
             mask=padded.mask,
             advantage=padded.advantage,
-            roll=padded.roll,
-            ref=micro.ref,
+            sampler_logp=padded.sampler_logp,
+            ref_logp=micro.ref_logp,
             rollout_tokens=padded.rollout_tokens,
         )
 
@@ -229,28 +229,28 @@ class Learner:
             "learning rate, set loss.log_ratio_clamp, or look at the rollouts of this step"
         )
 
-    def _score(self, padded: Padded) -> Scores:
+    def _score(self, padded: MicroBatch) -> Scores:
         return score(self.model, padded, self.temperature)
 
 
-def clipped(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
+def clip_gradient(parameters: Mapping[str, torch.nn.Parameter], limit: float) -> float | str:
     """Clip the gradient to a norm; returns the norm before that, or what is not finite in it."""
     gradients = [p.grad for p in parameters.values() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if torch.isfinite(norm):
         torch.nn.utils.clip_grads_with_norm_(parameters.values(), limit, norm)
         return float(norm)
-    broken = [name for name, p in parameters.items() if _broken(p.grad)]
+    broken = [name for name, p in parameters.items() if _is_not_finite(p.grad)]
     if not broken:
         return f"the gradient's norm is {float(norm):g}"
     return f"the gradient of {len(broken)} weights is not finite, the first is {broken[0]}"
 
 
-def _broken(gradient: Tensor | None) -> bool:
+def _is_not_finite(gradient: Tensor | None) -> bool:
     return gradient is not None and not bool(torch.isfinite(gradient).all())
 
 
-def _about(trajectories: Sequence[Trajectory], chosen: Chosen, step: int) -> StepMetrics:
+def _about(trajectories: Sequence[Trajectory], chosen: BatchSelection, step: int) -> StepMetrics:
     """What the rollouts say, before any update."""
     judged = chosen.judged
     count = max(len(judged), 1)

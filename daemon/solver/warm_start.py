@@ -32,7 +32,7 @@ def reference(environment: Environment, chat: Chat, task: TaskDefinition, name: 
                 episode.receive(user.reply(episode.view(Party.USER)))
                 continue
             view = episode.view(Party.AGENT)
-            tools = environment.offered(task, view) if chat.shows_tools else ()
+            tools = environment.select_schemas(task, view) if chat.shows_tools else ()
             written = chat.answer([*view, oracle.reply(view)], tools)
             turns.append(Turn(chat.prompt(view, tools), written, (0.0,) * len(written)))
             episode.receive(chat.message(written, len(episode.messages)))
@@ -60,4 +60,4 @@ def references(
 
 def examples(shown: Sequence[Trajectory]) -> list[TokenSequence]:
     """What to train on: the trajectories that passed, as sequences."""
-    return [part for one in shown if one.success for part in sequences(one)]
+    return [part for trajectory in shown if trajectory.success for part in sequences(trajectory)]

@@ -78,7 +78,7 @@ def read(app: "App") -> Read:
     return Read(document, patterns[:_MOST], utc_now())
 
 
-def rendered(found: Read, trouble: str | None = None) -> str:
+def render(found: Read, trouble: str | None = None) -> str:
     """The page; with `trouble`, why it is not of the present."""
     made = stops(found.document, found.at)
     return _template().render(
@@ -150,7 +150,7 @@ class StatusPage:
     async def text(self) -> str:
         """The page. Raises Unread."""
         if self._last is not None and time.monotonic() - self._at < KEPT_SECONDS:
-            return rendered(self._last)
+            return render(self._last)
         # One that still waits for a broker is waited for by everybody who asks.
         if self._reading is None or self._reading.done():
             self._reading = self._begin()
@@ -162,12 +162,12 @@ class StatusPage:
         except KintsugiError as error:
             return self._old(str(error))
         self._at = time.monotonic()
-        return rendered(self._last)
+        return render(self._last)
 
     def _old(self, trouble: str) -> str:
         if self._last is None:
             raise Unread(f"{trouble}; see kintsugi doctor")
-        return rendered(self._last, trouble)
+        return render(self._last, trouble)
 
     def _begin(self) -> "Future[Read]":
         # No pool: the interpreter would wait for its threads, and so for a broker, before it ends.

@@ -8,13 +8,13 @@ from envs.airline.case import (
     Case,
     Plan,
     action,
-    counted,
+    format_count,
     departure,
     info,
-    leaving,
-    named,
+    describe_flight,
+    format_name,
     search,
-    spoken,
+    format_cabin,
 )
 from envs.airline.database import LAST_DAY
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
@@ -25,7 +25,7 @@ from events.messages import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class Itinerary:
     """What is booked, whoever pays."""
 
     flights: Sequence[Record]
@@ -46,10 +46,10 @@ class Booking:
     @property
     def details(self) -> str:
         """Cabin, passengers, bags and insurance in the customer's words."""
-        others = [f"{named(one)} (born {one['dob']})" for one in self.people[1:]]
+        others = [f"{format_name(person)} (born {person['dob']})" for person in self.people[1:]]
         return (
-            f"in {spoken(self.cabin)}, for {' and '.join(['me', *others])}, with "
-            f"{counted(self.bags, 'checked bag')} in all and "
+            f"in {format_cabin(self.cabin)}, for {' and '.join(['me', *others])}, with "
+            f"{format_count(self.bags, 'checked bag')} in all and "
             f"{'with' if self.insured else 'without'} travel insurance"
         )
 
@@ -59,10 +59,10 @@ class Booking:
         wanted = "I want" if self.insured else "I do not want"
         return (
             _about("insurance", f"{wanted} travel insurance."),
-            _about("bag|luggage", f"We have {counted(self.bags, 'checked bag')} in all."),
+            _about("bag|luggage", f"We have {format_count(self.bags, 'checked bag')} in all."),
         )
 
-    def booked(self, case: Case, *payments: tuple[Record, int]) -> Action:
+    def build_action(self, case: Case, *payments: tuple[Record, int]) -> Action:
         """The call that books it."""
         there = self.flights[0]
         back = len(self.flights) > 1 and self.flights[-1]["destination"] == there["origin"]
@@ -74,7 +74,7 @@ class Booking:
             flight_type="round_trip" if back else "one_way",
             cabin=self.cabin,
             flights=[info(flight) for flight in self.flights],
-            passengers=[dict(one) for one in self.people],
+            passengers=[dict(person) for person in self.people],
             payment_methods=[
                 {"payment_id": method["id"], "amount": amount} for method, amount in payments
             ],
@@ -86,21 +86,21 @@ class Booking:
 
 def one_way(case: Case) -> Plan | None:
     """One flight there, with no bag that costs anything."""
-    booking = _drawn(case, paid_bags=0)
+    booking = _draw_itinerary(case, paid_bags=0)
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def with_bags(case: Case) -> Plan | None:
     """One flight there, with more bags than are free."""
-    booking = _drawn(case, paid_bags=case.chance.randrange(1, 3))
+    booking = _draw_itinerary(case, paid_bags=case.chance.randrange(1, 3))
     method = case.payer(booking.price)
     return _one_way(case, booking, (method, booking.price), pays=METHODS[method["source"]])
 
 
 def split_payment(case: Case) -> Plan | None:
     """One flight there, paid with a certificate as far as it goes."""
-    booking = _drawn(case, paid_bags=0)
+    booking = _draw_itinerary(case, paid_bags=0)
     certificates = case.methods(CERTIFICATE)
     if not certificates or certificates[0]["amount"] >= booking.price:
         return None
@@ -116,7 +116,7 @@ def split_payment(case: Case) -> Plan | None:
 
 def round_trip(case: Case) -> Plan | None:
     """Flights there and back, with one payment."""
-    out = _drawn(case, paid_bags=0)
+    out = _draw_itinerary(case, paid_bags=0)
     there = out.flights[0]
     for day in case.days(int(there["date"][-2:]) + 1, LAST_DAY):
         offers = case.offers(there["destination"], there["origin"], day, out.cabin, len(out.people))
@@ -125,13 +125,13 @@ def round_trip(case: Case) -> Plan | None:
     else:
         return None
     back = case.chance.choice(offers)
-    both = Booking([there, back], out.cabin, out.people, out.bags, 0, out.insured)
+    both = Itinerary([there, back], out.cabin, out.people, out.bags, 0, out.insured)
     method = case.payer(both.price)
     return Plan(
         f"I want to book a round trip between {there['origin']} and {there['destination']}: there "
-        f"with {leaving(there)}, back with {leaving(back)}; {both.details}. I pay with "
+        f"with {describe_flight(there)}, back with {describe_flight(back)}; {both.details}. I pay with "
         f"{METHODS[method['source']]}.",
-        (search(there), search(back), both.booked(case, (method, both.price))),
+        (search(there), search(back), both.build_action(case, (method, both.price))),
         answers=both.answers,
     )
 
@@ -142,19 +142,19 @@ def cheapest(case: Case) -> Plan | None:
     for origin, destination in case.routes():
         days = sorted(case.days()[:2])
         offers = [
-            one for day in days for one in case.offers(origin, destination, day, cabin, len(people))
+            flight for day in days for flight in case.offers(origin, destination, day, cabin, len(people))
         ]
-        offers.sort(key=lambda one: int(one["prices"][cabin]))
+        offers.sort(key=lambda flight: int(flight["prices"][cabin]))
         if len(offers) > 2 and offers[0]["prices"][cabin] < offers[1]["prices"][cabin]:
             break
     else:
         return None
-    booking = Booking(offers[:1], cabin, people)
+    booking = Itinerary(offers[:1], cabin, people)
     searched = (search({**offers[0], "date": day}) for day in days)
     return Plan(
         f"I want to book the cheapest direct flight from {origin} to {destination} on {days[0]} "
         f"or {days[1]} that has enough seats, {booking.details}. I pay with my credit card.",
-        (*searched, booking.booked(case, (case.credit_card, booking.price))),
+        (*searched, booking.build_action(case, (case.credit_card, booking.price))),
         answers=booking.answers,
     )
 
@@ -164,19 +164,19 @@ def one_stop(case: Case) -> Plan | None:
     direct = set(case.routes())
     airports = sorted({origin for origin, _ in direct})
     pairs = [(a, b) for a in airports for b in airports if a != b and (a, b) not in direct]
-    for origin, destination in case.shuffled(pairs):
+    for origin, destination in case.shuffle(pairs):
         day = case.days()[0]
-        found = [
-            (sum(one["prices"][ECONOMY] for one in legs), legs)
+        connections = [
+            (sum(item["prices"][ECONOMY] for item in legs), legs)
             for legs in case.tools.search_onestop_flight(origin, destination, day)
-            if all(one["available_seats"][ECONOMY] for one in legs)
+            if all(item["available_seats"][ECONOMY] for item in legs)
         ]
-        found.sort(key=lambda one: one[0])
-        if len(found) > 1 and found[0][0] < found[1][0]:
+        connections.sort(key=lambda item: item[0])
+        if len(connections) > 1 and connections[0][0] < connections[1][0]:
             break
     else:
         return None
-    booking = Booking(found[0][1], ECONOMY, case.party(most=1))
+    booking = Itinerary(connections[0][1], ECONOMY, case.party(most=1))
     searched = {"origin": origin, "destination": destination, "date": day}
     method = case.payer(booking.price)
     return Plan(
@@ -186,7 +186,7 @@ def one_stop(case: Case) -> Plan | None:
         (
             action("search_direct_flight", **searched),
             action("search_onestop_flight", **searched),
-            booking.booked(case, (method, booking.price)),
+            booking.build_action(case, (method, booking.price)),
         ),
         answers=booking.answers,
     )
@@ -196,41 +196,41 @@ def second_choice(case: Case) -> Plan | None:
     """One flight, or another if that is full."""
     people, full = case.party(most=2), case.chance.random() < 0.6
     for offers in case.trips(ECONOMY, 0):
-        seats = [one["available_seats"][BUSINESS] >= len(people) for one in offers]
+        seats = [flight["available_seats"][BUSINESS] >= len(people) for flight in offers]
         if len(offers) == 2 and seats in ([not full, True], [True, not full]):
             break
     else:
         return None
     if full:
-        offers.sort(key=lambda one: int(one["available_seats"][BUSINESS]) >= len(people))
-    booking = Booking(offers[1:] if full else offers[:1], BUSINESS, people)
+        offers.sort(key=lambda flight: int(flight["available_seats"][BUSINESS]) >= len(people))
+    booking = Itinerary(offers[1:] if full else offers[:1], BUSINESS, people)
     return Plan(
         f"I want to book a one-way flight from {offers[0]['origin']} to "
-        f"{offers[0]['destination']}: {leaving(offers[0])}, {booking.details}. Only if it has not "
+        f"{offers[0]['destination']}: {describe_flight(offers[0])}, {booking.details}. Only if it has not "
         f"enough seats in business, take the one at {departure(offers[1])[:5]}, also in "
         "business. I pay with my credit card.",
-        (search(offers[0]), booking.booked(case, (case.credit_card, booking.price))),
+        (search(offers[0]), booking.build_action(case, (case.credit_card, booking.price))),
         answers=booking.answers,
     )
 
 
-def _drawn(case: Case, paid_bags: int) -> Booking:
+def _draw_itinerary(case: Case, paid_bags: int) -> Itinerary:
     """A flight there with everything that goes with it."""
     cabin, people = case.chance.choice(CABINS), case.party()
     offers = next(case.trips(cabin, len(people)))
     free = case.free_bags(cabin, len(people))
     bags = free + paid_bags if paid_bags else case.chance.randrange(0, free + 1)
-    return Booking(
+    return Itinerary(
         [case.chance.choice(offers)], cabin, people, bags, paid_bags, case.chance.random() < 0.4
     )
 
 
-def _one_way(case: Case, booking: Booking, *payments: tuple[Record, int], pays: str) -> Plan:
+def _one_way(case: Case, booking: Itinerary, *payments: tuple[Record, int], pays: str) -> Plan:
     flight = booking.flights[0]
     return Plan(
         f"I want to book a one-way flight from {flight['origin']} to {flight['destination']}: "
-        f"{leaving(flight)}, {booking.details}. I pay with {pays}.",
-        (search(flight), booking.booked(case, *payments)),
+        f"{describe_flight(flight)}, {booking.details}. I pay with {pays}.",
+        (search(flight), booking.build_action(case, *payments)),
         answers=booking.answers,
     )
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from envs.airline.database import LAST_DAY, TODAY, date
-from envs.airline.policy import BASIC, GONE, can_cancel, free_bags, paid_bags
+from envs.airline.policy import BASIC, GONE, can_cancel, free_bags, count_extra_bags
 from envs.airline.tools import (
     AVAILABLE,
     CANCELLED,
@@ -49,11 +49,11 @@ class Case:
         self.tools = AirlineTools(database)
         """Only to look up."""
 
-    def shuffled(self, values: Iterable[T]) -> list[T]:
+    def shuffle(self, values: Iterable[T]) -> list[T]:
         """The values in an order of chance."""
-        drawn = list(values)
-        self.chance.shuffle(drawn)
-        return drawn
+        copy = list(values)
+        self.chance.shuffle(copy)
+        return copy
 
     def own(self) -> list[Record]:
         """The customer's reservations, in the order of their record."""
@@ -61,14 +61,14 @@ class Case:
 
     def reservation(self, fits: Callable[[Record], bool]) -> Record | None:
         """One of them that fits, by chance."""
-        return next((one for one in self.shuffled(self.own()) if fits(one)), None)
+        return next((candidate for candidate in self.shuffle(self.own()) if fits(candidate)), None)
 
     def statuses(self, reservation: Record) -> list[str]:
         """The statuses of its flights."""
         flights = reservation["flights"]
         return [self.tools.get_flight_status(f["flight_number"], f["date"]) for f in flights]
 
-    def begun(self, reservation: Record) -> bool:
+    def is_underway(self, reservation: Record) -> bool:
         """Whether a flight of it has left."""
         return not GONE.isdisjoint(self.statuses(reservation))
 
@@ -100,9 +100,9 @@ class Case:
         methods = self.methods(CREDIT_CARD, GIFT_CARD)
         return self.chance.choice([m for m in methods if m.get("amount", amount) >= amount])
 
-    def paid_bags(self, cabin: str, passengers: int, bags: int) -> int:
+    def count_extra_bags(self, cabin: str, passengers: int, bags: int) -> int:
         """How many of so many bags the customer has to pay."""
-        return paid_bags(self.user["membership"], cabin, passengers, bags)
+        return count_extra_bags(self.user["membership"], cabin, passengers, bags)
 
     def free_bags(self, cabin: str, passengers: int) -> int:
         """How many bags are free."""
@@ -115,20 +115,20 @@ class Case:
 
     def days(self, first: int = TODAY + 1, last: int = LAST_DAY) -> list[str]:
         """Days on which something can be booked, shuffled."""
-        return self.shuffled(map(date, range(first, last + 1)))
+        return self.shuffle(map(date, range(first, last + 1)))
 
     def routes(self) -> list[tuple[str, str]]:
         """Pairs of airports that have a direct flight, shuffled."""
         flights = self.database["flights"].values()
-        return self.shuffled(sorted({(one["origin"], one["destination"]) for one in flights}))
+        return self.shuffle(sorted({(flight["origin"], flight["destination"]) for flight in flights}))
 
     def offers(
         self, origin: str, destination: str, day: str, cabin: str, seats: int
     ) -> list[Record]:
         """Direct flights that have the seats, by departure."""
-        found = self.tools.search_direct_flight(origin, destination, day)
+        flights = self.tools.search_direct_flight(origin, destination, day)
         return sorted(
-            ({**one, "date": day} for one in found if one["available_seats"][cabin] >= seats),
+            ({**flight, "date": day} for flight in flights if flight["available_seats"][cabin] >= seats),
             key=departure,
         )
 
@@ -147,10 +147,10 @@ class Case:
         first = int(flights[place - 1]["date"][-2:]) + 1 if place else TODAY + 1
         last = int(flights[place + 1]["date"][-2:]) - 1 if place + 1 < len(flights) else LAST_DAY
         days = (day for day in self.days(max(first, TODAY + 1), last) if day != own["date"])
-        found = (self.offers(own["origin"], own["destination"], d, cabin, seats) for d in days)
-        return self.shuffled(one for offers in found for one in offers)
+        choices = (self.offers(own["origin"], own["destination"], d, cabin, seats) for d in days)
+        return self.shuffle(offer for offers in choices for offer in offers)
 
-    def rebooked(self, reservation: Record, cabin: str) -> list[Record] | None:
+    def rebook(self, reservation: Record, cabin: str) -> list[Record] | None:
         """The same flights at today's price in another cabin; None if one cannot be booked."""
         seats, changed = len(reservation["passengers"]), []
         for flight in reservation["flights"]:
@@ -168,11 +168,11 @@ def departure(flight: Record) -> str:
 
 def difference(reservation: Record, flights: Sequence[Record]) -> int:
     """What a reservation costs more with these flights."""
-    fares = sum(one["price"] for one in flights) - sum(f["price"] for f in reservation["flights"])
+    fares = sum(flight["price"] for flight in flights) - sum(f["price"] for f in reservation["flights"])
     return int(fares * len(reservation["passengers"]))
 
 
-def paid(reservation: Record) -> int:
+def sum_payments(reservation: Record) -> int:
     """What was paid for a reservation."""
     return sum(payment["amount"] for payment in reservation["payment_history"])
 
@@ -236,22 +236,22 @@ def info(flight: Record) -> dict[str, str]:
     return {"flight_number": flight["flight_number"], "date": flight["date"]}
 
 
-def spoken(cabin: str) -> str:
+def format_cabin(cabin: str) -> str:
     """A cabin in a customer's words."""
     return cabin.replace("_", " ")
 
 
-def leaving(flight: Record) -> str:
+def describe_flight(flight: Record) -> str:
     """A flight in the words of a customer who has seen the timetable."""
     return f"the flight of {flight['date']} that leaves at {departure(flight)[:5]}"
 
 
-def counted(number: int, thing: str) -> str:
+def format_count(number: int, thing: str) -> str:
     """So many things."""
     return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"
 
 
-def named(person: Record) -> str:
+def format_name(person: Record) -> str:
     """A person's full name."""
     return f"{person['first_name']} {person['last_name']}"
 

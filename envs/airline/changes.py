@@ -11,15 +11,15 @@ from envs.airline.case import (
     action,
     because,
     cancel,
-    counted,
+    format_count,
     difference,
     get_reservation,
     get_statuses,
     is_basic,
-    leaving,
-    named,
+    describe_flight,
+    format_name,
     search,
-    spoken,
+    format_cabin,
     update_flights,
 )
 from envs.airline.policy import BUSINESS, CABINS, ECONOMY
@@ -34,14 +34,14 @@ BY_AIRLINE: Final = "You have cancelled one of its flights."
 
 def cancellation(case: Case) -> Plan | None:
     """A reservation that the rules allow to cancel."""
-    reservation = case.reservation(lambda one: case.can_cancel(one, insured_reason=True))
-    return None if reservation is None else _cancelling(case, reservation)
+    reservation = case.reservation(lambda candidate: case.can_cancel(candidate, insured_reason=True))
+    return None if reservation is None else _plan_cancellation(case, reservation)
 
 
 def more_bags(case: Case) -> Plan | None:
     """Bags beyond those of the reservation."""
     reservation = case.reservation(case.open)
-    return None if reservation is None else _adding(case, reservation)
+    return None if reservation is None else _plan_more_bags(case, reservation)
 
 
 def other_cabin(case: Case) -> Plan | None:
@@ -49,13 +49,13 @@ def other_cabin(case: Case) -> Plan | None:
     reservation = case.reservation(case.open)
     if reservation is None:
         return None
-    cabins = case.shuffled(cabin for cabin in CABINS if cabin != reservation["cabin"])
-    flights = case.rebooked(reservation, cabins[0])
+    cabins = case.shuffle(cabin for cabin in CABINS if cabin != reservation["cabin"])
+    flights = case.rebook(reservation, cabins[0])
     if flights is None:
         return None
     method = case.payer(difference(reservation, flights))
     return Plan(
-        f"Please move reservation {reservation['reservation_id']} to {spoken(cabins[0])}, on the "
+        f"Please move reservation {reservation['reservation_id']} to {format_cabin(cabins[0])}, on the "
         f"same flights. Use {METHODS[method['source']]} for the difference.",
         (*get_statuses(reservation), update_flights(reservation, cabins[0], flights, method)),
     )
@@ -71,7 +71,7 @@ def other_passenger(case: Case) -> Plan | None:
     leaves, comes = people[place], database.person(case.chance)
     return Plan(
         f"In reservation {reservation['reservation_id']}, please replace the passenger "
-        f"{named(leaves)} by {named(comes)}, born {comes['dob']}.",
+        f"{format_name(leaves)} by {format_name(comes)}, born {comes['dob']}.",
         (
             get_reservation(reservation),
             action(
@@ -85,18 +85,18 @@ def other_passenger(case: Case) -> Plan | None:
 
 def other_flight(case: Case) -> Plan | None:
     """Another day for one flight; the others are kept."""
-    reservation = case.reservation(lambda one: case.open(one) and not is_basic(one))
+    reservation = case.reservation(lambda candidate: case.open(candidate) and not is_basic(candidate))
     if reservation is None:
         return None
     cabin, place = reservation["cabin"], len(reservation["flights"]) - 1
-    found = case.replacements(reservation, place, cabin)
-    if not found:
+    offers = case.replacements(reservation, place, cabin)
+    if not offers:
         return None
-    new, flights = found[0], _with(reservation["flights"], place, _at_price(found[0], cabin))
+    new, flights = offers[0], _with(reservation["flights"], place, _at_price(offers[0], cabin))
     method = case.payer(difference(reservation, flights))
     return Plan(
         f"In reservation {reservation['reservation_id']}, I want to fly from {new['origin']} to "
-        f"{new['destination']} on another day: {leaving(new)}. Nothing else changes. Use "
+        f"{new['destination']} on another day: {describe_flight(new)}. Nothing else changes. Use "
         f"{METHODS[method['source']]} for the difference.",
         (
             get_reservation(reservation),
@@ -108,11 +108,11 @@ def other_flight(case: Case) -> Plan | None:
 
 def two_requests(case: Case) -> Plan | None:
     """A cancellation, and bags for another reservation."""
-    first = case.reservation(lambda one: case.can_cancel(one, insured_reason=True))
-    second = case.reservation(lambda one: one is not first and case.open(one))
+    first = case.reservation(lambda candidate: case.can_cancel(candidate, insured_reason=True))
+    second = case.reservation(lambda candidate: candidate is not first and case.open(candidate))
     if first is None or second is None:
         return None
-    cancelled, added = _cancelling(case, first), _adding(case, second)
+    cancelled, added = _plan_cancellation(case, first), _plan_more_bags(case, second)
     return Plan(
         f"I have two requests. {cancelled.request} And then: {added.request}",
         cancelled.calls + added.calls,
@@ -123,18 +123,18 @@ def two_requests(case: Case) -> Plan | None:
 def upgrade_then_change(case: Case) -> Plan | None:
     """Basic economy, whose flights may be changed after its cabin was."""
     reservation = case.reservation(
-        lambda one: case.open(one) and is_basic(one) and case.rebooked(one, ECONOMY) is not None
+        lambda candidate: case.open(candidate) and is_basic(candidate) and case.rebook(candidate, ECONOMY) is not None
     )
     if reservation is None:
         return None
     same = reservation["flights"]
     place = len(same) - 1
-    found = case.replacements(reservation, place, ECONOMY)
-    if not found:
+    offers = case.replacements(reservation, place, ECONOMY)
+    if not offers:
         return None
-    card, new = case.credit_card, found[0]
+    card, new = case.credit_card, offers[0]
     return Plan(
-        f"I want to take {leaving(new)} from {new['origin']} to {new['destination']} instead of "
+        f"I want to take {describe_flight(new)} from {new['origin']} to {new['destination']} instead of "
         f"the one of reservation {reservation['reservation_id']}. If that cannot be changed in "
         "basic economy, first move the reservation to economy on the flights it has, and then "
         "change the flight. My credit card pays each difference.",
@@ -149,8 +149,8 @@ def upgrade_then_change(case: Case) -> Plan | None:
 
 def price_condition(case: Case) -> Plan | None:
     """Business if it costs little enough, else a bag."""
-    reservation = case.reservation(lambda one: case.open(one) and one["cabin"] != BUSINESS)
-    flights = None if reservation is None else case.rebooked(reservation, BUSINESS)
+    reservation = case.reservation(lambda candidate: case.open(candidate) and candidate["cabin"] != BUSINESS)
+    flights = None if reservation is None else case.rebook(reservation, BUSINESS)
     if reservation is None or flights is None:
         return None
     price, card = difference(reservation, flights), case.credit_card
@@ -178,7 +178,7 @@ def find_reservation(case: Case) -> Plan | None:
     if reservation is None:
         return None
     own = case.own()
-    journeys = [(one["origin"], one["destination"], one["flights"][0]["date"]) for one in own]
+    journeys = [(item["origin"], item["destination"], item["flights"][0]["date"]) for item in own]
     place = own.index(reservation)
     if journeys.count(journeys[place]) > 1:
         return None
@@ -186,7 +186,7 @@ def find_reservation(case: Case) -> Plan | None:
     bags = case.chance.randrange(1, 4)
     return Plan(
         f"I have lost the number of my reservation: I fly from {origin} to {destination} on {day}. "
-        f"Please add {counted(bags, 'checked bag')} to it. If that costs anything, my credit card "
+        f"Please add {format_count(bags, 'checked bag')} to it. If that costs anything, my credit card "
         "pays.",
         (
             *map(get_reservation, own[: place + 1]),
@@ -198,31 +198,31 @@ def find_reservation(case: Case) -> Plan | None:
 def cancel_all(case: Case) -> Plan | None:
     """The reservations that may be cancelled, and no other."""
     own = case.own()
-    allowed = [one for one in own if case.can_cancel(one)]
-    if len(allowed) in (0, len(own)) or any(case.begun(one) for one in own):
+    allowed = [reservation for reservation in own if case.can_cancel(reservation)]
+    if len(allowed) in (0, len(own)) or any(case.is_underway(reservation) for reservation in own):
         return None
     return Plan(
         "Please cancel all my reservations that your rules allow to cancel, and leave the others. "
         f"{PLANS}",
         (
-            *(call for one in own for call in get_statuses(one)),
+            *(call for reservation in own for call in get_statuses(reservation)),
             *map(cancel, allowed),
         ),
         answers=because(PLANS),
     )
 
 
-def moved(case: Case, reservation: Record, place: int) -> Action | None:
+def move_flight(case: Case, reservation: Record, place: int) -> Action | None:
     """The call that moves one flight to another day, at the expense of the credit card."""
     cabin = reservation["cabin"]
-    found = case.replacements(reservation, place, cabin)
-    if not found:
+    offers = case.replacements(reservation, place, cabin)
+    if not offers:
         return None
-    flights = _with(reservation["flights"], place, found[0])
+    flights = _with(reservation["flights"], place, offers[0])
     return update_flights(reservation, cabin, flights, case.credit_card)
 
 
-def _cancelling(case: Case, reservation: Record) -> Plan:
+def _plan_cancellation(case: Case, reservation: Record) -> Plan:
     """A cancellation for the reason that the rules allow."""
     reason = PLANS if case.can_cancel(reservation) else ILLNESS
     if CANCELLED in case.statuses(reservation):
@@ -234,12 +234,12 @@ def _cancelling(case: Case, reservation: Record) -> Plan:
     )
 
 
-def _adding(case: Case, reservation: Record) -> Plan:
+def _plan_more_bags(case: Case, reservation: Record) -> Plan:
     """So many bags more, paid with whatever can pay them."""
     bags = case.chance.randrange(1, 4)
     method = case.payer(BAG_PRICE * bags)
     return Plan(
-        f"Please add {counted(bags, 'checked bag')} to my reservation "
+        f"Please add {format_count(bags, 'checked bag')} to my reservation "
         f"{reservation['reservation_id']}. If that costs anything, use "
         f"{METHODS[method['source']]}.",
         (get_reservation(reservation), _bags(case, reservation, bags, method)),
@@ -253,7 +253,7 @@ def _bags(case: Case, reservation: Record, more: int, method: Record) -> Action:
         "update_reservation_baggages",
         reservation_id=reservation["reservation_id"],
         total_baggages=bags,
-        nonfree_baggages=case.paid_bags(reservation["cabin"], people, bags),
+        nonfree_baggages=case.count_extra_bags(reservation["cabin"], people, bags),
         payment_id=method["id"],
     )
 

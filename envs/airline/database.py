@@ -138,7 +138,7 @@ def _records(model: type[BaseModel], records: Mapping[str, Any]) -> dict[str, Re
 
 
 @lru_cache(maxsize=_KEPT)
-def generated(seed: int) -> Database:
+def build_database(seed: int) -> Database:
     """Our database with this seed. Shared: fork it."""
     return Database(_Generator(seed).tables())
 
@@ -188,7 +188,7 @@ class _Generator:
         self.chance.shuffle(cards)
         return cards
 
-    def unused(self, alphabet: str, length: int) -> str:
+    def draw_unique(self, alphabet: str, length: int) -> str:
         """Characters that are no other record's."""
         while True:
             drawn = "".join(self.chance.choices(alphabet, k=length))
@@ -198,13 +198,13 @@ class _Generator:
 
     def number(self) -> str:
         """Eight digits."""
-        return self.chance.choice("123456789") + self.unused("0123456789", 7)
+        return self.chance.choice("123456789") + self.draw_unique("0123456789", 7)
 
     def add_flights(self) -> None:
         """Two a day each way on every route; a third of today's later ones are delayed."""
         airports = self.chance.sample(list(AIRPORTS), _AIRPORTS_SERVED)
         pairs = list(combinations(airports, 2))
-        routes = [pair for one in self.chance.sample(pairs, _ROUTES) for pair in (one, one[::-1])]
+        routes = [pair for route in self.chance.sample(pairs, _ROUTES) for pair in (route, route[::-1])]
         numbers = iter(self.chance.sample(range(100, 1000), 2 * len(routes)))
         delayed = set(self.chance.sample(range(len(routes)), len(routes) // 3))
         for place, (origin, destination) in enumerate(routes):
@@ -323,7 +323,7 @@ class _Generator:
         bags, paid_bags = self.bags(user["membership"], card.cabin, len(people))
         price = sum(flight["price"] for flight in flights) * len(people)
         price += INSURANCE_PRICE * len(people) * insured + BAG_PRICE * paid_bags
-        reservation_id = self.unused("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", 7)
+        reservation_id = self.draw_unique("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", 7)
         user["reservations"].append(reservation_id)
         self.reservations[reservation_id] = {
             "reservation_id": reservation_id,
@@ -334,14 +334,14 @@ class _Generator:
             "cabin": card.cabin,
             "flights": flights,
             "passengers": people,
-            "payment_history": [{"payment_id": self.paid_with(user), "amount": price}],
-            "created_at": self.created(card.situation),
+            "payment_history": [{"payment_id": self.draw_payment_id(user), "amount": price}],
+            "created_at": self.draw_creation_time(card.situation),
             "total_baggages": bags,
             "nonfree_baggages": paid_bags,
             "insurance": "yes" if insured else "no",
         }
 
-    def paid_with(self, user: Record) -> str:
+    def draw_payment_id(self, user: Record) -> str:
         methods = user["payment_methods"].values()
         return str(self.chance.choice([m["id"] for m in methods if m["source"] != "certificate"]))
 
@@ -350,7 +350,7 @@ class _Generator:
         bags = self.chance.randrange(0, 2 * people + 1)
         return bags, max(0, bags - people * free_bags(membership, cabin))
 
-    def created(self, situation: Situation) -> str:
+    def draw_creation_time(self, situation: Situation) -> str:
         """When it was booked: hours away from the limit of a day, on either side."""
         recent = (14, self.chance.randrange(18, 24)), (TODAY, self.chance.randrange(0, 14))
         old = (self.chance.randrange(1, _FIRST_DAY), self.chance.randrange(24))

@@ -6,25 +6,25 @@ from envs.airline.case import (
     action,
     because,
     cancel,
-    counted,
+    format_count,
     get_reservation,
     get_status,
     get_statuses,
     is_basic,
-    paid,
+    sum_payments,
 )
-from envs.airline.changes import moved
+from envs.airline.changes import move_flight
 from envs.airline.database import person
-from envs.airline.policy import HANDED_OVER, PER_CANCELLED, PER_DELAYED, is_compensated
+from envs.airline.policy import HANDED_OVER, PER_CANCELLED, PER_DELAYED, is_compensable
 from envs.airline.tools import BAG_PRICE, CANCELLED
 from envs.database import Record
 from events.messages import Action
 
 
-def cancelled_flight(case: Case) -> Plan | None:
+def compensate_cancellation(case: Case) -> Plan | None:
     """A certificate for a flight that the airline cancelled."""
     reservation = case.reservation(
-        lambda one: CANCELLED in case.statuses(one) and is_compensated(case.user["membership"], one)
+        lambda candidate: CANCELLED in case.statuses(candidate) and is_compensable(case.user["membership"], candidate)
     )
     if reservation is None:
         return None
@@ -35,13 +35,13 @@ def cancelled_flight(case: Case) -> Plan | None:
     )
 
 
-def delayed_flight(case: Case) -> Plan | None:
+def compensate_delay(case: Case) -> Plan | None:
     """A certificate for a delayed flight, once the reservation is cancelled or changed."""
     reservation = case.reservation(
-        lambda one: (
-            "delayed" in case.statuses(one)
-            and not is_basic(one)
-            and is_compensated(case.user["membership"], one)
+        lambda candidate: (
+            "delayed" in case.statuses(candidate)
+            and not is_basic(candidate)
+            and is_compensable(case.user["membership"], candidate)
         )
     )
     if reservation is None:
@@ -50,7 +50,7 @@ def delayed_flight(case: Case) -> Plan | None:
         change: Action | None = cancel(reservation)
         wish = "Cancel the whole reservation"
     else:
-        change = moved(case, reservation, 0)
+        change = move_flight(case, reservation, 0)
         wish = (
             ""
             if change is None
@@ -66,11 +66,11 @@ def delayed_flight(case: Case) -> Plan | None:
     )
 
 
-def refused_compensation(case: Case) -> Plan | None:
+def refuse_compensation(case: Case) -> Plan | None:
     """No certificate, but the cancellation that the rules allow."""
     reservation = case.reservation(
-        lambda one: (
-            CANCELLED in case.statuses(one) and not is_compensated(case.user["membership"], one)
+        lambda candidate: (
+            CANCELLED in case.statuses(candidate) and not is_compensable(case.user["membership"], candidate)
         )
     )
     if reservation is None:
@@ -83,10 +83,10 @@ def refused_compensation(case: Case) -> Plan | None:
     )
 
 
-def refused_cancellation(case: Case) -> Plan | None:
+def refuse_cancellation(case: Case) -> Plan | None:
     """Not cancelled: nothing in the rules allows it."""
     reservation = case.reservation(
-        lambda one: case.open(one) and not case.can_cancel(one, insured_reason=False)
+        lambda candidate: case.open(candidate) and not case.can_cancel(candidate, insured_reason=False)
     )
     if reservation is None:
         return None
@@ -94,14 +94,14 @@ def refused_cancellation(case: Case) -> Plan | None:
         f"Please cancel my reservation {reservation['reservation_id']}. My plans have changed. If "
         "that is not possible, leave it and tell me how much I paid for it in all.",
         get_statuses(reservation),
-        outputs=(str(paid(reservation)),),
+        outputs=(str(sum_payments(reservation)),),
         answers=because("My plans have changed."),
     )
 
 
-def refused_change(case: Case) -> Plan | None:
+def refuse_change(case: Case) -> Plan | None:
     """Not moved to another day: it is basic economy."""
-    reservation = case.reservation(lambda one: case.open(one) and is_basic(one))
+    reservation = case.reservation(lambda candidate: case.open(candidate) and is_basic(candidate))
     if reservation is None:
         return None
     return Plan(
@@ -109,11 +109,11 @@ def refused_change(case: Case) -> Plan | None:
         "want another cabin. If that is not possible, leave it and tell me how much I paid for it "
         "in all.",
         (get_reservation(reservation),),
-        outputs=(str(paid(reservation)),),
+        outputs=(str(sum_payments(reservation)),),
     )
 
 
-def refused_passenger(case: Case) -> Plan | None:
+def refuse_passenger(case: Case) -> Plan | None:
     """Nobody is added: the number of passengers stays."""
     reservation = case.reservation(case.open)
     balance = case.gift_card["amount"]
@@ -129,9 +129,9 @@ def refused_passenger(case: Case) -> Plan | None:
     )
 
 
-def refused_insurance(case: Case) -> Plan | None:
+def refuse_insurance(case: Case) -> Plan | None:
     """No insurance later; a bag instead."""
-    reservation = case.reservation(lambda one: case.open(one) and one["insurance"] == "no")
+    reservation = case.reservation(lambda candidate: case.open(candidate) and candidate["insurance"] == "no")
     if reservation is None:
         return None
     bags = reservation["total_baggages"] + 1
@@ -145,16 +145,16 @@ def refused_insurance(case: Case) -> Plan | None:
                 "update_reservation_baggages",
                 reservation_id=reservation["reservation_id"],
                 total_baggages=bags,
-                nonfree_baggages=case.paid_bags(reservation["cabin"], people, bags),
+                nonfree_baggages=case.count_extra_bags(reservation["cabin"], people, bags),
                 payment_id=case.credit_card["id"],
             ),
         ),
     )
 
 
-def handed_over(case: Case) -> Plan | None:
+def hand_over(case: Case) -> Plan | None:
     """Only a person can help: a flight has left."""
-    reservation = case.reservation(case.begun)
+    reservation = case.reservation(case.is_underway)
     if reservation is None:
         return None
     return Plan(
@@ -182,10 +182,10 @@ def price_of_bags(case: Case) -> Plan | None:
     people = len(reservation["passengers"])
     bags = max(reservation["total_baggages"], case.free_bags(reservation["cabin"], people))
     more = bags - reservation["total_baggages"] + case.chance.randrange(2, 6)
-    costly = case.paid_bags(reservation["cabin"], people, reservation["total_baggages"] + more)
+    costly = case.count_extra_bags(reservation["cabin"], people, reservation["total_baggages"] + more)
     costly -= reservation["nonfree_baggages"]
     return Plan(
-        f"How many dollars would I have to pay if I added {counted(more, 'checked bag')} to "
+        f"How many dollars would I have to pay if I added {format_count(more, 'checked bag')} to "
         f"reservation {reservation['reservation_id']}? I only want to know, add nothing.",
         (
             get_reservation(reservation),
@@ -202,9 +202,9 @@ def price_of_all(case: Case) -> Plan | None:
         "How much have I paid for all my reservations taken together? Please add it up.",
         (
             *map(get_reservation, own),
-            action("calculate", expression=" + ".join(str(paid(one)) for one in own)),
+            action("calculate", expression=" + ".join(str(sum_payments(reservation)) for reservation in own)),
         ),
-        outputs=(str(sum(map(paid, own))),),
+        outputs=(str(sum(map(sum_payments, own))),),
     )
 
 

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Final
 
 from envs.agents import CLOSING, Agent
 from envs.airline.case import Case, Plan, action
-from envs.airline.database import canonical, generated
+from envs.airline.database import canonical, build_database
 from envs.airline.kinds import KINDS
 from envs.airline.policy import HANDED_OVER, POLICY, violations
 from envs.airline.tools import AirlineTools
 from envs.database import Database, Record, Tables
 from envs.task import GENERATED, Answer, Basis, Criteria, Script, TaskDefinition
-from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fitting, scenario
+from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, find_customer, scenario
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.oracle import IdentityOracle
 from events.messages import Message
@@ -42,11 +42,11 @@ class Airline(Tau2Environment):
         """The tables with every field and type of the original's models."""
         return canonical(tables)
 
-    def generated_database(self, seed: int) -> Database:
+    def synthetic_database(self, seed: int) -> Database:
         """Sixty flights, 24 users and their reservations."""
-        return generated(seed)
+        return build_database(seed)
 
-    def generated_policy(self) -> str:
+    def synthetic_policy(self) -> str:
         """The rules in our words."""
         return POLICY
 
@@ -63,9 +63,9 @@ class Airline(Tau2Environment):
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """The task of this kind with this seed."""
         chance = Random(f"airline task {capability} {seed}")
-        database = generated(seed)
+        database = build_database(seed)
         plan_of = KINDS[capability].plan
-        user, plan = fitting(database, chance, lambda user: plan_of(Case(database, user, chance)))
+        user, plan = find_customer(database, chance, lambda user: plan_of(Case(database, user, chance)))
         get_user = action("get_user_details", user_id=user["user_id"])
         return TaskDefinition(
             id=self.task_id(capability, seed),

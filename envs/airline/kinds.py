@@ -41,22 +41,22 @@ KINDS: Final[Mapping[str, Kind]] = {
     "price_condition": Kind("Compare a price with a limit, then act.", changes.price_condition),
     "find_reservation": Kind("Find a reservation by its journey.", changes.find_reservation),
     "cancel_all": Kind("Cancel those that may be cancelled, no other.", changes.cancel_all),
-    "cancelled_flight": Kind("Compensate a cancelled flight.", decisions.cancelled_flight),
-    "delayed_flight": Kind("Change, then compensate a delay.", decisions.delayed_flight),
+    "cancelled_flight": Kind("Compensate a cancelled flight.", decisions.compensate_cancellation),
+    "delayed_flight": Kind("Change, then compensate a delay.", decisions.compensate_delay),
     "refused_compensation": Kind(
-        "Refuse a certificate by rule, and cancel.", decisions.refused_compensation
+        "Refuse a certificate by rule, and cancel.", decisions.refuse_compensation
     ),
     "refused_insurance": Kind(
-        "Refuse a later insurance, and add a bag instead.", decisions.refused_insurance
+        "Refuse a later insurance, and add a bag instead.", decisions.refuse_insurance
     ),
     "refused_cancellation": Kind(
-        "Refuse to cancel by rule, and answer instead.", decisions.refused_cancellation
+        "Refuse to cancel by rule, and answer instead.", decisions.refuse_cancellation
     ),
-    "refused_change": Kind("Refuse by cabin, and answer instead.", decisions.refused_change),
+    "refused_change": Kind("Refuse by cabin, and answer instead.", decisions.refuse_change),
     "refused_passenger": Kind(
-        "Refuse another passenger, and answer instead.", decisions.refused_passenger
+        "Refuse another passenger, and answer instead.", decisions.refuse_passenger
     ),
-    "hand_over": Kind("Leave to a person what rules forbid.", decisions.handed_over),
+    "hand_over": Kind("Leave to a person what rules forbid.", decisions.hand_over),
     "question_bags": Kind("Tell what bags would cost.", decisions.price_of_bags),
     "question_total": Kind("Add up what several reservations cost.", decisions.price_of_all),
 }

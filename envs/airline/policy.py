@@ -118,23 +118,23 @@ def free_bags(membership: str, cabin: str) -> int:
     return MEMBERSHIPS.index(membership) + CABINS.index(cabin)
 
 
-def paid_bags(membership: str, cabin: str, passengers: int, bags: int) -> int:
+def count_extra_bags(membership: str, cabin: str, passengers: int, bags: int) -> int:
     """How many of so many bags have to be paid."""
     return max(0, bags - passengers * free_bags(membership, cabin))
 
 
 def can_cancel(reservation: Record, statuses: Iterable[str], insured_reason: bool) -> bool:
     """Whether the rules (21, 22) allow it, given the statuses of its flights."""
-    found = set(statuses)
-    return not found & GONE and (
+    distinct = set(statuses)
+    return not distinct & GONE and (
         reservation["created_at"] >= A_DAY_AGO
-        or CANCELLED in found
+        or CANCELLED in distinct
         or reservation["cabin"] == BUSINESS
         or (reservation["insurance"] == "yes" and insured_reason)
     )
 
 
-def is_compensated(membership: str, reservation: Record) -> bool:
+def is_compensable(membership: str, reservation: Record) -> bool:
     """Whether there is any compensation for this reservation (rule 25)."""
     return (
         membership != MEMBERSHIPS[0]
@@ -153,12 +153,12 @@ def _violations(messages: Sequence[Message]) -> Iterator[str]:
     yes = handed_over = False
     for turn, message in enumerate(messages):
         if message.role == "user":
-            yes = conduct.agreed(message)
+            yes = conduct.has_consent(message)
         if message.role != "assistant":
             continue
         if not handed_over and HANDED_OVER in message.text.lower():
             yield f"message {turn} speaks of a transfer that was not made"
-        yield from conduct.crowded(turn, message)
+        yield from conduct.check_single_call(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
             if result.role != "tool" or result.error:
                 continue

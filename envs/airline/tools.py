@@ -128,7 +128,7 @@ class AirlineTools(Tau2Toolset):
         people = _objects(Passenger, passengers)
         payments = _objects(Payment, payment_methods)
         self._user(user_id)
-        made = Reservation(
+        reservation = Reservation(
             reservation_id=self._new_reservation_id(),
             user_id=user_id,
             origin=origin,
@@ -143,18 +143,18 @@ class AirlineTools(Tau2Toolset):
             nonfree_baggages=nonfree_baggages,
             insurance=insurance,
         )
-        made.flights = [self._seats(info, cabin, len(people)) for info in chosen]
-        price: Any = sum(flight.price * len(people) for flight in made.flights)
+        reservation.flights = [self._seats(info, cabin, len(people)) for info in chosen]
+        price: Any = sum(flight.price * len(people) for flight in reservation.flights)
         price += INSURANCE_PRICE * len(people) if insurance == "yes" else 0
         # As it was given: a reservation takes "1" for 1, the price does not.
         price += BAG_PRICE * nonfree_baggages
         self._check_payments(user_id, payments, price)
         self._pay(user_id, payments)
-        for flight in made.flights:
+        for flight in reservation.flights:
             self._take_seats(flight, cabin, len(people))
-        record = made.model_dump()
-        self.database.put("reservations", made.reservation_id, record)
-        self.database.edit("users", user_id)["reservations"].append(made.reservation_id)
+        record = reservation.model_dump()
+        self.database.put("reservations", reservation.reservation_id, record)
+        self.database.edit("users", user_id)["reservations"].append(reservation.reservation_id)
         return record
 
     @write
@@ -203,7 +203,7 @@ class AirlineTools(Tau2Toolset):
 
         The second flight leaves after the first arrives.
         """
-        found = []
+        connections = []
         for first in self._offers(date, origin, None, shown=date):
             arrival = first["scheduled_arrival_time_est"]
             # Without a leading zero: before the tenth, the next day is never found.
@@ -211,8 +211,8 @@ class AirlineTools(Tau2Toolset):
             for second in self._offers(next_day, first["destination"], destination, next_day):
                 # Compared as text: after an arrival at night nothing leaves before it.
                 if second["scheduled_departure_time_est"] >= arrival:
-                    found.append([first, second])
-        return found
+                    connections.append([first, second])
+        return connections
 
     @write
     def send_certificate(
@@ -222,9 +222,9 @@ class AirlineTools(Tau2Toolset):
         held = self._user(user_id)["payment_methods"]
         for certificate_id in NEW_CERTIFICATES:
             if certificate_id not in held:
-                made = Certificate(id=certificate_id, amount=amount, source=CERTIFICATE)
+                certificate = Certificate(id=certificate_id, amount=amount, source=CERTIFICATE)
                 user = self.database.edit("users", user_id)
-                user["payment_methods"][certificate_id] = made.model_dump()
+                user["payment_methods"][certificate_id] = certificate.model_dump()
                 return f"Certificate {certificate_id} added to user {user_id} with amount {amount}."
         raise ValueError("Too many certificates")
 
@@ -275,7 +275,7 @@ class AirlineTools(Tau2Toolset):
         user_id, people = reservation["user_id"], len(reservation["passengers"])
         self._user(user_id)
         changed = [
-            _kept(reservation, info, cabin) or self._seats(info, cabin, people).model_dump()
+            _find_same_flight(reservation, info, cabin) or self._seats(info, cabin, people).model_dump()
             for info in chosen
         ]
         price = _fares(changed) * people - _fares(reservation["flights"]) * people
@@ -413,24 +413,24 @@ class AirlineTools(Tau2Toolset):
         return [Payment(payment_id=payment_id, amount=price).model_dump()] if price != 0 else []
 
 
-def _objects(model: type[M], given: Sequence[M | dict[str, Any]]) -> list[M]:
+def _objects(model: type[M], values: Sequence[M | dict[str, Any]]) -> list[M]:
     """Objects by their model, if all are objects; else what was given, to fail where it is used.
 
     Raises pydantic's ValidationError.
     """
-    if all(isinstance(item, dict) for item in given):
-        return [model(**item) for item in given if isinstance(item, dict)]
-    return cast("list[M]", given)
+    if all(isinstance(item, dict) for item in values):
+        return [model(**item) for item in values if isinstance(item, dict)]
+    return cast("list[M]", values)
 
 
 def _plain(people: Any) -> Any:
     """Passengers as JSON; whatever else was given is stored as it is."""
     if isinstance(people, list):
-        return [one.model_dump() if isinstance(one, Passenger) else one for one in people]
+        return [person.model_dump() if isinstance(person, Passenger) else person for person in people]
     return people
 
 
-def _kept(reservation: Record, info: FlightInfo, cabin: str) -> Record | None:
+def _find_same_flight(reservation: Record, info: FlightInfo, cabin: str) -> Record | None:
     """The reservation's own flight, if number, day and cabin stay."""
     for flight in reservation["flights"]:
         same = flight["flight_number"] == info.flight_number and flight["date"] == info.date

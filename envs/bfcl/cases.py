@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from envs.bfcl.classes import MODULES
 from envs.database import copy_json
-from envs.tau2.benchmark import VARIABLE, BenchmarkBroken, BenchmarkMissing
+from envs.tau2.benchmark import VARIABLE, InvalidBenchmark, NoBenchmark
 from events.messages import Action
 
 SPLITS: Final = ("base", "miss_func", "miss_param", "long_context")
@@ -62,7 +62,7 @@ class Case:
     held_out: Mapping[str, int]
     """Function -> the turn, from 0, in which the agent is first shown it."""
 
-    def offered(self, turn: int) -> list[dict[str, Any]]:
+    def select_schemas(self, turn: int) -> list[dict[str, Any]]:
         """The functions that the agent is shown in a turn."""
         return [
             dict(schema)
@@ -79,7 +79,7 @@ def folder(benchmarks: Path) -> Path:
 def load(benchmarks: Path | None) -> dict[str, list[Case]]:
     """Split -> its cases, in the order of the file. Raises BenchmarkMissing, BenchmarkBroken."""
     if benchmarks is None:
-        raise BenchmarkMissing(
+        raise NoBenchmark(
             f"no folder of real bfcl tasks is named; set {VARIABLE} to the folder that holds bfcl"
         )
     place = folder(benchmarks)
@@ -122,7 +122,7 @@ def _cases(place: Path, split: str, functions: Mapping[str, list[Row]]) -> Itera
         try:
             yield _case(row, answers[row["id"]], split, functions)
         except (KeyError, IndexError, TypeError, ValueError, SyntaxError, AttributeError) as error:
-            raise BenchmarkBroken(f"{path}, line {line}, is no such case: {error!r}") from error
+            raise InvalidBenchmark(f"{path}, line {line}, is no such case: {error!r}") from error
 
 
 def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]]) -> Case:
@@ -136,20 +136,20 @@ def _case(row: Row, answer: Row, split: str, functions: Mapping[str, list[Row]])
         name: int(turn) for turn, names in row.get("missed_function", {}).items() for name in names
     }
     gold = [tuple(parse(text, parameters) for text in texts) for texts in answer["ground_truth"]]
-    said = [
-        _said(messages, turn in held_out.values()) for turn, messages in enumerate(row["question"])
+    requests = [
+        _read_user_text(messages, turn in held_out.values()) for turn, messages in enumerate(row["question"])
     ]
     return Case(
         number=row["id"].rpartition("_")[2],
         split=split,
-        turns=tuple(Turn(says, calls) for says, calls in zip(said, gold, strict=True)),
+        turns=tuple(Turn(says, calls) for says, calls in zip(requests, gold, strict=True)),
         config={name: row["initial_config"].get(name, {}) for name in row["involved_classes"]},
-        schemas=tuple(one for one in involved if one["function"]["name"] not in excluded),
+        schemas=tuple(entry for entry in involved if entry["function"]["name"] not in excluded),
         held_out=held_out,
     )
 
 
-def _said(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
+def _read_user_text(messages: Sequence[Mapping[str, str]], functions_come: bool) -> str:
     """The user's one message of a turn; none where held-out functions come instead."""
     if functions_come and not messages:
         return MORE_TOOLS
@@ -172,9 +172,9 @@ def parse(text: str, parameters: Mapping[str, Sequence[str]]) -> Action:
             raise ValueError(f"{text!r} is no call of a function")
     if len(placed) > len(names):
         raise ValueError(f"{text!r} has {len(placed)} arguments by position, not {len(names)}")
-    given = dict(zip(names, placed, strict=False))
-    given |= {str(keyword.arg): keyword.value for keyword in named}
-    literals = {name: copy_json(ast.literal_eval(node)) for name, node in given.items()}
+    nodes = dict(zip(names, placed, strict=False))
+    nodes |= {str(keyword.arg): keyword.value for keyword in named}
+    literals = {name: copy_json(ast.literal_eval(node)) for name, node in nodes.items()}
     return Action(name=function, arguments=literals)
 
 
@@ -183,14 +183,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise BenchmarkMissing(
+        raise NoBenchmark(
             f"{path} cannot be read ({error.strerror}); {VARIABLE} names the folder that holds bfcl"
         ) from error
     for line, written in enumerate(text.splitlines(), 1):
         try:
             row = json.loads(written)
         except ValueError as error:
-            raise BenchmarkBroken(f"{path}, line {line}, is no JSON: {error}") from error
+            raise InvalidBenchmark(f"{path}, line {line}, is no JSON: {error}") from error
         if not isinstance(row, dict):
-            raise BenchmarkBroken(f"{path}, line {line}, is no object")
+            raise InvalidBenchmark(f"{path}, line {line}, is no object")
         yield line, row

@@ -33,17 +33,17 @@ _PACKAGE: Final = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 _STATELESS: Final = "MathAPI"
 
 
-class ClassesMissing(UnknownTask):
+class NoBfclClasses(UnknownTask):
     """The classes are not installed, so no task can be executed."""
 
 
 def instance(name: str, config: dict[str, Any], long_context: bool) -> Any:
     """A new object of the class in this initial state. Raises ClassesMissing."""
-    made = getattr(_module(name), name)()
+    api = getattr(_module(name), name)()
     if name != _STATELESS:
-        made._load_scenario(deepcopy(config), long_context=long_context)
+        api._load_scenario(deepcopy(config), long_context=long_context)
     # In the long context, parts of the state are the module's own and would be changed for all.
-    return deepcopy(made)
+    return deepcopy(api)
 
 
 def require() -> None:
@@ -56,7 +56,7 @@ def _module(name: str) -> Any:
     try:
         return import_module(f"{_PACKAGE}.{MODULES[name]}")
     except ImportError as error:
-        raise ClassesMissing(
+        raise NoBfclClasses(
             f"the tools of bfcl are classes of another distribution ({error}); install it without "
             f"its dependencies: uv pip install --python {sys.executable} --no-deps "
             f"{' '.join(REQUIREMENTS)}"

@@ -23,7 +23,7 @@ from envs.bfcl.cases import SPLITS, Case, folder, load
 from envs.bfcl.classes import require
 from envs.bfcl.tools import BfclTools, initial_state
 from envs.bfcl.verdict import mistakes, needless
-from envs.catalog import ToolCatalog, undeclared
+from envs.catalog import ToolCatalog, infer_catalog
 from envs.database import Database
 from envs.environment import Environment, Limits, UnknownTask
 from envs.task import GENERATED, Answer, Basis, Criteria, Scenario, Script, TaskDefinition
@@ -102,9 +102,9 @@ class Bfcl(Environment):
         """The functions of the case's classes, less those that the case excludes."""
         return [dict(schema) for schema in self.case(task.id).schemas]
 
-    def offered(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    def select_schemas(self, task: TaskDefinition, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Held-out functions only from the turn on in which they come."""
-        return self.case(task.id).offered(_turn(messages))
+        return self.case(task.id).select_schemas(_turn(messages))
 
     def oracle(self, task: TaskDefinition) -> Agent:
         """Makes the gold calls of each turn."""
@@ -129,8 +129,8 @@ class Bfcl(Environment):
     @cached_property
     def _catalog(self) -> ToolCatalog:
         functions = [schema["function"] for case in self._by_id.values() for schema in case.schemas]
-        arguments = {name for one in functions for name in one["parameters"]["properties"]}
-        return undeclared({one["name"] for one in functions}, argument_names=arguments)
+        arguments = {name for function in functions for name in function["parameters"]["properties"]}
+        return infer_catalog({function["name"] for function in functions}, argument_names=arguments)
 
     @property
     def writes(self) -> frozenset[str]:

@@ -55,8 +55,8 @@ class BfclTools(Toolset):
         """The tools by name, those included that the agent was not shown."""
         return {
             name: method
-            for made in self.objects.values()
-            for name, method in inspect.getmembers(made, inspect.ismethod)
+            for owner in self.objects.values()
+            for name, method in inspect.getmembers(owner, inspect.ismethod)
             if not name.startswith("_")
         }
 
@@ -64,12 +64,12 @@ class BfclTools(Toolset):
         """Run one method; raises nothing for whatever a model sends, ClassesMissing apart."""
         method = self.methods.get(name)
         if method is None:
-            return _malformed(f"name {name[:100]!r} is not defined")
+            return _reject_call(f"name {name[:100]!r} is not defined")
         if isinstance(arguments, str):
-            return _malformed(f"the arguments are not a JSON object: {arguments[:100]!r}")
+            return _reject_call(f"the arguments are not a JSON object: {arguments[:100]!r}")
         problem = unusable(arguments) or _too_large(arguments)
         if problem is not None:
-            return _malformed(f"the arguments {problem}")
+            return _reject_call(f"the arguments {problem}")
         return _run(method, copy_json(dict(arguments)))
 
 
@@ -78,12 +78,12 @@ def _run(method: Callable[..., Any], arguments: dict[str, Any]) -> ToolResult:
         # A method may change the precision of decimals, which is ours too.
         with localcontext():
             value = method(**arguments)
-            return ToolResult(_written(value), error=isinstance(value, dict) and "error" in value)
+            return ToolResult(_format_answer(value), error=isinstance(value, dict) and "error" in value)
     except Exception as error:
         return ToolResult(f"{_FAILED}{error}", error=True, malformed=not _fits(method, arguments))
 
 
-def _written(value: Any) -> str:
+def _format_answer(value: Any) -> str:
     """The answer as BFCL writes it."""
     if isinstance(value, dict):
         try:
@@ -109,5 +109,5 @@ def _too_large(arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _malformed(text: str) -> ToolResult:
+def _reject_call(text: str) -> ToolResult:
     return ToolResult(f"{_FAILED}{text}", error=True, malformed=True)

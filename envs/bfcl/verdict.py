@@ -40,13 +40,13 @@ def mistakes(
     case: Case, messages: Sequence[Message], fresh: Callable[[], BfclTools]
 ) -> Iterator[str]:
     """What is wrong in the first turn in which something is; nothing where the agent is right."""
-    made = turns_of(messages)
-    if len(made) < len(case.turns):
-        yield f"the conversation ended after {len(made)} of {len(case.turns)} turns"
+    turns = turns_of(messages)
+    if len(turns) < len(case.turns):
+        yield f"the conversation ended after {len(turns)} of {len(case.turns)} turns"
         return
     agent, perfect = fresh(), fresh()
     results: Counter[str] = Counter()
-    for number, (turn, calls) in enumerate(zip(case.turns, made, strict=False)):
+    for number, (turn, calls) in enumerate(zip(case.turns, turns, strict=False)):
         results.update(agent.call(call.name, call.arguments).content for call in calls)
         expected = _results_of_gold(perfect, turn)
         if not turn.gold:
@@ -54,9 +54,9 @@ def mistakes(
         if not calls:
             yield f"turn {number} made no call"
             return
-        found = [*_differences(perfect.objects, agent.objects), *_lacking(expected, results)]
-        if found:
-            yield from (f"turn {number}: {what}" for what in found)
+        problems = [*_differences(perfect.objects, agent.objects), *_find_absent(expected, results)]
+        if problems:
+            yield from (f"turn {number}: {what}" for what in problems)
             return
 
 
@@ -72,12 +72,12 @@ def _results_of_gold(tools: BfclTools, turn: Turn) -> Counter[str]:
 
 
 def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterator[str]:
-    for name, made in expected.items():
-        for attribute, value in vars(made).items():
+    for name, instance in expected.items():
+        for attribute, value in vars(instance).items():
             if not attribute.startswith("_") and getattr(actual[name], attribute) != value:
                 yield f"{name}.{attribute} is not as expected"
 
 
-def _lacking(expected: Counter[str], results: Counter[str]) -> Iterator[str]:
+def _find_absent(expected: Counter[str], results: Counter[str]) -> Iterator[str]:
     for result in expected - results:
         yield f"no call gave {result[:200]!r}"

@@ -29,24 +29,24 @@ class Case:
     def orders(self, status: str) -> list[Record]:
         """The customer's orders with this status, shuffled."""
         own = (self.database["orders"][order_id] for order_id in self.user["orders"])
-        return self.shuffled(order for order in own if order["status"] == status)
+        return self.shuffle(order for order in own if order["status"] == status)
 
     def order(self, status: str) -> Record:
         """One of them. Raises IndexError if there is none."""
         return self.orders(status)[0]
 
-    def shuffled(self, values: Iterable[T]) -> list[T]:
+    def shuffle(self, values: Iterable[T]) -> list[T]:
         """The values in an order of chance."""
-        drawn = list(values)
-        self.chance.shuffle(drawn)
-        return drawn
+        copy = list(values)
+        self.chance.shuffle(copy)
+        return copy
 
     def variants(self, item: Record, available: bool = True) -> list[Record]:
         """Other items of the same product that can (or cannot) be had, shuffled."""
-        found = self.database["products"][item["product_id"]]["variants"].values()
-        return self.shuffled(
+        variants = self.database["products"][item["product_id"]]["variants"].values()
+        return self.shuffle(
             variant
-            for variant in found
+            for variant in variants
             if variant["item_id"] != item["item_id"] and variant["available"] == available
         )
 
@@ -57,18 +57,18 @@ class Case:
 
     def methods(self, amount: float) -> list[Record]:
         """The payment methods that can pay this amount, shuffled."""
-        return self.shuffled(
+        return self.shuffle(
             method
             for method in self.user["payment_methods"].values()
             if method["source"] != GIFT_CARD or method["balance"] >= amount
         )
 
-    def paid_with(self, order: Record) -> Record:
+    def method_of(self, order: Record) -> Record:
         """The payment method that paid the order."""
         methods: Mapping[str, Record] = self.user["payment_methods"]
         return methods[order["payment_history"][0]["payment_method_id"]]
 
-    def holding(self, product_id: str) -> list[Record]:
+    def find_orders_with(self, product_id: str) -> list[Record]:
         """The customer's orders that have an item of this product."""
         own = (self.database["orders"][order_id] for order_id in self.user["orders"])
         return [
@@ -108,12 +108,12 @@ def get_product(item: Record) -> Action:
     return action("get_product_details", product_id=item["product_id"])
 
 
-def named(items: Sequence[Record]) -> str:
+def describe_items(items: Sequence[Record]) -> str:
     """The items of an order in a customer's words: no order has a product twice."""
     return " and ".join(f"the {item['name'].lower()}" for item in items)
 
 
-def described(variant: Record) -> str:
+def describe_variant(variant: Record) -> str:
     """A variant by its options."""
     return ", ".join(f"{option} {value}" for option, value in variant["options"].items())
 

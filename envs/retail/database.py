@@ -150,7 +150,7 @@ def _order(record: Mapping[str, Any]) -> Record:
 
 
 @lru_cache(maxsize=_KEPT)
-def generated(seed: int) -> Database:
+def build_database(seed: int) -> Database:
     """Our database with this seed. Shared: fork it."""
     return Database(_Generator(seed).tables())
 

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final
 from envs.agents import CLOSING, Agent
 from envs.database import Database, Record, Tables
 from envs.retail.case import Case, action
-from envs.retail.database import canonical, generated
+from envs.retail.database import canonical, build_database
 from envs.retail.kinds import KINDS, Plan
 from envs.retail.policy import POLICY, violations
 from envs.retail.tools import RetailTools
 from envs.task import GENERATED, Answer, Criteria, Script, TaskDefinition
-from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, fitting, scenario
+from envs.tau2.customer import CORRECT, FAREWELL, NOTHING_ELSE, YES, find_customer, scenario
 from envs.tau2.environment import Tau2Environment
 from envs.tau2.oracle import IdentityOracle
 from events.messages import Action, Message
@@ -46,11 +46,11 @@ class Retail(Tau2Environment):
         """The tables with every field and type of the original's models."""
         return canonical(tables)
 
-    def generated_database(self, seed: int) -> Database:
+    def synthetic_database(self, seed: int) -> Database:
         """Thirty users and their orders."""
-        return generated(seed)
+        return build_database(seed)
 
-    def generated_policy(self) -> str:
+    def synthetic_policy(self) -> str:
         """The rules in our words."""
         return POLICY
 
@@ -67,9 +67,9 @@ class Retail(Tau2Environment):
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """The task of this kind with this seed."""
         chance = Random(f"retail task {capability} {seed}")
-        database = generated(seed)
+        database = build_database(seed)
         plan_of = KINDS[capability].plan
-        user, plan = fitting(database, chance, lambda user: plan_of(Case(database, user, chance)))
+        user, plan = find_customer(database, chance, lambda user: plan_of(Case(database, user, chance)))
         by_email = chance.random() < 0.5
         return TaskDefinition(
             id=self.task_id(capability, seed),

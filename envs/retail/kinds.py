@@ -16,13 +16,13 @@ from envs.retail.case import (
     METHODS,
     Case,
     action,
-    described,
+    describe_variant,
     difference,
     get_order,
     get_product,
     get_user,
     money,
-    named,
+    describe_items,
     total,
 )
 from envs.retail.tools import DELIVERED, GIFT_CARD, PENDING
@@ -57,7 +57,7 @@ def _cancel(case: Case) -> Plan | None:
     order, reason = case.order(PENDING), case.chance.choice(list(_REASONS))
     return Plan(
         f"Please cancel my order {order['order_id']}. {_REASONS[reason]}.",
-        (get_order(order), _cancelling(order, reason)),
+        (get_order(order), _cancel_order(order, reason)),
         answers=_because(reason),
     )
 
@@ -65,11 +65,11 @@ def _cancel(case: Case) -> Plan | None:
 def _return(case: Case) -> Plan | None:
     order = case.order(DELIVERED)
     items = order["items"][: case.chance.randrange(1, len(order["items"]) + 1)]
-    method = case.chance.choice([case.paid_with(order), case.method(GIFT_CARD)])
+    method = case.chance.choice([case.method_of(order), case.method(GIFT_CARD)])
     return Plan(
-        f"I want to return {named(items)} of order {order['order_id']}. "
+        f"I want to return {describe_items(items)} of order {order['order_id']}. "
         f"Please refund {METHODS[method['source']]}.",
-        (get_order(order), get_user(case), _returning(order, items, method)),
+        (get_order(order), get_user(case), _return_items(order, items, method)),
     )
 
 
@@ -86,13 +86,13 @@ def _replacement(case: Case, order: Record, verb: str, tool: str) -> Plan | None
     variant = case.variants(item)[0]
     method = case.methods(difference(item, variant))[0]
     return Plan(
-        f"I want to {verb} {named([item])} of order {order['order_id']}: I would rather have "
-        f"{described(variant)}. Use {METHODS[method['source']]} for the difference.",
+        f"I want to {verb} {describe_items([item])} of order {order['order_id']}: I would rather have "
+        f"{describe_variant(variant)}. Use {METHODS[method['source']]} for the difference.",
         (
             get_order(order),
             get_product(item),
             get_user(case),
-            _replacing(tool, order, item, variant, method),
+            _replace_item(tool, order, item, variant, method),
         ),
         answers=(_ALL_ITEMS,),
     )
@@ -100,20 +100,20 @@ def _replacement(case: Case, order: Record, verb: str, tool: str) -> Plan | None
 
 def _modify_payment(case: Case) -> Plan | None:
     order = case.order(PENDING)
-    others = [m for m in case.methods(total(order)) if m != case.paid_with(order)]
+    others = [m for m in case.methods(total(order)) if m != case.method_of(order)]
     if not others:
         return None
     return Plan(
         f"I would like to pay order {order['order_id']} with {METHODS[others[0]['source']]} "
         "instead.",
-        (get_order(order), get_user(case), _paying(order, others[0])),
+        (get_order(order), get_user(case), _pay_order(order, others[0])),
     )
 
 
 def _modify_address(case: Case) -> Plan | None:
     order, address = case.order(PENDING), database.address(case.chance)
     return Plan(
-        f"Please send my order {order['order_id']} to another address: {_written(address)}.",
+        f"Please send my order {order['order_id']} to another address: {_format_address(address)}.",
         (
             get_order(order),
             action("modify_pending_order_address", order_id=order["order_id"], **address),
@@ -125,7 +125,7 @@ def _user_address(case: Case) -> Plan | None:
     address = database.address(case.chance)
     return Plan(
         "I have moved. Please change the address of my account, and leave my orders as they "
-        f"are. The new one is {_written(address)}.",
+        f"are. The new one is {_format_address(address)}.",
         (
             get_user(case),
             action("modify_user_address", user_id=case.user["user_id"], **address),
@@ -148,9 +148,9 @@ def _status_condition(case: Case) -> Plan | None:
     order = case.order(case.chance.choice((PENDING, DELIVERED)))
     reason = "no longer needed"
     act = (
-        _cancelling(order, reason)
+        _cancel_order(order, reason)
         if order["status"] == PENDING
-        else _returning(order, order["items"], case.paid_with(order))
+        else _return_items(order, order["items"], case.method_of(order))
     )
     return Plan(
         f"I no longer need order {order['order_id']}. If it can still be cancelled, cancel it. If "
@@ -166,19 +166,19 @@ def _fallback_item(case: Case) -> Plan | None:
     item = case.chance.choice(order["items"])
     wanted = case.variants(item, available=case.chance.random() < 0.3)
     others = [variant for variant in case.variants(item) if variant not in wanted[:1]]
-    method = case.paid_with(order)
+    method = case.method_of(order)
     if not wanted or not others or method["source"] == GIFT_CARD:
         return None
     taken = wanted[0] if wanted[0]["available"] else others[0]
     return Plan(
-        f"I want to exchange {named([item])} of order {order['order_id']} for one with "
-        f"{described(wanted[0])}. Only if that is out of stock, take {described(others[0])}. "
+        f"I want to exchange {describe_items([item])} of order {order['order_id']} for one with "
+        f"{describe_variant(wanted[0])}. Only if that is out of stock, take {describe_variant(others[0])}. "
         f"{METHODS[method['source']].capitalize()} pays the difference.",
         (
             get_order(order),
             get_product(item),
             get_user(case),
-            _replacing("exchange_delivered_order_items", order, item, taken, method),
+            _replace_item("exchange_delivered_order_items", order, item, taken, method),
         ),
         answers=(_ALL_ITEMS,),
     )
@@ -188,7 +188,7 @@ def _cheapest(case: Case) -> Plan | None:
     order = case.order(PENDING)
     item = case.chance.choice(order["items"])
     variants = sorted(case.variants(item), key=lambda variant: float(variant["price"]))
-    method = case.paid_with(order)
+    method = case.method_of(order)
     if variants[0]["price"] >= min(variants[1]["price"], item["price"]):
         return None
     return Plan(
@@ -198,7 +198,7 @@ def _cheapest(case: Case) -> Plan | None:
         (
             get_order(order),
             get_product(item),
-            _replacing("modify_pending_order_items", order, item, variants[0], method),
+            _replace_item("modify_pending_order_items", order, item, variants[0], method),
         ),
         answers=(_ALL_ITEMS,),
     )
@@ -206,7 +206,7 @@ def _cheapest(case: Case) -> Plan | None:
 
 def _balance_condition(case: Case) -> Plan | None:
     order, card = case.order(PENDING), case.method(GIFT_CARD)
-    if card is None or case.paid_with(order) == card:
+    if card is None or case.method_of(order) == card:
         return None
     reason = "no longer needed"
     enough = card["balance"] >= total(order)
@@ -216,7 +216,7 @@ def _balance_condition(case: Case) -> Plan | None:
         (
             get_order(order),
             get_user(case),
-            _paying(order, card) if enough else _cancelling(order, reason),
+            _pay_order(order, card) if enough else _cancel_order(order, reason),
         ),
         answers=_because(reason),
     )
@@ -225,18 +225,18 @@ def _balance_condition(case: Case) -> Plan | None:
 def _find_order(case: Case) -> Plan | None:
     order = case.order(PENDING)
     item = case.chance.choice(order["items"])
-    if case.holding(item["product_id"]) != [order]:
+    if case.find_orders_with(item["product_id"]) != [order]:
         return None
     own = case.user["orders"]
     searched = own[: own.index(order["order_id"]) + 1]
     reason = case.chance.choice(list(_REASONS))
     return Plan(
-        f"I have lost the number of my order. It is the one with {named([item])} in it. Please "
+        f"I have lost the number of my order. It is the one with {describe_items([item])} in it. Please "
         f"cancel it. {_REASONS[reason]}.",
         (
             get_user(case),
             *(action("get_order_details", order_id=order_id) for order_id in searched),
-            _cancelling(order, reason),
+            _cancel_order(order, reason),
         ),
         answers=_because(reason),
     )
@@ -248,7 +248,7 @@ def _all_pending(case: Case) -> Plan | None:
         return None
     reason = case.chance.choice(list(_REASONS))
     looked_up = (action("get_order_details", order_id=own) for own in case.user["orders"])
-    cancelled = (_cancelling(pending[own], reason) for own in case.user["orders"] if own in pending)
+    cancelled = (_cancel_order(pending[own], reason) for own in case.user["orders"] if own in pending)
     return Plan(
         f"Please cancel all my orders that are still pending. The reason is: {reason}.",
         (get_user(case), *looked_up, *cancelled),
@@ -256,7 +256,7 @@ def _all_pending(case: Case) -> Plan | None:
     )
 
 
-def _refused_cancellation(case: Case) -> Plan | None:
+def _refuse_cancellation(case: Case) -> Plan | None:
     sent = case.orders(database.PROCESSED)
     paid = money(total(sent[0])) if sent else None
     if paid is None:
@@ -269,17 +269,17 @@ def _refused_cancellation(case: Case) -> Plan | None:
     )
 
 
-def _refused_refund(case: Case) -> Plan | None:
+def _refuse_refund(case: Case) -> Plan | None:
     order = case.order(DELIVERED)
-    others = [m for m in case.user["payment_methods"].values() if m != case.paid_with(order)]
+    others = [m for m in case.user["payment_methods"].values() if m != case.method_of(order)]
     item = case.chance.choice(order["items"])
     price = money(item["price"])
     if others[0]["source"] == GIFT_CARD or price is None:
         return None
     return Plan(
-        f"I want to return {named([item])} of order {order['order_id']}, but the refund must go to "
+        f"I want to return {describe_items([item])} of order {order['order_id']}, but the refund must go to "
         f"{METHODS[others[0]['source']]}, nothing else. If that is not possible, leave it and tell "
-        f"me what {named([item])} cost.",
+        f"me what {describe_items([item])} cost.",
         (get_order(order), get_user(case)),
         outputs=(price,),
     )
@@ -293,7 +293,7 @@ def _question_refund(case: Case) -> Plan | None:
         return None
     prices = " + ".join(f"{item['price']:.2f}" for item in items)
     return Plan(
-        f"If I returned {named(items)} of order {order['order_id']}, how much would I get back in "
+        f"If I returned {describe_items(items)} of order {order['order_id']}, how much would I get back in "
         "all? I only want to know.",
         (get_order(order), action("calculate", expression=prices)),
         outputs=(refund,),
@@ -301,7 +301,7 @@ def _question_refund(case: Case) -> Plan | None:
 
 
 def _question_price(case: Case) -> Plan | None:
-    product = case.shuffled(case.database["products"].values())[0]
+    product = case.shuffle(case.database["products"].values())[0]
     stocked = [variant for variant in product["variants"].values() if variant["available"]]
     lowest = money(min(variant["price"] for variant in stocked))
     if lowest is None:
@@ -328,8 +328,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "balance_condition": Kind("Compare a balance with a total, then act.", _balance_condition),
     "find_order": Kind("Find an order by what is in it.", _find_order),
     "all_pending": Kind("The same change on every order it applies to.", _all_pending),
-    "refused_cancellation": Kind("Refuse by status, and answer instead.", _refused_cancellation),
-    "refused_refund": Kind("Refuse by rule, and answer instead.", _refused_refund),
+    "refused_cancellation": Kind("Refuse by status, and answer instead.", _refuse_cancellation),
+    "refused_refund": Kind("Refuse by rule, and answer instead.", _refuse_refund),
     "question_refund": Kind("Answer a question by adding up; change nothing.", _question_refund),
     "question_price": Kind("Answer a question from the catalogue.", _question_price),
 }
@@ -346,11 +346,11 @@ def _because(reason: str) -> tuple[Answer, ...]:
     return (Answer(asks=r"\breason\b|\bwhy\b", says=f"{_REASONS[reason]}."),)
 
 
-def _cancelling(order: Record, reason: str) -> Action:
+def _cancel_order(order: Record, reason: str) -> Action:
     return action("cancel_pending_order", order_id=order["order_id"], reason=reason)
 
 
-def _returning(order: Record, items: list[Record], method: Record) -> Action:
+def _return_items(order: Record, items: list[Record], method: Record) -> Action:
     return action(
         "return_delivered_order_items",
         order_id=order["order_id"],
@@ -359,7 +359,7 @@ def _returning(order: Record, items: list[Record], method: Record) -> Action:
     )
 
 
-def _replacing(tool: str, order: Record, item: Record, variant: Record, method: Record) -> Action:
+def _replace_item(tool: str, order: Record, item: Record, variant: Record, method: Record) -> Action:
     return action(
         tool,
         order_id=order["order_id"],
@@ -369,7 +369,7 @@ def _replacing(tool: str, order: Record, item: Record, variant: Record, method: 
     )
 
 
-def _paying(order: Record, method: Record) -> Action:
+def _pay_order(order: Record, method: Record) -> Action:
     return action(
         "modify_pending_order_payment",
         order_id=order["order_id"],
@@ -377,7 +377,7 @@ def _paying(order: Record, method: Record) -> Action:
     )
 
 
-def _written(address: Record) -> str:
+def _format_address(address: Record) -> str:
     second = f"{address['address2']}, " if address["address2"] else ""
     return (
         f"{address['address1']}, {second}{address['city']}, {address['state']} {address['zip']}, "

@@ -75,10 +75,10 @@ def _violations(messages: Sequence[Message], writes: frozenset[str]) -> Iterator
     yes = False
     for turn, message in enumerate(messages):
         if message.role == "user":
-            yes = conduct.agreed(message)
+            yes = conduct.has_consent(message)
         if message.role != "assistant":
             continue
-        yield from conduct.crowded(turn, message)
+        yield from conduct.check_single_call(turn, message)
         for call, result in zip(message.tool_calls, messages[turn + 1 :], strict=False):
             succeeded = result.role == "tool" and not result.error
             if call.name in AUTHENTICATING and succeeded:
@@ -91,6 +91,6 @@ def _violations(messages: Sequence[Message], writes: frozenset[str]) -> Iterator
                 yield from conduct.bad_write(turn, call.name, of, known, yes)
 
 
-def _second_user(known: str | None, found: str, turn: int) -> Iterator[str]:
-    if known not in (None, found):
-        yield f"message {turn} looks up {found} in a conversation with {known}"
+def _second_user(known: str | None, user_id: str, turn: int) -> Iterator[str]:
+    if known not in (None, user_id):
+        yield f"message {turn} looks up {user_id} in a conversation with {known}"

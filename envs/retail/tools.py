@@ -172,7 +172,7 @@ class RetailTools(Tau2Toolset):
         order = self._order(order_id)
         if order["status"] != DELIVERED:
             raise ValueError("Non-delivered order cannot be exchanged")
-        self._check_owned(order, item_ids, "Number of {} not found.")
+        self._check_items(order, item_ids, "Number of {} not found.")
         if len(item_ids) != len(new_item_ids):
             raise ValueError("The number of items to be exchanged should match.")
         difference: float = 0
@@ -207,7 +207,7 @@ class RetailTools(Tau2Toolset):
         paid_with = order["payment_history"][0]["payment_method_id"]
         if method["source"] != GIFT_CARD and payment_method_id != paid_with:
             raise ValueError("Payment method should be the original payment method")
-        self._check_owned(order, item_ids, "Some item not found")
+        self._check_items(order, item_ids, "Some item not found")
         order = self.database.edit("orders", order_id)
         order["status"] = RETURN_REQUESTED
         order["return_items"] = sorted(item_ids)
@@ -230,7 +230,7 @@ class RetailTools(Tau2Toolset):
         order = self._order(order_id)
         if order["status"] != PENDING:
             raise ValueError("Non-pending order cannot be modified")
-        self._check_owned(order, item_ids, "{} not found")
+        self._check_items(order, item_ids, "{} not found")
         if len(item_ids) != len(new_item_ids):
             raise ValueError("The number of items to be exchanged should match")
         difference: float = 0
@@ -344,7 +344,7 @@ class RetailTools(Tau2Toolset):
             raise ValueError("Payment method not found")
         return methods[payment_method_id]
 
-    def _check_owned(self, order: Record, item_ids: Sequence[str], refusal: str) -> None:
+    def _check_items(self, order: Record, item_ids: Sequence[str], refusal: str) -> None:
         """Every item must be in the order, as often as it is named."""
         owned = [item["item_id"] for item in order["items"]]
         for item_id in item_ids:
@@ -392,7 +392,7 @@ def _is_pending(order: Record) -> bool:
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:
     """The address, whose parts must be strings. Raises pydantic's ValidationError."""
-    made = UserAddress(
+    address = UserAddress(
         address1=address1, address2=address2, city=city, state=state, country=country, zip=zip
     )
-    return made.model_dump()
+    return address.model_dump()

@@ -71,17 +71,17 @@ class Case:
     def orders(self, status: str | None = None) -> list[Any]:
         """The customer's orders (with this status), shuffled."""
         own = (self.tables["orders"][order_id] for order_id in self.user["orders"])
-        return self.shuffled(order for order in own if status in (None, order["status"]))
+        return self.shuffle(order for order in own if status in (None, order["status"]))
 
     def order(self, status: str | None = None) -> Any:
         """One of them."""
         return self.orders(status)[0]
 
-    def shuffled(self, values: Iterable[Any]) -> list[Any]:
+    def shuffle(self, values: Iterable[Any]) -> list[Any]:
         """The values in an order of chance."""
-        drawn = list(values)
-        self.chance.shuffle(drawn)
-        return drawn
+        copy = list(values)
+        self.chance.shuffle(copy)
+        return copy
 
     def pick(self, values: Sequence[Any]) -> Any:
         """One of the values."""
@@ -114,14 +114,14 @@ class Case:
         stock = self.tables["products"][item]["stock"]
         return colour != order["items"][item] and bool(stock.get(colour))
 
-    def wish(self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **given: str) -> Wish:
+    def wish(self, verb: str, order: Any, which: Phrases = phrases.NUMBERED, **overrides: str) -> Wish:
         """A wish about an order; `given` are values that are not left to chance.
 
         Raises KeyError for a verb that is none of `STATUS`.
         """
-        item = given.get("item") or self.item(order)
+        item = overrides.get("item") or self.item(order)
         values = {"order": order["order_id"], "item": item}
-        values |= self._new(verb, item, order) | given
+        values |= self._new(verb, item, order) | overrides
         values["which"] = self.phrase(which).format_map(values)
         tool, taken = _WRITES[verb]
         looked = (Action(name="get_product", arguments={"product": item}),)
@@ -152,7 +152,7 @@ class Case:
         own = (*owner["cards"], owner["gift_card"])
         return str(self.pick([payment for payment in own if payment != order["payment_id"]]))
 
-    def granted(self, *verbs: str, which: Phrases = phrases.NUMBERED) -> Wish:
+    def feasible(self, *verbs: str, which: Phrases = phrases.NUMBERED) -> Wish:
         """A wish (one of these) that can be fulfilled."""
         verb = self.pick(verbs or tuple(STATUS))
         return self.wish(verb, self.order(STATUS[verb]), which)

@@ -40,7 +40,7 @@ class Shop(Environment):
 
     def generate(self, capability: str, seed: int) -> TaskDefinition:
         """Pure. Its database depends on kind and seed both, and is named by `task.seed`."""
-        return self._generated(capability, seed)
+        return self._build_task(capability, seed)
 
     def task(self, task_id: str) -> TaskDefinition:
         """As everywhere, and those that `rephrase` made: shop/CAPABILITY/SEED/PHRASING."""
@@ -48,7 +48,7 @@ class Shop(Environment):
         if original.count("/") < 2 or not is_seed(phrasing) or phrasing != str(int(phrasing)):
             return super().task(task_id)
         capability = super().task(original).capability
-        return self._generated(capability, int(original.rpartition("/")[2]), int(phrasing))
+        return self._build_task(capability, int(original.rpartition("/")[2]), int(phrasing))
 
     def rephrase(self, task: TaskDefinition, seed: int) -> TaskDefinition | None:
         """The same customer with the same wish, by other phrases; None where these phrases put two
@@ -57,7 +57,7 @@ class Shop(Environment):
         rephrased = self.task(f"{original}/{seed}")
         return rephrased if rephrased.criteria == task.criteria else None
 
-    def _generated(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
+    def _build_task(self, capability: str, seed: int, phrasing: int | None = None) -> TaskDefinition:
         if capability not in KINDS:
             raise UnknownTask(
                 f"environment shop has no capability {capability!r}; it has {', '.join(KINDS)}"

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 def _plain(verb: str) -> Callable[[Case], Plan]:
     def plan(case: Case) -> Plan:
-        wish = case.granted(verb)
+        wish = case.feasible(verb)
         return Plan(case.say(phrases.MOODS, wish=wish.words), wish.calls)
 
     return plan
@@ -101,9 +101,9 @@ def _refund(case: Case) -> Plan:
 
 
 def _compound(case: Case) -> Plan:
-    pending = case.granted("cancel", "payment", "address", which=phrases.SHORTLY)
-    delivered = case.granted("return", which=phrases.SHORTLY)
-    first, second = case.shuffled((pending, delivered))
+    pending = case.feasible("cancel", "payment", "address", which=phrases.SHORTLY)
+    delivered = case.feasible("return", which=phrases.SHORTLY)
+    first, second = case.shuffle((pending, delivered))
     request = case.say(phrases.COMPOUND, first=first.words, second=second.words)
     return Plan(request, (*first.calls, *second.calls))
 
@@ -153,7 +153,7 @@ def _followup(case: Case) -> Plan:
 
 def _all_but(case: Case) -> Plan:
     order = case.order("delivered")
-    kept, returned = case.shuffled(order["items"])
+    kept, returned = case.shuffle(order["items"])
     request = case.say(phrases.ALL_BUT, order=order["order_id"], item=kept)
     return Plan(request, case.wish("return", order, item=returned).calls)
 
@@ -168,15 +168,15 @@ def _gift_card(case: Case) -> Plan:
     return Plan(request, (*looked, wish.write))
 
 
-def _changed_mind(case: Case) -> Plan:
+def _change_of_mind(case: Case) -> Plan:
     verb = case.pick(("cancel", "payment", "address"))
     order = case.order(STATUS[verb])
     meant = case.wish(verb, order)
-    said = meant
-    while said.value == meant.value:
+    slip = meant
+    while slip.value == meant.value:
         other = case.order() if verb == "cancel" else order
-        said = case.wish(verb, other)
-    request = case.say(phrases.CHANGED_MIND, wish=said.words, value=meant.value)
+        slip = case.wish(verb, other)
+    request = case.say(phrases.CHANGED_MIND, wish=slip.words, value=meant.value)
     return Plan(request, meant.calls)
 
 
@@ -201,14 +201,14 @@ def _other_owner(case: Case) -> Plan:
         for user in case.tables["users"].values()
         if user is not case.user and len(user["orders"]) > 1
     )
-    wish = Case(case.tables, owner, case.chance, case.words).granted()
+    wish = Case(case.tables, owner, case.chance, case.words).feasible()
     request = case.say(phrases.MOODS, wish=wish.words)
     return Plan(request, wish.calls[:1], refused=True)
 
 
 def _handover(case: Case) -> Plan:
     if case.chance.random() < 0.25:
-        wish = case.granted()
+        wish = case.feasible()
         return Plan(case.say(phrases.HANDOVER, wish=wish.words), wish.calls)
     wish = case.hopeless()
     order_id = {"order_id": wish.write.arguments["order_id"]}
@@ -237,7 +237,7 @@ HARDER: Final[Mapping[str, Kind]] = {
     "followup": Kind("answer a question, then fulfil the wish that follows", _followup),
     "all_but": Kind("return the item that the customer does not name", _all_but),
     "gift_card": Kind("look up the gift card that is to be used", _gift_card),
-    "changed_mind": Kind("take the last word of a customer who corrects a slip", _changed_mind),
+    "changed_mind": Kind("take the last word of a customer who corrects a slip", _change_of_mind),
     "like_order": Kind("copy the payment or street of another order", _like_order),
     "other_owner": Kind("refuse to change an order of somebody else", _other_owner),
     "handover": Kind("hand over to a person where the wish is not possible", _handover),

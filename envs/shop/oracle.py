@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from envs.agents import GoldAgent, call, calls_made
+from envs.agents import GoldAgent, call, count_calls
 from envs.shop.policy import CONFIRM, DONE, REFUSED, output
 from events.messages import Action, Message
 
@@ -24,16 +24,16 @@ class ShopOracle(GoldAgent):
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next gold call, what must be said before it, or the closing."""
-        done = calls_made(messages)
+        done = count_calls(messages)
         action = self.actions[done] if done < len(self.actions) else None
         if action is not None and action.name not in self.writes:
             return call(action, done)
-        said = [message.text for message in messages if message.role == "assistant"]
-        if (answer := self._unsaid(said)) is not None:
+        texts = [message.text for message in messages if message.role == "assistant"]
+        if (answer := self._unsaid(texts)) is not None:
             return Message(role="assistant", content=answer)
         if action is None:
-            return Message(role="assistant", content=self.closing())
-        if said[-1] != self.question(action):
+            return Message(role="assistant", content=self.final_text())
+        if texts[-1] != self.question(action):
             return Message(role="assistant", content=self.question(action))
         return call(action, done)
 
@@ -41,10 +41,10 @@ class ShopOracle(GoldAgent):
         """Asks for leave to make a write, in as few words as name everything."""
         return f"{CONFIRM} {QUESTIONS[action.name].format_map(action.arguments)}"
 
-    def closing(self) -> str:
+    def final_text(self) -> str:
         """The sentence the task is to be closed with."""
-        return next(_CLOSINGS[said] for said in self.outputs if said in _CLOSINGS)
+        return next(_CLOSINGS[sentence] for sentence in self.outputs if sentence in _CLOSINGS)
 
-    def _unsaid(self, said: Sequence[str]) -> str | None:
+    def _unsaid(self, texts: Sequence[str]) -> str | None:
         """The first answer that is still owed."""
-        return next((o for o in self.outputs if o not in _CLOSINGS and o not in said), None)
+        return next((o for o in self.outputs if o not in _CLOSINGS and o not in texts), None)

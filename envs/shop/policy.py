@@ -60,14 +60,14 @@ def violations(
 ) -> Iterator[str]:
     """What breaks a rule, one sentence each."""
     executed = executed_calls(messages)
-    yield from _unauthenticated(executed, catalog)
-    yield from _unconfirmed(messages, catalog)
+    yield from _writes_without_authentication(executed, catalog)
+    yield from _writes_without_consent(messages, catalog)
     yield from _transfers(task, executed, catalog)
     yield from _sayings(task, messages)
     yield from _refusals(task, messages, executed)
 
 
-def _unauthenticated(executed: Sequence[ExecutedCall], catalog: ToolCatalog) -> Iterator[str]:
+def _writes_without_authentication(executed: Sequence[ExecutedCall], catalog: ToolCatalog) -> Iterator[str]:
     for item in executed:
         if item.call.name in catalog.authenticating and item.result and not item.failed:
             return
@@ -75,21 +75,21 @@ def _unauthenticated(executed: Sequence[ExecutedCall], catalog: ToolCatalog) -> 
             yield f"{item.call.name} before the customer was found"
 
 
-def _unconfirmed(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[str]:
+def _writes_without_consent(messages: Sequence[Message], catalog: ToolCatalog) -> Iterator[str]:
     for place, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        question = _agreed(messages[:place])
+        question = _find_confirmation(messages[:place])
         for number, call in enumerate(message.tool_calls):
             if call.name not in catalog.writes:
                 continue
             if question is None or number:
                 yield f"{call.name} without a yes just before it"
-            elif unnamed := _unnamed(call, question):
+            elif unnamed := _find_foreign_value(call, question):
                 yield f"{call.name} with {unnamed}, which the confirmation did not name"
 
 
-def _agreed(before: Sequence[Message]) -> str | None:
+def _find_confirmation(before: Sequence[Message]) -> str | None:
     """The question for leave, where the last thing that happened is a yes to it."""
     if len(before) < 2 or before[-1].role != "user" or before[-2].role != "assistant":
         return None
@@ -97,7 +97,7 @@ def _agreed(before: Sequence[Message]) -> str | None:
     return question if _ASKS.search(question) and _AGREES.match(before[-1].text) else None
 
 
-def _unnamed(call: ToolCall, question: str) -> str | None:
+def _find_foreign_value(call: ToolCall, question: str) -> str | None:
     """The first value of a call that the question does not hold word for word."""
     if isinstance(call.arguments, str):
         return call.arguments
@@ -115,35 +115,35 @@ def _transfers(
 ) -> Iterator[str]:
     wanted = [a.arguments for a in task.criteria.gold_actions or () if a.name in catalog.transfer]
     places = [n for n, item in enumerate(executed) if item.call.name in catalog.transfer]
-    made = [executed[place].call.arguments for place in places]
-    if made and not wanted:
+    transfers = [executed[place].call.arguments for place in places]
+    if transfers and not wanted:
         yield "transferred a customer who did not want it"
-    elif wanted and wanted[0] not in made:
+    elif wanted and wanted[0] not in transfers:
         yield "did not transfer a customer who wanted it"
-    elif any(arguments not in wanted for arguments in made):
+    elif any(arguments not in wanted for arguments in transfers):
         yield "transferred a customer with another order than theirs"
-    elif wanted and not _has_looked(task, executed[: places[0]]):
+    elif wanted and not _has_lookup(task, executed[: places[0]]):
         yield "transferred without a look at the customer and the order"
 
 
 def _sayings(task: TaskDefinition, messages: Sequence[Message]) -> Iterator[str]:
     """Closings and answers that are not the task's: else one could say them all."""
-    right = {said.lower() for said in task.criteria.outputs}
-    wrong = [said for said in (DONE, output(REFUSED)) if said.lower() not in right]
-    for text in _said(messages):
-        yield from (f"said {said!r}" for said in wrong if said.lower() in text)
-        yield from (f"said {said!r}" for said in _ANSWER.findall(text) if said not in right)
+    right = {sentence.lower() for sentence in task.criteria.outputs}
+    wrong = [sentence for sentence in (DONE, output(REFUSED)) if sentence.lower() not in right]
+    for text in _agent_texts(messages):
+        yield from (f"said {sentence!r}" for sentence in wrong if sentence.lower() in text)
+        yield from (f"said {sentence!r}" for sentence in _ANSWER.findall(text) if sentence not in right)
 
 
 def _refusals(
     task: TaskDefinition, messages: Sequence[Message], executed: Sequence[ExecutedCall]
 ) -> Iterator[str]:
-    refused = any(output(REFUSED).lower() in text for text in _said(messages))
-    if refused and not _has_looked(task, executed):
+    refused = any(output(REFUSED).lower() in text for text in _agent_texts(messages))
+    if refused and not _has_lookup(task, executed):
         yield "refused without a look at the customer and the order"
 
 
-def _has_looked(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
+def _has_lookup(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
     """Whether the customer was found, and an order looked up of which the task is about."""
     seen = {
         (item.call.name, item.call.arguments.get("order_id"))
@@ -155,6 +155,6 @@ def _has_looked(task: TaskDefinition, executed: Sequence[ExecutedCall]) -> bool:
     return ("find_user", None) in seen and bool(orders & seen)
 
 
-def _said(messages: Sequence[Message]) -> list[str]:
+def _agent_texts(messages: Sequence[Message]) -> list[str]:
     """The agent's texts, as grading reads them."""
     return [output(m.text).lower() for m in messages if m.role == "assistant" and m.content]

@@ -66,7 +66,7 @@ class ShopTools(Toolset):
     def return_item(self, order_id: OrderId, item: Item, payment_id: PaymentId) -> Any:
         """Take back an item of a delivered order and refund it."""
         order = self._order(order_id, "delivered")
-        self._owned(order, item)
+        self._check_item(order, item)
         self._payable(order, payment_id)
         self.database.edit("orders", order_id)["refunds"][item] = payment_id
         return {"refund": payment_id}
@@ -80,7 +80,7 @@ class ShopTools(Toolset):
     ) -> Any:
         """Exchange an item of a delivered order for the same product in another colour."""
         order = self._order(order_id, "delivered")
-        self._owned(order, item)
+        self._check_item(order, item)
         old, stock = order["items"][item], self._record("products", item)["stock"]
         if colour == old:
             raise ToolError(f"{item} is {colour}")
@@ -125,7 +125,7 @@ class ShopTools(Toolset):
             raise ToolError(f"order {order_id} is {order['status']}")
         return order
 
-    def _owned(self, order: Any, item: str) -> None:
+    def _check_item(self, order: Any, item: str) -> None:
         if item not in order["items"]:
             raise ToolError(f"no {item} in order {order['order_id']}")
         if item in order["refunds"]:

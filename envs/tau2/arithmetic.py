@@ -60,10 +60,10 @@ def calculate(expression: str) -> str:
         raise TypeError("eval() arg 1 must be a string, bytes or code object")
     if len(expression) > MAX_CHARACTERS:
         raise ValueError(f"the expression is longer than {MAX_CHARACTERS} characters; split it")
-    return str(round(float(_evaluated(_parsed(expression))), 2))
+    return str(round(float(_evaluate(_parse(expression))), 2))
 
 
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     try:
         return ast.parse(expression.lstrip(" "), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError):
@@ -71,7 +71,7 @@ def _parsed(expression: str) -> ast.expr:
         raise ValueError(f"{_fault(expression)} (<string>, line {line})") from None
 
 
-def _evaluated(root: ast.expr) -> Any:
+def _evaluate(root: ast.expr) -> Any:
     """The value of the tree: operands first, then what is done with them."""
     waiting: list[ast.expr] = [root]
     ordered: list[ast.expr] = []
@@ -83,7 +83,7 @@ def _evaluated(root: ast.expr) -> Any:
         count = len(_operands(node))
         operands = values[len(values) - count :]
         del values[len(values) - count :]
-        values.append(_applied(node, operands))
+        values.append(_apply(node, operands))
     return values[0]
 
 
@@ -97,13 +97,13 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     return [node.value] if isinstance(node, ast.Starred) else []
 
 
-def _applied(node: ast.expr, operands: Sequence[Any]) -> Any:
+def _apply(node: ast.expr, operands: Sequence[Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp):
         return -operands[0] if isinstance(node.op, ast.USub) else +operands[0]
     if isinstance(node, ast.BinOp):
-        return _combined(type(node.op), *operands)
+        return _combine(type(node.op), *operands)
     if isinstance(node, ast.Call):  # "2(3)"
         raise TypeError(f"'{type(operands[0]).__name__}' object is not callable")
     if isinstance(node, ast.Tuple):  # "()"
@@ -111,7 +111,7 @@ def _applied(node: ast.expr, operands: Sequence[Any]) -> Any:
     raise ValueError(f"{_GENERIC} (<string>, line 1)")
 
 
-def _combined(kind: type[ast.operator], left: Any, right: Any) -> Any:
+def _combine(kind: type[ast.operator], left: Any, right: Any) -> Any:
     if isinstance(left, int | float) and isinstance(right, int | float):
         _check_zero(kind, left, right)
     if isinstance(left, int) and isinstance(right, int) and _bits(kind, left, right) > MAX_BITS:
@@ -154,18 +154,18 @@ def _fault(expression: str) -> str:
 
 def _misplacement(tokens: Sequence[str]) -> str:
     """What is wrong with the grammar; the parser speaks of a parenthesis if it ran out of text."""
-    place = _misplaced(tokens)
+    place = _find_misfit(tokens)
     if place is None:
         return _UNCLOSED if tokens.count("(") > tokens.count(")") else _GENERIC
     if not _is_number(tokens[place]):
         return _GENERIC
-    if _misplaced(tokens[place:]) is None and tokens.count("(") > tokens.count(")"):
+    if _find_misfit(tokens[place:]) is None and tokens.count("(") > tokens.count(")"):
         return _UNCLOSED
     inside = tokens[:place].count("(") > tokens[:place].count(")")
     return _COMMA if inside else _GENERIC
 
 
-def _misplaced(tokens: Sequence[str]) -> int | None:
+def _find_misfit(tokens: Sequence[str]) -> int | None:
     """Where the first token is that no expression has there; None if the text is just too short."""
     complete, depth, before = False, 0, ""
     for place, token in enumerate(tokens):

@@ -39,11 +39,11 @@ SEVERAL_CHANGES: Final = "benchmark_several_changes"
 gains on the first and loses on the others, so the three are reported apart."""
 
 
-class BenchmarkMissing(UnknownTask):
+class NoBenchmark(UnknownTask):
     """There is no such folder or file, so none of its tasks is known."""
 
 
-class BenchmarkBroken(KintsugiError):
+class InvalidBenchmark(KintsugiError):
     """A file is not what it should be."""
 
 
@@ -75,13 +75,13 @@ def load(
     """Read a domain. `canonical` gives the tables every field and type that the original's models
     would; `writes` are the tools that change the state. Raises BenchmarkMissing, BenchmarkBroken.
     """
-    place = _existing(benchmarks, domain)
+    place = _find_folder(benchmarks, domain)
     splits = _read_splits(place, domain)
     tasks = _read_tasks(place, domain, splits, writes)
     for split, ids in splits.items():
         unknown = [task_id for task_id in ids if task_id not in tasks]
         if unknown:
-            raise BenchmarkBroken(f"{place}: split {split} names {unknown[0]}, no task has that id")
+            raise InvalidBenchmark(f"{place}: split {split} names {unknown[0]}, no task has that id")
     return Benchmark(
         database=_read_database(place / "db.json", canonical),
         tasks=tasks,
@@ -91,15 +91,15 @@ def load(
     )
 
 
-def _existing(benchmarks: Path | None, domain: str) -> Path:
+def _find_folder(benchmarks: Path | None, domain: str) -> Path:
     if benchmarks is None:
-        raise BenchmarkMissing(
+        raise NoBenchmark(
             f"no folder of real {domain} tasks is named; set {VARIABLE} to the folder that holds "
             f"tau2/{domain}"
         )
     place = folder(benchmarks, domain)
     if not place.is_dir():
-        raise BenchmarkMissing(
+        raise NoBenchmark(
             f"{place} is no folder; put tau2-bench's {domain} data there or let {VARIABLE} name "
             f"the folder that holds tau2/{domain}"
         )
@@ -111,14 +111,14 @@ def _read_database(path: Path, canonical: Callable[[Mapping[str, Any]], Tables])
     try:
         return Database(canonical(raw))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BenchmarkBroken(f"{path} is no such database: {error!r}") from error
+        raise InvalidBenchmark(f"{path} is no such database: {error!r}") from error
 
 
 def _read_splits(place: Path, domain: str) -> dict[str, list[str]]:
     path = place / "split_tasks.json"
     splits = _json(path)
     if not isinstance(splits, dict) or BASE not in splits:
-        raise BenchmarkBroken(f"{path} has no split {BASE!r}")
+        raise InvalidBenchmark(f"{path} has no split {BASE!r}")
     return {str(split): [f"{domain}/{number}" for number in ids] for split, ids in splits.items()}
 
 
@@ -128,15 +128,15 @@ def _read_tasks(
     path = place / "tasks.json"
     narrowest = dict.fromkeys(splits[BASE], BASE)
     narrowest |= {task_id: split for split in splits if split != BASE for task_id in splits[split]}
-    found: dict[str, TaskDefinition] = {}
+    tasks: dict[str, TaskDefinition] = {}
     for position, raw in enumerate(_json(path)):
         try:
             task_id = f"{domain}/{raw['id']}"
             if task_id in narrowest:
-                found[task_id] = task_definition(raw, domain, narrowest[task_id], writes)
-        except (KeyError, TypeError, ValidationError, BenchmarkBroken) as error:
-            raise BenchmarkBroken(f"{path}, task at {position}: {error!r}") from error
-    return found
+                tasks[task_id] = task_definition(raw, domain, narrowest[task_id], writes)
+        except (KeyError, TypeError, ValidationError, InvalidBenchmark) as error:
+            raise InvalidBenchmark(f"{path}, task at {position}: {error!r}") from error
+    return tasks
 
 
 def task_definition(
@@ -148,7 +148,7 @@ def task_definition(
     BenchmarkBroken for a task that needs a state of its own.
     """
     if raw.get("initial_state"):
-        raise BenchmarkBroken(f"task {raw['id']} has an initial_state, which is not supported")
+        raise InvalidBenchmark(f"task {raw['id']} has an initial_state, which is not supported")
     criteria = _criteria(raw.get("evaluation_criteria") or {})
     return TaskDefinition(
         id=f"{domain}/{raw['id']}",
@@ -162,14 +162,14 @@ def task_definition(
 
 def _criteria(raw: Mapping[str, Any]) -> Criteria:
     actions = raw.get("actions")
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if raw.get("reward_basis"):
-        given["reward_basis"] = tuple(raw["reward_basis"])
+        options["reward_basis"] = tuple(raw["reward_basis"])
     return Criteria(
         gold_actions=None if actions is None else tuple(map(_action, actions)),
         outputs=tuple(raw.get("communicate_info") or ()),
         nl_assertions=tuple(raw.get("nl_assertions") or ()),
-        **given,
+        **options,
     )
 
 
@@ -187,11 +187,11 @@ def _scenario(raw: Mapping[str, Any]) -> Scenario:
     instructions = raw["instructions"]
     if isinstance(instructions, str):
         instructions = {"reason_for_call": "", "task_instructions": instructions}
-    told = {
+    fields = {
         name: instructions.get(name) or ""
         for name in ("reason_for_call", "known_info", "unknown_info", "task_instructions")
     }
-    return Scenario(**told, persona=raw.get("persona") or "")
+    return Scenario(**fields, persona=raw.get("persona") or "")
 
 
 def _capability(criteria: Criteria, writes: frozenset[str]) -> str:
@@ -201,7 +201,7 @@ def _capability(criteria: Criteria, writes: frozenset[str]) -> str:
 
 def _part(raw: Any, key: str, path: Path) -> Any:
     if not isinstance(raw, dict) or key not in raw:
-        raise BenchmarkBroken(f"{path} has no {key!r}")
+        raise InvalidBenchmark(f"{path} has no {key!r}")
     return raw[key]
 
 
@@ -209,13 +209,13 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(_text(path))
     except ValueError as error:
-        raise BenchmarkBroken(f"{path} is no JSON: {error}") from error
+        raise InvalidBenchmark(f"{path} is no JSON: {error}") from error
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise BenchmarkMissing(
+        raise NoBenchmark(
             f"{path} cannot be read ({error.strerror}); {VARIABLE} names the folder above it"
         ) from error

@@ -13,7 +13,7 @@ _AGREED: Final = re.compile(
 )
 
 
-def agreed(message: Message) -> bool:
+def has_consent(message: Message) -> bool:
     """Whether a user's message holds a yes."""
     return _AGREED.search(message.text) is not None
 
@@ -27,7 +27,7 @@ def owner(answer: str) -> str | None:
     return record.get("user_id") if isinstance(record, dict) else None
 
 
-def crowded(turn: int, message: Message) -> Iterator[str]:
+def check_single_call(turn: int, message: Message) -> Iterator[str]:
     """A message that makes several calls, as the policies forbid."""
     if len(message.tool_calls) > 1:
         yield f"message {turn} makes {len(message.tool_calls)} calls at once"

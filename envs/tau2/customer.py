@@ -53,14 +53,14 @@ def scenario(request: str, identity: str) -> Scenario:
     )
 
 
-def fitting(
+def find_customer(
     database: Database, chance: Random, plan: Callable[[Record], Plan | None]
 ) -> tuple[Record, Plan]:
     """A customer for whom there is a plan, and the plan. Raises LookupError where none has one."""
     users = list(database["users"].values())
     chance.shuffle(users)
     for user in users:
-        found = plan(user)
-        if found is not None:
-            return user, found
+        task_plan = plan(user)
+        if task_plan is not None:
+            return user, task_plan
     raise LookupError("no user of this generated database fits the kind of task")

@@ -37,11 +37,11 @@ class Tau2Environment(Environment):
         """
 
     @abstractmethod
-    def generated_database(self, seed: int) -> Database:
+    def synthetic_database(self, seed: int) -> Database:
         """Our own database with this seed; tasks with equal seeds share it."""
 
     @abstractmethod
-    def generated_policy(self) -> str:
+    def synthetic_policy(self) -> str:
         """The policy of generated tasks, in our words."""
 
     @cached_property
@@ -52,7 +52,7 @@ class Tau2Environment(Environment):
     def pristine(self, task: TaskDefinition) -> Database:
         """The state in which a task begins; it is never changed."""
         if task.split == GENERATED:
-            return self.generated_database(task.seed)
+            return self.synthetic_database(task.seed)
         return self.benchmark.database
 
     def state_key(self, task: TaskDefinition) -> str:
@@ -61,7 +61,7 @@ class Tau2Environment(Environment):
 
     def policy(self, task: TaskDefinition) -> str:
         """Our words, or the folder's for a real task."""
-        return self.generated_policy() if task.split == GENERATED else self.benchmark.policy
+        return self.synthetic_policy() if task.split == GENERATED else self.benchmark.policy
 
     def schemas(self, task: TaskDefinition) -> list[dict[str, Any]]:
         """Our descriptions, or the folder's for a real task."""
@@ -93,5 +93,5 @@ class Tau2Environment(Environment):
         Raises UnknownTask, of which BenchmarkMissing is one.
         """
         real = task_id.startswith(f"{self.name}/") and task_id.count("/") == 1
-        found = self.benchmark.tasks.get(task_id) if real else None
-        return found or super().task(task_id)
+        task = self.benchmark.tasks.get(task_id) if real else None
+        return task or super().task(task_id)

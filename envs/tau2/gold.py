@@ -32,11 +32,11 @@ def play_gold(environment: Tau2Environment, split: str = BASE) -> GoldReport:
     """Play and grade every task of a split. Raises UnknownTask, BenchmarkBroken."""
     report = GoldReport()
     for task in environment.tasks(split):
-        _count(report, task, _played(environment, task))
+        _count(report, task, _play_task(environment, task))
     return report
 
 
-def _played(environment: Tau2Environment, task: TaskDefinition) -> Grade:
+def _play_task(environment: Tau2Environment, task: TaskDefinition) -> Grade:
     episode = Episode(environment, task)
     play(episode, environment.oracle(task), environment.user(task))
     return grade(environment, task, episode.messages, episode.termination)
@@ -47,11 +47,11 @@ def _count(report: GoldReport, task: TaskDefinition, verdict: Grade) -> None:
     if verdict.reward == 1:
         report.reward_one += 1
     elif verdict.reward is None:
-        _name_unevaluated(report, task, verdict.unevaluated)
+        _note_open_parts(report, task, verdict.open_parts)
     else:
         report.failed.append(task.id)
 
 
-def _name_unevaluated(report: GoldReport, task: TaskDefinition, parts: Sequence[str]) -> None:
+def _note_open_parts(report: GoldReport, task: TaskDefinition, parts: Sequence[str]) -> None:
     for part in parts:
         report.unevaluated.setdefault(part, []).append(task.id)

@@ -41,7 +41,7 @@ class Mismatch:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayReport:
     """What a file was compared to."""
 
     rows: int = 0
@@ -51,57 +51,57 @@ class Replayed:
     mismatches: list[Mismatch] = field(default_factory=list)
 
 
-class _Malformed(Exception):
+class _InvalidRecord(Exception):
     """A row or a call is not what one has to be."""
 
 
-def replay(environment: Tau2Environment, lines: Iterable[str]) -> Replayed:
+def replay(environment: Tau2Environment, lines: Iterable[str]) -> ReplayReport:
     """Replay every line that is not empty. Raises BenchmarkMissing, BenchmarkBroken."""
     pristine = environment.benchmark.database
-    found = Replayed()
+    report = ReplayReport()
     for number, line in enumerate(lines):
         if line.strip():
-            found.rows += 1
-            _replay_row(environment, pristine.fork(), number, line, found)
-    return found
+            report.rows += 1
+            _replay_row(environment, pristine.fork(), number, line, report)
+    return report
 
 
 def _replay_row(
-    environment: Tau2Environment, database: Database, number: int, line: str, found: Replayed
+    environment: Tau2Environment, database: Database, number: int, line: str, report: ReplayReport
 ) -> None:
     try:
         row = _row(line)
-    except _Malformed as error:
-        found.mismatches.append(Mismatch(number, None, "row", "an object with calls", str(error)))
+    except _InvalidRecord as error:
+        report.mismatches.append(Mismatch(number, None, "row", "an object with calls", str(error)))
         return
     tools = environment.toolset(database)
-    found.mismatches += _hash(number, None, "initial_db_hash", row, database)
+    report.mismatches += _hash(number, None, "initial_db_hash", row, database)
     for place, call in enumerate(row["calls"]):
-        found.calls += 1
+        report.calls += 1
         try:
             name, arguments = _call(call)
-        except _Malformed as error:
-            found.mismatches.append(
+        except _InvalidRecord as error:
+            report.mismatches.append(
                 Mismatch(number, place, "call", "an object with name and arguments", str(error))
             )
             continue
         result = tools.call(name, arguments)
         differing = [
-            *_compared(number, place, call, result),
+            *_compare_call(number, place, call, result),
             *_hash(number, place, "db_hash_after", call, database),
         ]
-        found.equal += not differing
-        found.mismatches += differing
-    found.mismatches += _hash(number, None, "gold_db_hash", row, database)
+        report.equal += not differing
+        report.mismatches += differing
+    report.mismatches += _hash(number, None, "gold_db_hash", row, database)
 
 
 def _row(line: str) -> Mapping[str, Any]:
     try:
         row = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise _Malformed(f"no JSON: {error}") from error
+        raise _InvalidRecord(f"no JSON: {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("calls"), list):
-        raise _Malformed(line.strip()[:200])
+        raise _InvalidRecord(line.strip()[:200])
     return row
 
 
@@ -114,10 +114,10 @@ def _call(call: Any) -> tuple[str, Mapping[str, Any]]:
         name, arguments = call.get("name"), call.get("arguments")
         if isinstance(name, str) and isinstance(arguments, dict):
             return name, arguments
-    raise _Malformed(repr(call)[:200])
+    raise _InvalidRecord(repr(call)[:200])
 
 
-def _compared(
+def _compare_call(
     row: int, place: int, call: Mapping[str, Any], result: ToolResult
 ) -> Iterator[Mismatch]:
     is_now: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _compared(
     if not {"output", "output_sha256"} & set(compared) or "error" not in compared:
         yield Mismatch(row, place, "call", "an output and an error flag", sorted(call))
     for what in compared:
-        if _settled(call[what]) != _settled(is_now[what]):
+        if _normalize(call[what]) != _normalize(is_now[what]):
             yield Mismatch(row, place, what, call[what], is_now[what])
 
 
@@ -146,6 +146,6 @@ def _hash(
         yield Mismatch(row, place, what, expected, digest)
 
 
-def _settled(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     """The value without what depends on the installation."""
     return _LINK.sub("https://errors.pydantic.dev/", value) if isinstance(value, str) else value

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envs.agents import GoldAgent, calls_made
+from envs.agents import GoldAgent, count_calls
 from envs.task import TaskDefinition
 from events.messages import Message
 
@@ -17,10 +17,10 @@ class IdentityOracle(GoldAgent):
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The question, until they said it; then as any oracle."""
-        if not calls_made(messages) and not self._told(messages):
+        if not count_calls(messages) and not self._has_identity(messages):
             return Message(role="assistant", content=self.who)
         return super().reply(messages)
 
-    def _told(self, messages: Sequence[Message]) -> bool:
+    def _has_identity(self, messages: Sequence[Message]) -> bool:
         said = " ".join(message.text for message in messages if message.role == "user")
         return all(str(value) in said for value in self.actions[0].arguments.values())

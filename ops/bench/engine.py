@@ -37,7 +37,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver.sampling.local import Attempt, InProcess
 from envs.endpoint import Endpoint, Sampling
-from envs.evaluation import Setup, play_all, scripted_user
+from envs.evaluation import Setup, play_all, make_environment_user
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
@@ -143,7 +143,7 @@ async def _played(
         def agent(task: TaskDefinition, episode_seed: int) -> ModelAgent:
             return ModelAgent(endpoint, shop.schemas(task), episode_seed, sampling)
 
-        setup = Setup(shop, agent, scripted_user(shop), seed=seed)
+        setup = Setup(shop, agent, make_environment_user(shop), seed=seed)
         plan = ((task, 0) for task in tasks)
         async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
             return [bool(one.success) async for attempts in finished for one in attempts]

@@ -23,10 +23,10 @@ from typing import Final
 import httpx2
 
 from daemon.config.settings import load
-from envs.endpoint import AnswerFailed, Usage, request_seed, wire
+from envs.endpoint import AnswerFailure, Usage, request_seed, wire
 from envs.environment import Environment
 from envs.episode import Termination
-from envs.evaluation import Setup, play, scripted_user
+from envs.evaluation import Setup, play, make_environment_user
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
 from events.messages import Message
@@ -71,7 +71,7 @@ class Agent:
         }  # fmt: skip
         answer = await posted(self._client, "/chat/completions", body, self._headers)
         if not answer.is_success:
-            raise AnswerFailed(Termination.AGENT_ERROR, f"{answer.status_code}: {answer.text}")
+            raise AnswerFailure(Termination.AGENT_ERROR, f"{answer.status_code}: {answer.text}")
         (message,) = parse_messages([answer.json()["choices"][0]["message"]])
         return message
 
@@ -95,7 +95,7 @@ async def posted(
                 return answer
             reason = f"{answer.status_code}: {answer.text}"
         if time.monotonic() >= deadline:
-            raise AnswerFailed(Termination.INFRASTRUCTURE_ERROR, reason)
+            raise AnswerFailure(Termination.INFRASTRUCTURE_ERROR, reason)
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -158,10 +158,10 @@ async def _customers(shop: Shop, client: httpx2.AsyncClient, queue: Queue) -> No
             agents.append(Agent(client, shop, task, seed))
             return agents[0]
 
-        await play(Setup(shop, agent, scripted_user(shop)), task, 0)
+        await play(Setup(shop, agent, make_environment_user(shop)), task, 0)
         try:
             await agents[0].leave()
-        except AnswerFailed as failure:
+        except AnswerFailure as failure:
             # Then the session ends when nothing was heard of it for a while.
             print(f"{agents[0].session} was not ended: {failure}", file=sys.stderr)
 

@@ -36,7 +36,7 @@ class Measured:
 
     def by_seed(self, weights: Mapping[str, float]) -> list[float]:
         """The figure of each seed."""
-        parts = [share * self.values[name].mean(axis=1) for name, share in _scaled(weights)]
+        parts = [share * self.values[name].mean(axis=1) for name, share in _scale(weights)]
         return [float(value) for value in np.sum(parts, axis=0)]
 
 
@@ -75,7 +75,7 @@ def replicates(found: Measured, weights: Mapping[str, float], seed: int = 0) -> 
     seeds = len(next(iter(found.values.values())))
     drawn = chance.integers(seeds, size=(RESAMPLES, seeds))
     total = np.zeros(RESAMPLES)
-    for name, share in _scaled(weights):
+    for name, share in _scale(weights):
         total += share * _resampled(found.values[name], drawn, chance)
     return total
 
@@ -88,6 +88,6 @@ def _resampled(values: Values, drawn: NDArray[np.int64], chance: np.random.Gener
     return means
 
 
-def _scaled(weights: Mapping[str, float]) -> list[tuple[str, float]]:
+def _scale(weights: Mapping[str, float]) -> list[tuple[str, float]]:
     whole = sum(weights.values())
     return [(name, weight / whole) for name, weight in sorted(weights.items())]

@@ -246,12 +246,12 @@ def _evaluations(
     """Of every checkpoint that had a budget of its own; of the warm start alone, of its end."""
     totals = list(accumulate(map(len, batches)))
     if not spec.grpo:
-        policy = bench.policy.adapted(folder / job.ADAPTER, spec.job)
+        policy = bench.policy.with_adapter(folder / job.ADAPTER, spec.job)
         yield bench.evaluated(policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1])
         return
     for count in spec.checkpoints:
         place = folder / job.CHECKPOINTS / str(count)
-        policy = bench.policy.adapted(place, f"{spec.job}-{count}")
+        policy = bench.policy.with_adapter(place, f"{spec.job}-{count}")
         # A warm start is one batch: a budget that ends before it is that of an untrained policy.
         used = max((total for total in totals if total <= count), default=0)
         yield bench.evaluated(policy, diagnosis + count, diagnosis + used)

@@ -17,7 +17,7 @@ from daemon.adapters.directory import Base, Provenance
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.engine.chat import Chat
-from daemon.engine.fingerprint import expected
+from daemon.engine.fingerprint import probe_model
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.solver import sft
@@ -85,7 +85,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     *_, last = sft.train(adapted, list(shown()), settings)
     fields: dict[str, Any] = {"seed": 1, "steps": last.of, "rollouts": (), "spec": {}}
     folder = tmp_path_factory.mktemp("made") / "planted"
-    save(adapted, folder, Provenance(base=base, lora=lora, fingerprint=expected(adapted), **fields))
+    save(adapted, folder, Provenance(base=base, lora=lora, fingerprint=probe_model(adapted), **fields))
     return folder
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from envs.agents import CLOSING, GoldAgent, NullAgent, RandomAgent, call, calls_made
+from envs.agents import CLOSING, GoldAgent, NullAgent, RandomAgent, call, count_calls
 from envs.database import Database
 from envs.episode import Episode, Termination, play
 from envs.tools import Toolset, read
@@ -89,7 +89,7 @@ def test_a_call_has_arguments_of_its_own() -> None:
     (made,) = message.tool_calls
     assert (made.id, made.arguments) == ("call_3", {"order_id": "w1"})
     assert made.arguments is not CANCEL.arguments
-    assert calls_made([heard("Hi."), message, message]) == 2
+    assert count_calls([heard("Hi."), message, message]) == 2
 
 
 def test_doing_nothing_is_saying_the_same_whatever_is_said() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.catalog import CATALOGS, ToolCatalog, catalog, identify, undeclared
+from envs.catalog import CATALOGS, ToolCatalog, catalog, identify, infer_catalog
 
 
 @pytest.mark.parametrize("declared", CATALOGS.values(), ids=list(CATALOGS))
@@ -67,7 +67,7 @@ def test_the_most_specific_argument_names_the_record() -> None:
 
 def test_undeclared_tools_are_told_by_their_first_word() -> None:
     names = ["crm.create_ticket", "updateTicket", "get_update_log", "ls", "db__delete_row"]
-    found = undeclared([*names, "escalate_to_supervisor"])
+    found = infer_catalog([*names, "escalate_to_supervisor"])
     assert found.writes == {"crm.create_ticket", "updateTicket", "db__delete_row"}
     assert found.transfer == {"escalate_to_supervisor"}
     assert found.reads == {"get_update_log", "ls"}
@@ -76,13 +76,13 @@ def test_undeclared_tools_are_told_by_their_first_word() -> None:
 
 
 def test_write_tools_of_the_event_beat_the_first_word() -> None:
-    found = undeclared(["create_ticket", "ls"], write_tools=["ls"])
+    found = infer_catalog(["create_ticket", "ls"], write_tools=["ls"])
     assert found.writes == {"ls"}
 
 
 def test_undeclared_records_are_named_by_things_before_people() -> None:
     names = ["user_id", "ticket_id", "payment_id", "new_item_id", "note", "id"]
-    found = undeclared(["create_ticket"], argument_names=names)
+    found = infer_catalog(["create_ticket"], argument_names=names)
     assert found.record_arguments == ("id", "ticket_id", "user_id")
 
 

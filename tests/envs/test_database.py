@@ -78,7 +78,7 @@ class States(RuleBasedStateMachine):
 
     @rule(target=pairs, of=pairs)
     def settle(self, of: Pair) -> Pair:
-        return self.known(Pair(of.database.copy().settled().fork(), of.model, of.model))
+        return self.known(Pair(of.database.copy().as_pristine().fork(), of.model, of.model))
 
     @rule(pair=pairs, table=NAMES, key=KEYS, field=KEYS, value=JSON)
     def edit(self, pair: Pair, table: str, key: str, field: str, value: Any) -> None:
@@ -208,9 +208,9 @@ def test_forks_of_a_state_that_was_changed_begin_in_the_pristine_one() -> None:
     changed = Database({"t": {"k": 1}})
     changed.put("t", "k", 2)
     assert changed.fork()["t"] == {"k": 1}
-    assert changed.settled().fork()["t"] == {"k": 2}
+    assert changed.as_pristine().fork()["t"] == {"k": 2}
     untouched = Database({"t": {}})
-    assert untouched.settled() is untouched
+    assert untouched.as_pristine() is untouched
 
 
 @settings(deadline=None)

@@ -15,10 +15,10 @@ import stamina.instrumentation
 
 from envs.endpoint import (
     MAX_ANSWER_BYTES,
-    AnswerFailed,
+    AnswerFailure,
     Completion,
     Endpoint,
-    EndpointRefused,
+    EndpointRefusal,
     EndpointUnavailable,
     Sampling,
     Tokens,
@@ -46,9 +46,9 @@ def ask(url: str, times: int = 1, choices: int = 1, **options: Any) -> Completio
     return asyncio.run(run())
 
 
-def ended_by(answering: Answering, **options: Any) -> AnswerFailed:
+def ended_by(answering: Answering, **options: Any) -> AnswerFailure:
     """How an answer failed."""
-    with ModelServer(answering) as server, pytest.raises(AnswerFailed) as failed:
+    with ModelServer(answering) as server, pytest.raises(AnswerFailure) as failed:
         ask(server.url, **options)
     return failed.value
 
@@ -242,7 +242,7 @@ def test_a_small_answer_that_becomes_a_large_one_is_not_unpacked() -> None:
 
 def test_an_answer_that_does_not_come_is_a_timeout_and_asked_for_once() -> None:
     with ModelServer(lambda _: Reply(b"{}", pause=1.0)) as server:
-        with pytest.raises(AnswerFailed) as failed:
+        with pytest.raises(AnswerFailure) as failed:
             ask(server.url, timeout=0.1)
         assert failed.value.termination is Termination.TIMEOUT
         assert failed.value.reason == "no whole answer within 0.1 s"
@@ -273,7 +273,7 @@ def test_a_connection_that_is_cut_is_no_fault_of_the_agent() -> None:
 
 @pytest.mark.parametrize("garbage", [b"", b"\x00\x01garbage\r\n\r\n", b"HTTP/9.9 what\r\n\r\n"])
 def test_what_is_no_http_is_no_fault_of_the_agent(garbage: bytes) -> None:
-    with raw_server(garbage) as url, pytest.raises(AnswerFailed) as failed:
+    with raw_server(garbage) as url, pytest.raises(AnswerFailure) as failed:
         ask(url)
     assert failed.value.termination is Termination.INFRASTRUCTURE_ERROR
 
@@ -281,7 +281,7 @@ def test_what_is_no_http_is_no_fault_of_the_agent(garbage: bytes) -> None:
 def test_nobody_listening_is_no_fault_of_the_agent() -> None:
     with ModelServer(lambda _: said("Hi")) as server:
         url = server.url
-    with pytest.raises(AnswerFailed) as failed:
+    with pytest.raises(AnswerFailure) as failed:
         ask(url)
     assert failed.value.termination is Termination.INFRASTRUCTURE_ERROR
     assert "ConnectError" in failed.value.reason
@@ -318,7 +318,7 @@ def test_a_refusal_of_the_first_request_is_the_configurations(
     status: int, message: str, remedy: str
 ) -> None:
     with ModelServer(lambda _: refused(status, message)) as server:
-        with pytest.raises(EndpointRefused) as error:
+        with pytest.raises(EndpointRefusal) as error:
             ask(server.url)
         assert len(server.requests) == 1
     for said_so in (server.url, str(status), message, remedy):
@@ -333,7 +333,7 @@ def test_a_refused_conversation_after_good_ones_is_the_agents_error() -> None:
 
 def test_a_key_that_is_withdrawn_stops_everything() -> None:
     answering = good_then(refused(401, "expired"))
-    with ModelServer(answering) as server, pytest.raises(EndpointRefused):
+    with ModelServer(answering) as server, pytest.raises(EndpointRefusal):
         ask(server.url, times=2)
 
 
@@ -366,7 +366,7 @@ def test_usage_that_was_not_reported_stays_unknown() -> None:
 def test_the_key_is_in_no_error() -> None:
     key = "sk-very-secret"
     answering = good_then(refused(401, "no"))
-    with ModelServer(answering) as server, pytest.raises(EndpointRefused) as error:
+    with ModelServer(answering) as server, pytest.raises(EndpointRefusal) as error:
         ask(server.url, times=2, api_key=key)
     assert key not in repr(error.value)
     assert error.value.__cause__ is None
@@ -382,7 +382,7 @@ def test_checking_finds_who_is_there() -> None:
         server.models = Reply(b"not here", 404)
         asyncio.run(check(server.url))
         server.models = Reply(b"who are you", 401)
-        with pytest.raises(EndpointRefused, match="give the API key"):
+        with pytest.raises(EndpointRefusal, match="give the API key"):
             asyncio.run(check(server.url))
     with pytest.raises(EndpointUnavailable, match="cannot be reached"):
         asyncio.run(check(server.url))
@@ -390,7 +390,7 @@ def test_checking_finds_who_is_there() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000/v1", "ftp://x/v1", "http://", "http://[::1", ""])
 def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
-    with pytest.raises(EndpointRefused, match="base URL"):
+    with pytest.raises(EndpointRefusal, match="base URL"):
         Endpoint(url, "small")
 
 

@@ -12,18 +12,18 @@ import pytest
 
 from envs.agents import Agent, NullAgent
 from envs.database import Database
-from envs.endpoint import Endpoint, EndpointRefused, EndpointUnavailable, Usage
+from envs.endpoint import Endpoint, EndpointRefusal, EndpointUnavailable, Usage
 from envs.environment import Environment, Limits
 from envs.episode import Termination
 from envs.evaluation import (
     Attempt,
-    EnvironmentFailed,
+    EnvironmentFailure,
     Setup,
     do_nothing,
     episode_seed,
     play,
     play_all,
-    scripted_user,
+    make_environment_user,
 )
 from envs.players import LocalPlayer, ModelAgent, Player
 from envs.shop.environment import Shop
@@ -49,7 +49,7 @@ def local(agent: Callable[[TaskDefinition], Agent]) -> Callable[[TaskDefinition,
 def setup_of(
     agent: Callable[[TaskDefinition], Agent], environment: Environment = SHOP, **options: Any
 ) -> Setup:
-    return Setup(environment, local(agent), scripted_user(environment), **options)
+    return Setup(environment, local(agent), make_environment_user(environment), **options)
 
 
 def all_of(setup: Setup, plan: Plan, concurrency: int = 8) -> list[Attempt]:
@@ -74,7 +74,7 @@ def played(
             setup = Setup(
                 SHOP,
                 lambda task, seed: ModelAgent(endpoint, SHOP.schemas(task), seed),
-                scripted_user(SHOP),
+                make_environment_user(SHOP),
                 limits=limits,
             )
             async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
@@ -142,7 +142,7 @@ def test_requests_are_made_at_once_up_to_the_concurrency() -> None:
                 setup = Setup(
                     SHOP,
                     lambda task, seed: ModelAgent(endpoint, SHOP.schemas(task), seed),
-                    scripted_user(SHOP),
+                    make_environment_user(SHOP),
                 )
                 plan = ((task, 0) for task in given)
                 async with aclosing(play_all(setup, plan, concurrency=6)) as finished:
@@ -227,7 +227,7 @@ def test_a_fault_of_the_environment_names_the_task_and_stops_the_run(place: str)
     environment = Faulty(place)
     given = tasks(3)
     setup = setup_of(lambda _: NullAgent(), environment)
-    with pytest.raises(EnvironmentFailed) as error:
+    with pytest.raises(EnvironmentFailure) as error:
         all_of(setup, [(task, 0) for task in given], concurrency=1)
     assert f"environment shop, task {given[0].id}: KeyError: 'nothing in {place}'" in str(
         error.value
@@ -239,14 +239,14 @@ def test_what_was_finished_before_a_fault_is_handed_on_first() -> None:
 
     def plan() -> Iterator[tuple[TaskDefinition, int]]:
         yield from ((task, 0) for task in given)
-        raise EnvironmentFailed("no more")
+        raise EnvironmentFailure("no more")
 
     async def run() -> list[str]:
         found = []
         try:
             async for batch in play_all(setup_of(SHOP.oracle), plan(), concurrency=2):
                 found += [attempt.task.id for attempt in batch]
-        except EnvironmentFailed:
+        except EnvironmentFailure:
             found.append("stopped")
         return found
 
@@ -347,6 +347,6 @@ def test_a_configuration_that_is_wrong_stops_the_run_at_the_first_request() -> N
         requests.append(body)
         return refused(404, "no such model")
 
-    with pytest.raises(EndpointRefused, match="no such model"):
+    with pytest.raises(EndpointRefusal, match="no such model"):
         played(answering, [(task, 0) for task in tasks(30)], concurrency=1)
     assert len(requests) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envs.database import ABSENT
 from envs.episode import Episode, Termination, play
-from envs.grading import Grade, grade, not_said, replay_gold, uncalled
+from envs.grading import Grade, grade, find_absent_outputs, replay_gold, find_absent_actions
 from envs.task import Basis, Criteria, TaskDefinition
 from events.messages import Action, Message, ToolCall, executed_calls
 from tests.envs.mini import Mini, Reciting, called, calls, graded, heard, said, task
@@ -146,7 +146,7 @@ def test_only_a_regular_end_is_worth_anything(termination: str | None) -> None:
 def test_an_output_is_part_of_one_text_without_case_and_commas(
     outputs: tuple[str, ...], texts: Sequence[str], missing: tuple[str, ...]
 ) -> None:
-    assert not_said(outputs, [said(text) for text in texts]) == missing
+    assert find_absent_outputs(outputs, [said(text) for text in texts]) == missing
 
 
 def test_only_what_the_agent_says_communicates() -> None:
@@ -159,7 +159,7 @@ def test_only_what_the_agent_says_communicates() -> None:
         ([beside], ()),
         ([parts], ()),
     ):
-        assert not_said(("7",), heard_by_all) == missing
+        assert find_absent_outputs(("7",), heard_by_all) == missing
 
 
 def test_state_and_words_must_both_be_right() -> None:
@@ -200,14 +200,14 @@ def test_a_gold_action_is_called_if_the_arguments_that_count_are_equal(
 ) -> None:
     executed = executed_calls([calls(("other", {}), ("t", arguments))])
     criteria = Criteria(gold_actions=(expected,))
-    assert uncalled(criteria, executed) == (() if found else (expected,))
+    assert find_absent_actions(criteria, executed) == (() if found else (expected,))
 
 
 def test_one_call_may_stand_for_two_gold_actions_and_none_for_an_uncalled_one() -> None:
     twice = (action(arguments={"a": 1}), action(arguments={"a": 1}), action(arguments={"a": 2}))
     executed = executed_calls([called("t", a=1)])
-    assert uncalled(Criteria(gold_actions=twice), executed) == twice[2:]
-    assert uncalled(Criteria(gold_actions=None), executed) == ()
+    assert find_absent_actions(Criteria(gold_actions=twice), executed) == twice[2:]
+    assert find_absent_actions(Criteria(gold_actions=None), executed) == ()
 
 
 def test_the_actions_may_be_judged_beside_the_state() -> None:
@@ -221,7 +221,7 @@ def test_a_part_that_needs_a_judge_is_open_unless_another_failed() -> None:
     given = task("cancel", reward_basis=basis, nl_assertions=("The agent is kind.",))
     verdict = graded(given, CANCEL)
     assert (verdict.reward, verdict.success) == (None, None)
-    assert verdict.unevaluated == ("NL_ASSERTION",)
+    assert verdict.open_parts == ("NL_ASSERTION",)
     assert graded(given, OTHER).reward == 0
     assert judged(given, termination="max_steps").reward == 0
     nothing_to_assert = task("cancel", reward_basis=basis)

@@ -12,10 +12,10 @@ from envs.registry import (
     EnvironmentBroken,
     UnknownEnvironment,
     environments,
-    located,
+    locate,
     open_environment,
     open_place,
-    open_recorded,
+    open_from_event,
 )
 
 SKELETON = Path(skeleton.__file__).read_text()
@@ -112,14 +112,14 @@ def test_a_file_may_define_several_environments(tmp_path: Path) -> None:
 
 def test_what_another_process_opens_needs_no_settings(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "mine.py", "mine", second_environment("other"))
-    assert located("shop", [file]) == "shop"
+    assert locate("shop", [file]) == "shop"
     for name in ("mine", "other"):
-        found = located(name, [tmp_path])
+        found = locate(name, [tmp_path])
         assert found == f"{file}:{name}"
         assert open_place(found).name == name
-        assert located(found) == found
+        assert locate(found) == found
     with pytest.raises(UnknownEnvironment, match="mine"):
-        located("mine")
+        locate("mine")
 
 
 def test_an_imported_environment_is_not_the_files_own(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_an_event_opens_only_what_is_looked_at_in_a_folder(tmp_path: Path, name:
     hidden = file.rename(file.parent / name)
     for place in (f"{hidden}", f"{hidden}:mine"):
         with pytest.raises(UnknownEnvironment, match=r"environments\.paths"):
-            open_recorded(place, paths=[hidden.parent])
+            open_from_event(place, paths=[hidden.parent])
     assert not mark.exists()
 
 
@@ -313,15 +313,15 @@ def test_an_event_opens_files_of_the_settings_and_no_other(tmp_path: Path) -> No
     link = tmp_path / "ours" / "link.py"
     link.symlink_to(other)
     own: dict[str, Any] = {"paths": [file.parent / "mine.py"]}
-    assert open_recorded("shop", **own).name == open_recorded("shop").name == "shop"
+    assert open_from_event("shop", **own).name == open_from_event("shop").name == "shop"
     for place in (str(file), f"{file}:mine", f"{file.parent}/../ours/mine.py:mine", "mine"):
-        assert open_recorded(place, **own).name == "mine"
-    assert open_recorded(f"{file}:mine", places=[str(file)]).name == "mine"
+        assert open_from_event(place, **own).name == "mine"
+    assert open_from_event(f"{file}:mine", places=[str(file)]).name == "mine"
     for place in (str(other), f"{other}:evil", str(other.parent), str(link), "../theirs/evil.py"):
         known_ones: tuple[dict[str, Any], ...] = (
             own, {"paths": [file.parent]}, {"places": ["shop", f"{file}:mine"]},
         )  # fmt: skip
         for known in known_ones:
             with pytest.raises(UnknownEnvironment, match=r"environments\.paths"):
-                open_recorded(place, **known)
+                open_from_event(place, **known)
     assert not mark.exists()

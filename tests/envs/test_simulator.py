@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from envs.endpoint import AnswerFailed, Endpoint
+from envs.endpoint import AnswerFailure, Endpoint
 from envs.episode import Termination
-from envs.simulator import ModelUser, broken_rule, chosen_number, turned
+from envs.simulator import ModelUser, find_breach, parse_number, swap_roles
 from envs.task import Criteria, Scenario, TaskDefinition
 from envs.users import STOP
 from events.messages import Message, ToolCall
@@ -68,7 +68,7 @@ def test_the_model_is_told_the_situation_and_sees_the_roles_turned() -> None:
 
 
 def test_where_nobody_has_spoken_the_model_is_told_to_begin() -> None:
-    (opening,) = turned(())
+    (opening,) = swap_roles(())
     assert opening.role == "user"
     _, _, (request,) = line(lambda _: said("Hello"), said_so_far=())
     assert [one["role"] for one in request["messages"]] == ["system", "user"]
@@ -139,7 +139,7 @@ def test_a_choice_that_is_no_message_takes_the_first_too() -> None:
 def test_candidates_are_dropped_by_rule(
     candidate: Message, opening: bool, problem: str | None
 ) -> None:
-    broken = broken_rule(candidate, opening=opening)
+    broken = find_breach(candidate, opening=opening)
     assert broken is None if problem is None else problem in (broken or "")
 
 
@@ -170,7 +170,7 @@ def test_a_line_is_asked_for_again_with_another_seed() -> None:
 def test_a_user_that_fails_ends_the_episode_as_the_users_failure(
     answering: Answering, termination: Termination, reason: str
 ) -> None:
-    with pytest.raises(AnswerFailed) as failed:
+    with pytest.raises(AnswerFailure) as failed:
         line(answering)
     assert failed.value.termination is termination
     assert failed.value.reason.startswith("the user's model: ")
@@ -178,6 +178,6 @@ def test_a_user_that_fails_ends_the_episode_as_the_users_failure(
 
 
 def test_one_number_is_a_choice() -> None:
-    assert chosen_number("**2**, as it invents nothing", 3) == 2
-    assert chosen_number("2. Two", 3) == 2
-    assert chosen_number("10" * 3000, 3) is None
+    assert parse_number("**2**, as it invents nothing", 3) == 2
+    assert parse_number("2. Two", 3) == 2
+    assert parse_number("10" * 3000, 3) is None

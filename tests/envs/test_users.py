@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from envs.task import Answer, Criteria, Scenario, Script, TaskDefinition
-from envs.users import HEARD_CHARACTERS, STOP, ScriptedUser
+from envs.users import HEARD_CHARACTERS, STOP, ScriptUser
 from events.messages import Message
 from tests.envs.mini import called, heard, said
 
 
-def user(script: Script | None, scenario: Scenario | None = None) -> ScriptedUser:
+def user(script: Script | None, scenario: Scenario | None = None) -> ScriptUser:
     """A user with this script, or one that improvises."""
-    return ScriptedUser(
+    return ScriptUser(
         TaskDefinition(
             id="t/1",
             environment="t",

@@ -70,12 +70,12 @@ _BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 def build(conversations: Iterable[Sequence[Message]]) -> PreTrainedTokenizerFast:
     """The tokenizer whose vocabulary is shop's entities, and all that these conversations hold."""
-    bare = _assembled(())
+    bare = _assemble(())
     cut = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
-    texts = (rendered(bare, messages) for messages in conversations)
-    found = {piece for text in texts for piece, _ in cut(text)}
+    texts = (render(bare, messages) for messages in conversations)
+    pieces = {piece for text in texts for piece, _ in cut(text)}
     known = chain(*POOLS.values(), ShopTools.tools(), _CHARACTERS, (POLICY,))
-    return _assembled(sorted(found.union(known).difference(SPECIAL)))
+    return _assemble(sorted(pieces.union(known).difference(SPECIAL)))
 
 
 def load(directory: Path) -> PreTrainedTokenizerFast:
@@ -88,7 +88,7 @@ def chat(messages: Iterable[Message]) -> list[dict[str, Any]]:
     return [_chat_message(message) for message in messages]
 
 
-def rendered(
+def render(
     tokenizer: PreTrainedTokenizerFast, messages: Iterable[Message], *, prompt: bool = False
 ) -> str:
     """A conversation as text; `prompt` adds the beginning of an answer."""
@@ -108,7 +108,7 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return tokenizer.get_vocab()[token]
 
 
-def _assembled(words: Sequence[str]) -> PreTrainedTokenizerFast:
+def _assemble(words: Sequence[str]) -> PreTrainedTokenizerFast:
     """The parts put together; `words` get their ids in this order, after bytes and specials."""
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *_BYTES, *words))}
     backend = Tokenizer(
@@ -128,10 +128,10 @@ def _assembled(words: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def _chat_message(message: Message) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    document: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
-        said["tool_calls"] = [_chat_call(call) for call in message.tool_calls]
-    return said
+        document["tool_calls"] = [_chat_call(call) for call in message.tool_calls]
+    return document
 
 
 def _chat_call(call: ToolCall) -> dict[str, Any]:

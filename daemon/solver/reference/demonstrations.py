@@ -61,13 +61,13 @@ def demonstrations(
 
 def demonstration(tokens: PreTrainedTokenizerFast, messages: Iterable[Message]) -> TokenSequence:
     """A conversation as ids; written is what the assistant said, its end tokens included."""
-    ids = tokenizer.encode(tokens, tokenizer.rendered(tokens, messages))
+    ids = tokenizer.encode(tokens, tokenizer.render(tokens, messages))
     start = tokenizer.token_id(tokens, tokenizer.START["assistant"])
     end = tokenizer.token_id(tokens, tokenizer.END)
-    return TokenSequence(tuple(ids), _written(ids, start, end), (0.0,) * len(ids))
+    return TokenSequence(tuple(ids), _mark_completions(ids, start, end), (0.0,) * len(ids))
 
 
-def _written(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
+def _mark_completions(ids: Sequence[int], start: int, end: int) -> tuple[bool, ...]:
     """Whether each id is between a start and the end that follows it, the end included."""
     written = []
     speaking = False

@@ -110,26 +110,26 @@ def _estimate(interval: Interval) -> Estimate:
     return Estimate(value=interval.value, low=interval.low, high=interval.high)
 
 
-def shortcomings(found: Mapping[str, Figures]) -> list[str]:
+def shortcomings(by_kind: Mapping[str, Figures]) -> list[str]:
     """What the protocol asks for and these figures do not show, one sentence each."""
     missing = [
-        f"{kind}: the lower bound of pass^1 is {found[kind].passed.low:.3f}, below {COMPETENT}"
+        f"{kind}: the lower bound of pass^1 is {by_kind[kind].passed.low:.3f}, below {COMPETENT}"
         for kind in PLAIN
-        if found[kind].passed.low < COMPETENT
+        if by_kind[kind].passed.low < COMPETENT
     ]
-    weak = [kind for kind in WEAK if found[kind].weak]
+    weak = [kind for kind in WEAK if by_kind[kind].weak]
     if len(weak) < 3:
         missing.append(f"{len(weak)} kinds are weak and informative, fewer than 3: {weak}")
     return missing
 
 
-def table(found: Mapping[str, Figures]) -> str:
+def table(by_kind: Mapping[str, Figures]) -> str:
     """The figures as a table in Markdown."""
     head = "| kind | in its training | pass^1 | informative groups |\n|---|---|---|---|\n"
     rows = (
-        f"| {kind} | {_taught(kind)} | {_cell(row.passed)} | "
+        f"| {kind} | {_describe_training(kind)} | {_cell(row.passed)} | "
         f"{_cell(row.informative) if row.trials == GROUP else ''} |\n"
-        for kind, row in found.items()
+        for kind, row in by_kind.items()
     )
     return head + "".join(rows)
 
@@ -138,7 +138,7 @@ def _others() -> list[str]:
     return [kind for kind in Shop.capabilities if kind not in (*PLAIN, *WEAK)]
 
 
-def _taught(kind: str) -> str:
+def _describe_training(kind: str) -> str:
     if kind in RECIPE.phases[-1].shares:
         return "taught"
     shown = any(kind in phase.shares for phase in RECIPE.phases)
@@ -155,17 +155,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seeds = HELD_OUT[: options.tasks]
-    found: dict[str, Figures] = {}
+    by_kind: dict[str, Figures] = {}
     for trials, kinds in ((GROUP, (*PLAIN, *WEAK)), (PAIR, _others())):
         wanted = [kind for kind in kinds if kind in (options.kinds or kinds)]
-        found |= measure(options.checkpoint, wanted, seeds, trials)
+        by_kind |= measure(options.checkpoint, wanted, seeds, trials)
     record: dict[str, Any] = {
         "seeds": [seeds.start, seeds.stop],
-        "kinds": {kind: row.model_dump() for kind, row in found.items()},
+        "kinds": {kind: row.model_dump() for kind, row in by_kind.items()},
     }
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(table(found), end="")
-    missing = [] if options.kinds else shortcomings(found)
+    print(table(by_kind), end="")
+    missing = [] if options.kinds else shortcomings(by_kind)
     for sentence in missing:
         print(sentence, file=sys.stderr)
     return 1 if missing else 0

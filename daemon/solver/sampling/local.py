@@ -55,7 +55,7 @@ class Rollout:
     grade: Grade
     trajectory: Trajectory
 
-    def recorded(self, trial: int) -> evaluation.Attempt:
+    def to_attempt(self, trial: int) -> evaluation.Attempt:
         """As simulated rollouts are recorded (producers/simulation.py)."""
         episode, tokens = self.episode, self.trajectory.tokens
         assert episode.termination is not None, "a finished episode says why it ended"
@@ -124,70 +124,70 @@ class InProcess:
         finished: list[_Open] = []
         while True:
             for attempt in islice(waiting, self.engine.slots - len(writing)):
-                self._go_on(self._begun(environment, attempt), policy, writing, finished)
+                self._go_on(self._begin(environment, attempt), policy, writing, finished)
             for emission in self.engine.tick():
-                one = writing[emission.ticket]
-                one.ids.append(emission.token)
-                one.logprobs.append(emission.logprob)
+                entry = writing[emission.ticket]
+                entry.ids.append(emission.token)
+                entry.logprobs.append(emission.logprob)
                 if emission.finish is not None:
                     del writing[emission.ticket]
-                    self._answered(one, emission)
-                    self._go_on(one, policy, writing, finished)
-            for one in finished:
-                yield self._rollout(one, policy)
+                    self._take_answer(entry, emission)
+                    self._go_on(entry, policy, writing, finished)
+            for entry in finished:
+                yield self._rollout(entry, policy)
             if not writing and not finished:
                 return
             finished.clear()
 
-    def _begun(self, environment: Environment, attempt: Attempt) -> _Open:
+    def _begin(self, environment: Environment, attempt: Attempt) -> _Open:
         with environment_code(environment, f"task {attempt.task.id}"):
             episode = Episode(environment, attempt.task, seed=attempt.seed)
             return _Open(attempt, episode, environment.user(attempt.task))
 
     def _go_on(
-        self, one: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
+        self, entry: _Open, policy: Policy, writing: dict[int, _Open], finished: list[_Open]
     ) -> None:
         """Let the user speak if it is their turn, then ask the engine for the agent's answer."""
-        episode = one.episode
+        episode = entry.episode
         if episode.turn is Party.USER:
             with environment_code(episode.environment, f"task {episode.task.id}"):
-                episode.receive(one.user.reply(episode.view(Party.USER)))
+                episode.receive(entry.user.reply(episode.view(Party.USER)))
         if episode.turn is Party.AGENT:
-            self._ask(one, policy, writing)
+            self._ask(entry, policy, writing)
         if episode.turn is None:
-            finished.append(one)
+            finished.append(entry)
 
-    def _ask(self, one: _Open, policy: Policy, writing: dict[int, _Open]) -> None:
-        view = one.episode.view(Party.AGENT)
-        environment, task = one.episode.environment, one.episode.task
-        tools = environment.offered(task, view) if self.chat.shows_tools else ()
-        one.prompt, one.ids, one.logprobs = self.chat.prompt(view, tools), [], []
+    def _ask(self, entry: _Open, policy: Policy, writing: dict[int, _Open]) -> None:
+        view = entry.episode.view(Party.AGENT)
+        environment, task = entry.episode.environment, entry.episode.task
+        tools = environment.select_schemas(task, view) if self.chat.shows_tools else ()
+        entry.prompt, entry.ids, entry.logprobs = self.chat.prompt(view, tools), [], []
         request = Request(
-            prompt=one.prompt,
+            prompt=entry.prompt,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
-            seed=request_seed(one.attempt.seed, len(view)),
+            seed=request_seed(entry.attempt.seed, len(view)),
             stop=self.chat.ends,
         )
         try:
-            writing[self.engine.submit(policy, request)] = one
+            writing[self.engine.submit(policy, request)] = entry
         except PromptTooLong as error:
-            one.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
+            entry.episode.stop(Termination.CONTEXT_OVERFLOW, str(error))
 
-    def _answered(self, one: _Open, last: Emission) -> None:
+    def _take_answer(self, entry: _Open, last: Emission) -> None:
         """A whole turn, or one that a limit cut off."""
         cut = last.finish == "length"
-        one.turns.append(Turn(one.prompt, tuple(one.ids), tuple(one.logprobs), truncated=cut))
+        entry.turns.append(Turn(entry.prompt, tuple(entry.ids), tuple(entry.logprobs), truncated=cut))
         if cut:
-            reason = f"an answer was cut off at {len(one.ids):,} tokens"
-            one.episode.stop(Termination.AGENT_ERROR, reason)
+            reason = f"an answer was cut off at {len(entry.ids):,} tokens"
+            entry.episode.stop(Termination.AGENT_ERROR, reason)
             return
-        episode = one.episode
+        episode = entry.episode
         with environment_code(episode.environment, f"task {episode.task.id}"):
-            episode.receive(self.chat.message(one.ids, len(episode.messages)))
+            episode.receive(self.chat.message(entry.ids, len(episode.messages)))
 
-    def _rollout(self, one: _Open, policy: Policy) -> Rollout:
-        episode, attempt = one.episode, one.attempt
+    def _rollout(self, entry: _Open, policy: Policy) -> Rollout:
+        episode, attempt = entry.episode, entry.attempt
         environment, task = episode.environment, episode.task
         with environment_code(environment, f"task {task.id}"):
             verdict = grade(environment, task, episode.messages, episode.termination)
@@ -196,9 +196,9 @@ class InProcess:
             group=attempt.group,
             task=task.id,
             policy=policy.name,
-            turns=tuple(one.turns),
+            turns=tuple(entry.turns),
             success=verdict.success,
-            reward=self._reward(episode, verdict, one.turns),
+            reward=self._reward(episode, verdict, entry.turns),
             sampling=Sampling(temperature=self.temperature),
             malformed=episode.malformed,
         )

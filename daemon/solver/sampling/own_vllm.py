@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from daemon.engine.vllm import Vllm, VllmFailed
+from daemon.engine.vllm import Vllm, VllmFailure
 from daemon.solver.sampling.remote import RemoteSource
 from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Trajectory
@@ -75,7 +75,7 @@ class OwnVllm:
         try:
             yield from self._remote.play(batch)
         except EndpointUnavailable as error:
-            raise VllmFailed(f"{error}; {LOG} ends so:\n{self._server.end_of_log()}") from error
+            raise VllmFailure(f"{error}; {LOG} ends so:\n{self._server.end_of_log()}") from error
 
     def close(self) -> None:
         """End the server."""
@@ -103,13 +103,13 @@ def _python(place: VllmSource) -> str:
             f"the job's source is a vLLM of its own, and neither its `python` nor "
             f"{PYTHON_VARIABLE} names an interpreter that has it; set one of them"
         )
-    found = shutil.which(named)
-    if found is None:
+    path = shutil.which(named)
+    if path is None:
         raise NoVllm(
             f"{named} is no program; name the interpreter of an environment that has vLLM, in the "
             f"source's `python` or in {PYTHON_VARIABLE}"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def _flags(spec: JobSpec) -> tuple[str, ...]:

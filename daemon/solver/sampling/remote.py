@@ -26,9 +26,9 @@ from daemon.solver.sampling.sources import Batch, Version
 from daemon.solver.trajectory import Sampling, Trajectory, Turn
 from envs import endpoint
 from envs.endpoint import (
-    AnswerFailed,
+    AnswerFailure,
     Endpoint,
-    EndpointRefused,
+    EndpointRefusal,
     EndpointUnavailable,
     Tokens,
     Usage,
@@ -36,7 +36,7 @@ from envs.endpoint import (
 )
 from envs.environment import Environment
 from envs.episode import Termination
-from envs.evaluation import Attempt, Setup, play_all, scripted_user
+from envs.evaluation import Attempt, Setup, play_all, make_environment_user
 from envs.players import Offer
 from envs.task import TaskDefinition
 from events.jobs import EndpointSource, JobSpec
@@ -93,7 +93,7 @@ class TokenAgent:
                 sampling=self._sampling,
                 seed=request_seed(self._seed, len(messages)),
             )
-        except AnswerFailed as failure:
+        except AnswerFailure as failure:
             if failure.termination is Termination.AGENT_ERROR:
                 self.turns.append(_turn(failure.tokens))
             raise
@@ -101,7 +101,7 @@ class TokenAgent:
         cut = completion.finish_reason == "length"
         self.turns.append(_turn(completion.tokens, cut=cut))
         if cut:
-            raise AnswerFailed(
+            raise AnswerFailure(
                 Termination.AGENT_ERROR,
                 f"an answer was cut off at {self._sampling.max_tokens} tokens",
             )
@@ -133,7 +133,7 @@ class RemoteSource:
         self._loop = asyncio.new_event_loop()
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=_LOAD_SECONDS)
-        self._forget_left()
+        self._unload_leftovers()
 
     def adopt(self, version: Version) -> None:
         """Save the adapter, have it loaded, then let go of the one before.
@@ -152,7 +152,7 @@ class RemoteSource:
 
     def play(self, batch: Batch) -> Iterator[Trajectory]:
         """As they finish. Raises EnvironmentFailed, EndpointRefused, EndpointUnavailable."""
-        finished = self._finished(batch)
+        finished = self._play_batch(batch)
         try:
             while True:
                 yield from self._loop.run_until_complete(anext(finished))
@@ -163,12 +163,12 @@ class RemoteSource:
 
     def close(self) -> None:
         """Unload what is loaded."""
-        with suppress(EndpointRefused, EndpointUnavailable):
+        with suppress(EndpointRefusal, EndpointUnavailable):
             self._let_go(self._served)
         self._client.close()
         self._loop.close()
 
-    async def _finished(self, batch: Batch) -> AsyncGenerator[list[Trajectory], None]:
+    async def _play_batch(self, batch: Batch) -> AsyncGenerator[list[Trajectory], None]:
         agents: dict[int, TokenAgent] = {}
         pace = Pace(self._place.max_requests_per_second)
         async with Endpoint(
@@ -184,15 +184,15 @@ class RemoteSource:
                 agents[seed] = TokenAgent(place, pace, offer, seed, self._sampling())
                 return agents[seed]
 
-            setup = Setup(self._environment, agent, scripted_user(self._environment), batch.seed)
+            setup = Setup(self._environment, agent, make_environment_user(self._environment), batch.seed)
             plan = ((attempt.task, trial) for trial, attempt in enumerate(batch.attempts))
             concurrency = self._place.concurrency
             async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
                 async for attempts in finished:
-                    yield [self._trajectory(batch, one, agents.pop(one.seed)) for one in attempts]
+                    yield [self._trajectory(batch, result, agents.pop(result.seed)) for result in attempts]
 
     def _offer(self, task: TaskDefinition) -> Offer:
-        return lambda messages: self._environment.offered(task, messages)
+        return lambda messages: self._environment.select_schemas(task, messages)
 
     def _sampling(self) -> endpoint.Sampling:
         sampler = self._spec.sampler
@@ -223,10 +223,10 @@ class RemoteSource:
             self._ask("unload_lora_adapter", {"lora_name": name})
             shutil.rmtree(self._folder / name, ignore_errors=True)
 
-    def _forget_left(self) -> None:
+    def _unload_leftovers(self) -> None:
         """Unload what a killed job left there."""
         for folder in self._folder.glob(f"{self._spec.job}-*"):
-            with suppress(EndpointRefused, EndpointUnavailable):
+            with suppress(EndpointRefusal, EndpointUnavailable):
                 self._ask("unload_lora_adapter", {"lora_name": folder.name})
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -241,7 +241,7 @@ class RemoteSource:
                 "to go on"
             ) from error
         if answer.status_code != 200:
-            raise EndpointRefused(
+            raise EndpointRefusal(
                 f"{url} refused {body['lora_name']}: HTTP {answer.status_code}: "
                 f"{answer.text[:300]}; start the server so that it loads adapters at run time "
                 "(vLLM: --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
@@ -252,7 +252,7 @@ def _key(place: EndpointSource) -> str | None:
     if place.api_key_variable is None:
         return None
     if place.api_key_variable not in os.environ:
-        raise EndpointRefused(
+        raise EndpointRefusal(
             f"the spec takes the key of {place.url} from {place.api_key_variable}, which is not "
             "set; set it in the job's environment"
         )

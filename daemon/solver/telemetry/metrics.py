@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from daemon.solver import parallel
-from daemon.solver.loss import Batch, estimate, log_change, log_ratio, sampler_ratio
+from daemon.solver.loss import LossInputs, estimate, log_change, log_ratio, sampler_ratio
 from events.algorithm import KlConfig, LossConfig
 from events.errors import KintsugiError
 from events.jobs import Limits
 from events.messages import StrictModel
 
 
-class TrainingAborted(KintsugiError):
+class TrainingAbort(KintsugiError):
     """A limit was broken; the adapter of this job is not saved."""
 
 
@@ -78,7 +78,7 @@ class Tally:
         self.largest: dict[str, float] = {"ratio": 0.0, "mismatch": 0.0}
         self.has_reference = False
 
-    def add(self, batch: Batch, entropy: Tensor) -> None:
+    def add(self, batch: LossInputs, entropy: Tensor) -> None:
         """Count a micro-batch."""
         mask = batch.mask.to(batch.logp.dtype)
         on = mask > 0
@@ -91,7 +91,7 @@ class Tally:
             self._add_sampler(batch, mask, on)
             self._add_reference(batch, on)
 
-    def _add_ratio(self, batch: Batch, mask: Tensor, on: Tensor) -> None:
+    def _add_ratio(self, batch: LossInputs, mask: Tensor, on: Tensor) -> None:
         change = log_change(batch, self.config)
         ratio = log_ratio(batch.logp, change, mask, self.config.level).exp()[on]
         sign = batch.advantage[:, None].expand_as(mask)[on]
@@ -100,10 +100,10 @@ class Tally:
         self._add("high", (ratio > 1 + self.config.hi) & (sign > 0))
         self.largest["ratio"] = max(self.largest["ratio"], float(ratio.max()))
 
-    def _add_sampler(self, batch: Batch, mask: Tensor, on: Tensor) -> None:
-        if batch.roll is None:
+    def _add_sampler(self, batch: LossInputs, mask: Tensor, on: Tensor) -> None:
+        if batch.sampler_logp is None:
             return
-        gap = (batch.old - batch.roll)[on].abs()
+        gap = (batch.old_logp - batch.sampler_logp)[on].abs()
         self._add("mismatch", gap)
         self.largest["mismatch"] = max(self.largest["mismatch"], float(gap.max()))
         raw = sampler_ratio(batch, mask, self.config.tis)[on]
@@ -115,11 +115,11 @@ class Tally:
         self._add("weight", weight)
         self._add("square", weight.square())
 
-    def _add_reference(self, batch: Batch, on: Tensor) -> None:
-        if batch.ref is None:
+    def _add_reference(self, batch: LossInputs, on: Tensor) -> None:
+        if batch.ref_logp is None:
             return
         self.has_reference = True
-        self._add("kl", estimate((batch.logp - batch.ref)[on], KlConfig(estimator="k3")))
+        self._add("kl", estimate((batch.logp - batch.ref_logp)[on], KlConfig(estimator="k3")))
 
     def _add(self, name: str, values: Tensor) -> None:
         self.sums[name] = self.sums.get(name, 0.0) + float(values.double().sum())
@@ -127,7 +127,7 @@ class Tally:
     def together(self) -> "Tally":
         """The sums of all processes."""
         total = Tally(self.config)
-        for sums, largest, has_reference in parallel.gathered(
+        for sums, largest, has_reference in parallel.gather(
             (self.sums, self.largest, self.has_reference)
         ):
             for name, value in sums.items():
@@ -141,7 +141,7 @@ class Tally:
         """The fields of `StepMetrics` that come from tokens."""
         if not self.sums:
             return {}
-        found: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "ratio_mean": self._mean("ratio"),
             "ratio_max": self.largest["ratio"],
             "clipped_low": self._mean("low"),
@@ -152,8 +152,8 @@ class Tally:
             "kl": self._mean("kl") if self.has_reference else None,
         }
         if self.config.tis.mode != "none":
-            found |= {"tis_clipped": self._mean("cut"), "tis_ess": self._effective()}
-        return found
+            values |= {"tis_clipped": self._mean("cut"), "tis_ess": self._effective()}
+        return values
 
     def _mean(self, name: str) -> float:
         return self.sums.get(name, 0.0) / self.sums["tokens"]
@@ -209,7 +209,7 @@ class Guard(StrictModel):
     def _check_ratio(self, step: StepMetrics) -> None:
         low, high = self.limits.ratio_low or 0.0, self.limits.ratio_high or math.inf
         if not low <= step.ratio_mean <= high:
-            raise TrainingAborted(
+            raise TrainingAbort(
                 f"step {step.step}: the mean ratio to the policy before the update is "
                 f"{step.ratio_mean:g}, outside [{low:g}, {high:g}]; lower the learning rate"
             )
@@ -223,7 +223,7 @@ class Guard(StrictModel):
         }
         for what, steps in streaks.items():
             if steps >= self.limits.patience:
-                raise TrainingAborted(
+                raise TrainingAbort(
                     f"step {step.step}: {what}, beyond its limit for {steps} steps; lower the "
                     "learning rate, raise the KL penalty, or raise the limit"
                 )

@@ -35,7 +35,7 @@ class Both(StrictModel):
     """Since the job began, or since its warm start."""
 
 
-class Shown(StrictModel):
+class WarmStartReport(StrictModel):
     """A warm start."""
 
     pools: tuple[str, ...]
@@ -64,7 +64,7 @@ class Progress(StrictModel):
     budget: int
     metrics: StepMetrics | None = None
     """None for a warm start."""
-    warm_start: Shown | None = None
+    warm_start: WarmStartReport | None = None
     pools: dict[str, Both] = {}
     capabilities: dict[str, Both] = {}
     rollout_seconds: float = 0.0
@@ -130,7 +130,7 @@ class History:
         """Count a batch; `pool` and `kind` tell those of a task."""
         batch = list(batch)
         self.rollouts += len(batch)
-        self.cut_off += sum(any(turn.truncated for turn in one.turns) for one in batch)
+        self.cut_off += sum(any(turn.truncated for turn in trajectory.turns) for trajectory in batch)
         for task, verdicts in by_group(batch):
             self.pools.setdefault(pool(task), Count()).add(verdicts)
             self.capabilities.setdefault(kind(task), Count()).add(verdicts)
@@ -142,14 +142,14 @@ class History:
 
 def by_group(batch: Iterable[Trajectory]) -> list[tuple[str, list[bool]]]:
     """Task and verdicts of each group that has any, in the batch's order."""
-    found: dict[tuple[str, str], list[bool]] = {}
+    groups: dict[tuple[str, str], list[bool]] = {}
     for trajectory in batch:
         if trajectory.success is not None:
-            found.setdefault((trajectory.group, trajectory.task), []).append(trajectory.success)
-    return [(task, verdicts) for (_, task), verdicts in found.items()]
+            groups.setdefault((trajectory.group, trajectory.task), []).append(trajectory.success)
+    return [(task, verdicts) for (_, task), verdicts in groups.items()]
 
 
-def compared(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[str, Both]:
+def compare_figures(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[str, Both]:
     """A batch beside everything so far, by name."""
     return {
         name: Both(
@@ -159,7 +159,7 @@ def compared(batch: Mapping[str, Count], so_far: Mapping[str, Count]) -> dict[st
     }
 
 
-class Probed(StrictModel):
+class ProbeResult(StrictModel):
     """What the first groups of a policy say about the pools that are no replay."""
 
     weak: tuple[str, ...]
@@ -168,11 +168,11 @@ class Probed(StrictModel):
     """Whether no pool can be learnt from and nothing passed at all."""
 
 
-def probed(spec: JobSpec, history: History) -> Probed:
+def probe_pools(spec: JobSpec, history: History) -> ProbeResult:
     """Judge the pools by what was sampled so far; one that was not sampled counts as all failed."""
     counts = {pool.name: history.pool(pool.name) for pool in spec.target_pools}
     below = {n for n, c in counts.items() if c.figures().informative < spec.probe.below}
-    return Probed(
+    return ProbeResult(
         weak=tuple(name for name, c in counts.items() if name in below and _mostly_fails(c)),
         hopeless=len(below) == len(counts) and not any(c.passes for c in counts.values()),
     )

@@ -27,11 +27,11 @@ class UnknownTracker(KintsugiError):
     """A setting that names no tracker."""
 
 
-class TrackerMissing(KintsugiError):
+class NoTrackerLibrary(KintsugiError):
     """The library is not installed."""
 
 
-class TrackerRefused(KintsugiError):
+class TrackerRefusal(KintsugiError):
     """The library did not open the run."""
 
 
@@ -71,7 +71,7 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[tuple[str, flo
 
 
 @contextmanager
-def tracked(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
+def open_tracker(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
     """A run of this name, finished at the end, come what may.
 
     Raises UnknownTracker, TrackerMissing, TrackerRefused, and what the library raises later.
@@ -82,24 +82,24 @@ def tracked(setting: str, run: str, folder: Path) -> Iterator[Tracker]:
             f"{setting!r} names no tracker; write LIBRARY:PROJECT with one of "
             f"{', '.join(_OPENING)}, or leave the tracker out"
         )
-    tracker = _opened(library, project, run, folder)
+    tracker = _open(library, project, run, folder)
     try:
         yield tracker
     finally:
         tracker.finish()
 
 
-def _opened(library: str, project: str, run: str, folder: Path) -> Tracker:
+def _open(library: str, project: str, run: str, folder: Path) -> Tracker:
     try:
         return _OPENING[library](project, run, folder)
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
-        raise TrackerMissing(
+        raise NoTrackerLibrary(
             f"{library} is not installed: pip install {library}, or leave the tracker out"
         ) from None
     except Exception as error:
-        raise TrackerRefused(
+        raise TrackerRefusal(
             f"{library} did not open {project}: {error}; see to it, or leave the tracker out"
         ) from error
 

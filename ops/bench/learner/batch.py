@@ -26,7 +26,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from daemon.engine.chat import Chat
 from daemon.solver.batch import Row, choose, rows
-from daemon.solver.lora import attach, trained_parameters
+from daemon.solver.lora import attach, trainable_parameters
 from daemon.solver.reference.demonstrations import DEVELOPMENT, vocabulary
 from daemon.solver.trajectory import Trajectory
 from daemon.solver.warm_start import references
@@ -118,7 +118,7 @@ def _model(shape: Shape, tokens: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 def _write_adapter(model: Qwen3ForCausalLM, folder: Path) -> None:
     adapted = attach(model, LORA, seed=0)
     with torch.no_grad():
-        for parameter in trained_parameters(adapted).values():
+        for parameter in trainable_parameters(adapted).values():
             parameter.normal_(std=0.02)
     adapted.save_pretrained(str(folder))
 

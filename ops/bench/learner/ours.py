@@ -18,7 +18,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from daemon.solver.lora import trained_parameters
+from daemon.solver.lora import trainable_parameters
 from daemon.solver.update import Learner
 from events.algorithm import Algorithm, LossConfig
 from events.jobs import OptimizerSettings
@@ -66,7 +66,7 @@ class Ours:
 
     def save(self, file: str) -> dict[str, Any]:
         """The adapter as it is now."""
-        save_file({k: p.detach() for k, p in trained_parameters(self.learner.model).items()}, file)
+        save_file({k: p.detach() for k, p in trainable_parameters(self.learner.model).items()}, file)
         return {}
 
 

@@ -18,7 +18,7 @@ from daemon.controller.directive_builder import direct
 from daemon.core.app import App
 from daemon.proposer.proposer import Wanted, propose
 from daemon.proposer.sources import buffered, known, sources, traffic
-from envs.evaluation import Attempt, Setup, play, scripted_user
+from envs.evaluation import Attempt, Setup, play, make_environment_user
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -51,7 +51,7 @@ def attempted(task: TaskDefinition) -> Attempt:
             criteria = criteria.model_copy(update={"gold_actions": gold})
         return LocalPlayer(SHOP.oracle(given.model_copy(update={"criteria": criteria})))
 
-    return asyncio.run(play(Setup(SHOP, agent, scripted_user(SHOP)), task, 0))
+    return asyncio.run(play(Setup(SHOP, agent, make_environment_user(SHOP)), task, 0))
 
 
 def record(app: App, alias: str, base: str, tasks: Sequence[TaskDefinition]) -> None:

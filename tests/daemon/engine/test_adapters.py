@@ -21,7 +21,7 @@ from daemon.adapters.directory import (
     Provenance,
     WrongBase,
 )
-from daemon.engine.adapters import AdapterMissing, Adapters, NameTaken, UnknownModel
+from daemon.engine.adapters import NoSuchAdapter, Adapters, NameConflict, UnknownModel
 from daemon.engine.generation import Engine, Request
 from daemon.engine.identity import weights_sha256
 from daemon.engine.policy import Policy
@@ -70,7 +70,7 @@ def test_the_base_and_its_adapters_are_found_by_name(
 ) -> None:
     adapters.load("one", adapter)
     adapters.load("two", other_adapter)
-    assert list(adapters.loaded) == ["one", "two"]
+    assert list(adapters.entries) == ["one", "two"]
     assert adapters.policy("tiny") is adapters.policy(None) is base
     assert len({first(adapters.policy(name)) for name in (None, "one", "two")}) == 3
     assert adapters.policy("two").name == "two"
@@ -81,9 +81,9 @@ def test_a_name_is_never_given_twice(
 ) -> None:
     adapters.load("one", adapter)
     policy = adapters.policy("one")
-    with pytest.raises(NameTaken, match="'one' has already been loaded"):
+    with pytest.raises(NameConflict, match="'one' has already been loaded"):
         adapters.load("one", other_adapter)
-    with pytest.raises(NameTaken):
+    with pytest.raises(NameConflict):
         adapters.load("tiny", other_adapter)
     assert adapters.policy("one") is policy
 
@@ -177,13 +177,13 @@ def test_a_bad_adapter_is_refused_and_changes_nothing(
     spoiled.spoil(copy)
     with pytest.raises(BadAdapter, match=spoiled.said):
         adapters.load("bad", copy)
-    assert not adapters.loaded
+    assert not adapters.entries
     adapters.load("good", adapter)
     assert first(adapters.policy("good")) != first(adapters.base)
 
 
 def test_a_directory_that_is_not_there_is_never_looked_for_elsewhere(adapters: Adapters) -> None:
-    with pytest.raises(AdapterMissing, match="no directory"):
+    with pytest.raises(NoSuchAdapter, match="no directory"):
         adapters.load("far", Path("someone/adapter"))
 
 

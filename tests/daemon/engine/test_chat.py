@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.chat import Chat, NoTemplate, as_chat, spoken
+from daemon.engine.chat import Chat, NoTemplate, as_chat, parse_answer
 from daemon.solver.reference.demonstrations import transcript, vocabulary
 from envs.shop.environment import Shop
 from events.messages import Message
@@ -92,13 +92,13 @@ def test_messages_that_the_template_does_not_take_are_refused(chat: Chat) -> Non
 
 def test_calls_are_read() -> None:
     text = '<tool_call>\n{"name": "get_user", "arguments": {"user_id": "U12"}}\n</tool_call>'
-    message = spoken(text + text, 4)
+    message = parse_answer(text + text, 4)
     assert [(c.name, c.arguments) for c in message.tool_calls] == [
         ("get_user", {"user_id": "U12"})
     ] * 2
     assert len({call.id for call in message.tool_calls}) == 2
     assert message.content is None
-    assert spoken("Wait. " + text).content == "Wait."
+    assert parse_answer("Wait. " + text).content == "Wait."
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_calls_are_read() -> None:
     ],
 )
 def test_what_is_no_call_is_text(text: str) -> None:
-    message = spoken(text)
+    message = parse_answer(text)
     assert (message.content, message.tool_calls) == (text, ())
 
 

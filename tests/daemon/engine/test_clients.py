@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionToolParam, ChatCompletionUserMessageParam
 
 from daemon.engine.chat import Chat
-from envs.endpoint import AnswerFailed, Completion, Endpoint, EndpointRefused, Sampling
+from envs.endpoint import AnswerFailure, Completion, Endpoint, EndpointRefusal, Sampling
 from envs.episode import Termination
 from envs.shop.tools import ShopTools
 from events.messages import Message
@@ -135,10 +135,10 @@ def test_our_endpoint_reads_calls(recite: Recite) -> None:
 
 
 def test_our_endpoint_understands_refusals(live: Live) -> None:
-    with pytest.raises(AnswerFailed) as found:
+    with pytest.raises(AnswerFailure) as found:
         ask(live, "Rosa " * LENGTH)
     assert found.value.termination is Termination.CONTEXT_OVERFLOW
-    with pytest.raises(EndpointRefused, match="does not exist"):
+    with pytest.raises(EndpointRefusal, match="does not exist"):
         ask(live, model="none")
 
 

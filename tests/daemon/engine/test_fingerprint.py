@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from daemon.adapters.fingerprint import Expected, distance, prompts
-from daemon.engine.fingerprint import expected, fingerprint, main
+from daemon.engine.fingerprint import probe_model, fingerprint, main
 from tests.daemon.engine.conftest import save_adapter
 
 
@@ -23,7 +23,7 @@ def adapted(checkpoint: Path, adapter: Path) -> PeftModel:
 
 
 def test_base_and_adapter_are_told_apart(checkpoint: Path, adapter: Path) -> None:
-    found = expected(adapted(checkpoint, adapter))
+    found = probe_model(adapted(checkpoint, adapter))
     assert distance(found.base, found.adapter) > 0.1
     assert found.dtype == "float32"
     plain = AutoModelForCausalLM.from_pretrained(checkpoint)
@@ -35,7 +35,7 @@ def test_a_model_that_is_being_trained_is_left_as_it_was(checkpoint: Path, adapt
     model = adapted(checkpoint, adapter).train()
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     drawn = torch.get_rng_state()
-    expected(model)
+    probe_model(model)
     assert model.training
     assert torch.equal(torch.get_rng_state(), drawn)
     assert model.active_adapters == ["default"]
@@ -44,8 +44,8 @@ def test_a_model_that_is_being_trained_is_left_as_it_was(checkpoint: Path, adapt
 
 def test_the_precision_is_told(checkpoint: Path, adapter: Path) -> None:
     model = adapted(checkpoint, adapter)
-    exact = expected(model)
-    coarse = expected(model.to(torch.bfloat16))
+    exact = probe_model(model)
+    coarse = probe_model(model.to(torch.bfloat16))
     assert coarse.dtype == "bfloat16"
     assert 0 < distance(coarse.base, exact.base) < distance(exact.base, exact.adapter)
 
@@ -57,7 +57,7 @@ def test_the_command_prints_what_the_learner_would_have_written(
     said = capsys.readouterr()
     assert said.err == ""
     found = Expected.model_validate(json.loads(said.out))
-    assert distance(found.adapter, expected(adapted(checkpoint, adapter)).adapter) < 1e-5
+    assert distance(found.adapter, probe_model(adapted(checkpoint, adapter)).adapter) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from daemon.engine.generation import (
     Request,
     draw,
     likeliest,
-    processed,
+    compute_logprobs,
 )
 from daemon.engine.policy import Policy
 from tests.daemon.engine.random_model import random_model
@@ -207,7 +207,7 @@ def test_a_cancelled_request_says_no_more(policy: Policy) -> None:
     running = engine.submit(policy, Request((5, 6), max_tokens=50))
     waiting = engine.submit(policy, Request((5, 7), max_tokens=50))
     engine.tick()
-    assert (engine.running, engine.waiting) == (1, 1)
+    assert (engine.active_count, engine.queue_size) == (1, 1)
     assert engine.cancel(waiting)
     assert engine.cancel(running)
     assert not engine.cancel(running)
@@ -258,7 +258,7 @@ def test_top_k_and_top_p_leave_out_the_rest() -> None:
         Request((0,), 1, top_p=1e-9),
         Request((0,), 1, top_k=3, top_p=0.9, temperature=2.0),
     ]
-    found = processed(logits, requests)
+    found = compute_logprobs(logits, requests)
     torch.testing.assert_close(found[0], logits[0].log_softmax(-1))
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(5))
     assert [[math.isinf(x) for x in row] for row in found.tolist()] == [

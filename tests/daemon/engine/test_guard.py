@@ -70,7 +70,7 @@ def test_no_page_of_another_site_is_answered(
     assert status == 403, said
     error = json.loads(said)["error"]
     assert (error["type"], error["code"]) == ("PermissionDeniedError", 403)
-    assert live.server.adapters.loaded == {}
+    assert live.server.adapters.entries == {}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_adapters_are_loaded_by_json_alone_which_no_page_sends_unasked(
     kind: str, live: Live, adapter: Path
 ) -> None:
     status, said = asked(live.url, LOAD, kind, body=loading(adapter))
-    assert (status, live.server.adapters.loaded) == (403, {}), said
+    assert (status, live.server.adapters.entries) == (403, {}), said
     assert b"application/json" in said
 
 
@@ -122,7 +122,7 @@ def test_beyond_its_machine_it_has_any_name_and_still_answers_no_page(
             assert asked(live.url, UNLOAD, JSON, body=b'{"lora_name": "one"}', host=host)[0] == 200
         bent = ["origin: http://evil.example:8000"]
         status, _ = asked(live.url, LOAD, JSON, *bent, body=loading(adapter), host="evil.example")
-        assert (status, live.server.adapters.loaded) == (403, {})
+        assert (status, live.server.adapters.entries) == (403, {})
 
 
 @pytest.mark.parametrize("path", [LOAD, "/v1/chat/completions", "/v1/models"])
@@ -135,7 +135,7 @@ def test_beyond_its_machine_a_browser_that_asks_for_another_sites_page_is_refuse
         status, said = asked(
             live.url, path, JSON, "sec-fetch-site: cross-site", body=body, host=host
         )
-        assert (status, live.server.adapters.loaded) == (403, {}), said
+        assert (status, live.server.adapters.entries) == (403, {}), said
         assert json.loads(said)["error"]["type"] == "PermissionDeniedError"
         for fields in ([], ["sec-fetch-site: none"], ["sec-fetch-site: same-origin"]):
             assert asked(live.url, path, JSON, *fields, body=body, host=host)[0] == 200

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 
 from daemon.engine.cache import Cache
 from daemon.engine.policy import Policy
-from daemon.engine.weights import UnsupportedModel
+from daemon.engine.weights import IncompatibleModel
 from tests.daemon.engine.random_model import KINDS, random_model
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -96,13 +96,13 @@ def test_an_adapter_directory_makes_a_policy_and_leaves_the_base(tmp_path: Path)
     model.save_pretrained(tmp_path / "adapter")
     ids = conversations(1)[0]
     base = Policy.load(tmp_path / "base", "base")
-    better = base.adapted(tmp_path / "adapter", "better")
+    better = base.with_adapter(tmp_path / "adapter", "better")
     found = Cache(better.weights, 1, 64).extend(better.weights, [0], [0], [ids])[0]
     torch.testing.assert_close(found, own_logits(model, ids), atol=1e-4, rtol=1e-4)
     plain = Cache(base.weights, 1, 64).extend(base.weights, [0], [0], [ids])[0]
     torch.testing.assert_close(plain, own_logits(random_model(), ids), atol=1e-4, rtol=1e-4)
     assert better.name == "better"
-    twice = base.adapted(tmp_path / "adapter", "again")
+    twice = base.with_adapter(tmp_path / "adapter", "again")
     torch.testing.assert_close(twice.weights.layers[0].qkv, better.weights.layers[0].qkv)
 
 
@@ -111,7 +111,7 @@ def test_an_adapter_takes_memory_for_what_it_changes(tmp_path: Path) -> None:
     random_model().save_pretrained(tmp_path / "base")
     adapted(random_model(), targets=["v_proj"]).save_pretrained(tmp_path / "adapter")
     base = Policy.load(tmp_path / "base", "base")
-    better = base.adapted(tmp_path / "adapter", "better")
+    better = base.with_adapter(tmp_path / "adapter", "better")
     assert better.weights.embedding is base.weights.embedding
     for own, layer in zip(better.weights.layers, base.weights.layers, strict=True):
         assert own.down is layer.down
@@ -126,22 +126,22 @@ def test_an_adapter_that_does_not_load_leaves_the_base(tmp_path: Path) -> None:
     wider.save_pretrained(tmp_path / "wider")
     base = Policy.load(tmp_path / "base", "base")
     with pytest.raises(RuntimeError, match="size mismatch"):
-        base.adapted(tmp_path / "wider", "wider")
+        base.with_adapter(tmp_path / "wider", "wider")
     assert base.checkpoint is not None
     assert not any("lora" in name for name, _ in base.checkpoint.named_modules())
-    assert base.adapted(tmp_path / "good", "good").name == "good"
+    assert base.with_adapter(tmp_path / "good", "good").name == "good"
 
 
 def test_a_model_that_computes_something_else_is_refused() -> None:
     model = random_model()
     model.model.layers[1].register_forward_hook(lambda *given: given[-1] * 1.5)
-    with pytest.raises(UnsupportedModel, match="other logits than the engine"):
+    with pytest.raises(IncompatibleModel, match="other logits than the engine"):
         Policy.of(model, "odd")
 
 
 def test_a_policy_without_checkpoint_takes_no_adapter(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="was not loaded from a checkpoint"):
-        Policy.of(random_model(), "m").adapted(tmp_path, "better")
+        Policy.of(random_model(), "m").with_adapter(tmp_path, "better")
 
 
 def test_a_cache_is_not_longer_than_the_model() -> None:

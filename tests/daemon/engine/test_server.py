@@ -411,7 +411,7 @@ def test_a_broken_engine_fails_its_calls_and_all_that_come(base: Policy, served_
             body = {"messages": HELLO, **LONG}
             whole = pool.submit(post, live, "/v1/chat/completions", **body)
             stream = pool.submit(post, live, "/v1/chat/completions", stream=True, **body)
-            while live.engine.running < 2:
+            while live.engine.active_count < 2:
                 pass
             live.engine.cache.keys.clear()
         assert whole.result().status_code == 500

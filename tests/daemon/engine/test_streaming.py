@@ -11,14 +11,14 @@ from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from daemon.engine.chat import spoken
+from daemon.engine.chat import parse_answer
 from daemon.engine.streaming import (
     Answer,
     CallArguments,
-    CallBegun,
+    CallStart,
     Delta,
     Detokenizer,
-    Spoken,
+    ToolCallStream,
     StopStrings,
     Words,
     byte_tokens,
@@ -63,26 +63,26 @@ def words(deltas: Sequence[Delta]) -> str:
 @given(cut())
 def test_the_stream_is_the_message_however_the_text_is_cut(given: tuple[str, list[str]]) -> None:
     text, pieces = given
-    stream = Spoken()
+    stream = ToolCallStream()
     deltas = [delta for piece in pieces for delta in stream.push(piece)]
     assert all(isinstance(delta, Words) for delta in deltas)
     deltas += stream.flush()
-    whole = spoken(text)
+    whole = parse_answer(text)
     assert words(deltas) == whole.text
     assert [delta for delta in deltas if not isinstance(delta, Words)] == calls(whole)
 
 
 def test_calls_are_streamed_as_name_and_arguments() -> None:
-    stream = Spoken()
+    stream = ToolCallStream()
     assert stream.push("Wait. " + CALL) == [Words("Wait.")]
     assert stream.flush() == [
-        CallBegun(0, "get_user"),
+        CallStart(0, "get_user"),
         CallArguments(0, json.dumps({"user_id": "Ü1"}, ensure_ascii=False)),
     ]
 
 
 def test_what_may_begin_a_call_waits_and_other_words_do_not() -> None:
-    stream = Spoken()
+    stream = ToolCallStream()
     assert stream.push("a <too") == [Words("a")]
     assert stream.push("l>") == [Words(" <tool>")]
     assert stream.push("b") == [Words("b")]
@@ -90,7 +90,7 @@ def test_what_may_begin_a_call_waits_and_other_words_do_not() -> None:
 
 def test_a_call_that_cannot_be_read_makes_words_of_all() -> None:
     text = CALL + "<tool_call>{broken</tool_call>"
-    stream = Spoken()
+    stream = ToolCallStream()
     assert stream.push(text) == []
     assert stream.flush() == [Words(text)]
 
@@ -180,7 +180,7 @@ class TestAnswer:
 
     def test_a_stop_string_ends_it_in_the_middle(self) -> None:
         answer = self.write("one two", "length", stops=["e t"])
-        assert (answer.finish, answer.stopped_by) == ("stop", "e t")
+        assert (answer.finish, answer.stop_string) == ("stop", "e t")
 
     def test_the_token_that_stops_is_no_text(self) -> None:
         answer = Answer(lambda ids: "".join(map(chr, ids)))

@@ -20,7 +20,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from envs.endpoint import Endpoint, Sampling
-from envs.evaluation import Setup, play, scripted_user
+from envs.evaluation import Setup, play, make_environment_user
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
@@ -126,7 +126,7 @@ def test_log_probabilities_are_those_of_the_engine(vllm: Vllm, adapter: Path) ->
     assert max(found) < BOUND
     loaded = {"lora_name": "random-1", "lora_path": str(adapter)}
     httpx2.post(f"{vllm.url}/load_lora_adapter", json=loaded, timeout=300).raise_for_status()
-    with_adapter = compared(vllm, "random-1", base.adapted(adapter, "random-1"))
+    with_adapter = compared(vllm, "random-1", base.with_adapter(adapter, "random-1"))
     assert max(with_adapter) < BOUND
     # The adapter does change what is answered, so that agreement means something.
     assert max(compared(vllm, "random-1", base)) > 100 * BOUND
@@ -144,7 +144,7 @@ def test_the_policy_serves_its_plain_tasks(vllm: Vllm) -> None:
                 lambda task, seed: ModelAgent(
                     endpoint, shop.schemas(task), seed, Sampling(temperature=0.0, max_tokens=64)
                 ),
-                scripted_user(shop),
+                make_environment_user(shop),
             )
             attempts = await asyncio.gather(*(play(setup, task, 0) for task in tasks))
         return [bool(attempt.success) for attempt in attempts]

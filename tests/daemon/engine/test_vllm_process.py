@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.vllm import Vllm, VllmFailed
+from daemon.engine.vllm import Vllm, VllmFailure
 from ops.processes import is_alive
 
 PROGRAM = """
@@ -84,13 +84,13 @@ def test_a_server_that_does_not_stop_when_asked_is_killed(
 
 def test_an_interpreter_without_vllm_is_told_from_the_end_of_its_log(tmp_path: Path) -> None:
     server = Vllm(sys.executable, tmp_path, "small", tmp_path / "vllm.log")
-    with pytest.raises(VllmFailed, match=r"(?s)exited while starting.*No module named"):
+    with pytest.raises(VllmFailure, match=r"(?s)exited while starting.*No module named"):
         server.start()
 
 
 def test_a_server_that_fails_leaves_no_process_of_its_own(tmp_path: Path) -> None:
     python = interpreter(tmp_path)
     python.write_text(python.read_text().replace("wait\n", "exit 3\n"))
-    with pytest.raises(VllmFailed, match="exited while starting"):
+    with pytest.raises(VllmFailure, match="exited while starting"):
         Vllm(python, tmp_path, "small", tmp_path / "vllm.log").start()
     until(lambda: gone(tmp_path))

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from daemon.engine.wire import ApiError, ChatRequest, CompletionRequest, LoadAdapter, parsed
+from daemon.engine.wire import ApiError, ChatRequest, CompletionRequest, LoadAdapter, parse_body
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
 
 
 def chat(**fields: Any) -> ChatRequest:
-    return parsed(ChatRequest, json.dumps(HELLO | fields).encode())
+    return parse_body(ChatRequest, json.dumps(HELLO | fields).encode())
 
 
 def completion(**fields: Any) -> CompletionRequest:
-    return parsed(CompletionRequest, json.dumps(fields).encode())
+    return parse_body(CompletionRequest, json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], said: st
 
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(ApiError, match="JSON"):
-        parsed(ChatRequest, b"{")
+        parse_body(ChatRequest, b"{")
 
 
 def test_images_are_refused_and_parts_of_text_are_one_text() -> None:
@@ -158,7 +158,7 @@ def test_prompts_are_text_or_ids_one_or_many() -> None:
     assert completion(prompt=["a", "b"]).prompts() == ["a", "b"]
     assert completion(prompt=[1, 2]).prompts() == [[1, 2]]
     assert completion(prompt=[[1], [2, 3]]).prompts() == [[1], [2, 3]]
-    assert completion(prompt="a").asked_tokens == 16
+    assert completion(prompt="a").token_limit == 16
     for bad in ([], ["a"] * 1025):
         with pytest.raises(ApiError, match="prompt"):
             completion(prompt=bad).prompts()
@@ -166,4 +166,4 @@ def test_prompts_are_text_or_ids_one_or_many() -> None:
 
 def test_an_adapter_is_never_replaced_in_place() -> None:
     with pytest.raises(ApiError, match="load_inplace"):
-        parsed(LoadAdapter, b'{"lora_name": "a", "lora_path": "b", "load_inplace": true}')
+        parse_body(LoadAdapter, b'{"lora_name": "a", "lora_path": "b", "load_inplace": true}')

@@ -298,7 +298,7 @@ def test_a_replica_that_dies_takes_no_call_with_it(
 ) -> None:
     with ExitStack() as stack:
         dying = stack.enter_context(listening(base, served_chat))
-        load(dying, two=Path(engine.server.adapters.loaded["two"].folder))
+        load(dying, two=Path(engine.server.adapters.entries["two"].folder))
         unload(engine, "two")
         front = front_over(engine.url, dying.url)
         route(front, {"two": 1.0})
@@ -416,7 +416,7 @@ def test_what_a_shadow_said_is_not_taken_for_the_conversation(
     """Nor after a restart; here the shadow says word for word what was answered."""
     front = front_over(engine.url)
     route(front, {None: 1.0}, shadow="same")
-    load(engine, same=Path(engine.server.adapters.loaded["one"].folder))
+    load(engine, same=Path(engine.server.adapters.entries["one"].folder))
     assert front.wait_for(lambda: "same" in front.upstreams.all[0].served)
     route(front, {"one": 1.0}, shadow="same")
     first = post(front.url, **GREEDY, model="agent")

@@ -18,7 +18,7 @@ from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import (
     LoadRefused,
-    NameTaken,
+    NameConflict,
     NoPath,
     NotServed,
     NotUsable,
@@ -58,13 +58,13 @@ def test_the_same_load_and_unload_again_change_nothing(
 
 def test_a_name_never_leads_to_other_files(replica: Replica, adapters: Adapters) -> None:
     replica.load("a-1", adapters["v1"])
-    with pytest.raises(NameTaken, match=r"serves a-1 from .*/v1, and it was to be .*/v2"):
+    with pytest.raises(NameConflict, match=r"serves a-1 from .*/v1, and it was to be .*/v2"):
         replica.load("a-1", adapters["v2"])
     assert replica.serving().adapters == {"a-1": str(adapters["v1"])}
 
 
 def test_the_base_keeps_its_name_and_its_place(replica: Replica, adapters: Adapters) -> None:
-    with pytest.raises(NameTaken, match="calls its base reference"):
+    with pytest.raises(NameConflict, match="calls its base reference"):
         replica.load("reference", adapters["v1"])
     with pytest.raises(NotServed, match="reference is the base"):
         replica.unload("reference")

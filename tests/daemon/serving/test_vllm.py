@@ -13,7 +13,7 @@ from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixed, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.replica import LoadRefused, NameTaken, NoAnswer, Replica
+from daemon.serving.replica import LoadRefused, NameConflict, NoAnswer, Replica
 from ops.bench.serving.planted import foreign_modules, loaded, no_numbers
 from ops.isolated import NotInstalled
 from ops.random_adapters import Adapters
@@ -109,9 +109,9 @@ def test_what_it_loads_and_cannot_serve_is_refused_before_and_found_after(
 def test_a_name_never_leads_to_other_files(exact: Replica, adapters: Adapters) -> None:
     name = loaded(exact, adapters["v1"])
     exact.load(name, adapters["v1"])
-    with pytest.raises(NameTaken, match="an adapter is never replaced"):
+    with pytest.raises(NameConflict, match="an adapter is never replaced"):
         exact.load(name, adapters["v2"])
-    with pytest.raises(NameTaken, match="calls its base reference"):
+    with pytest.raises(NameConflict, match="calls its base reference"):
         exact.load("reference", adapters["v2"])
     assert exact.serving().adapters == {name: str(adapters["v1"])}
     exact.unload(name)

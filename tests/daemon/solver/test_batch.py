@@ -10,7 +10,7 @@ import torch
 from daemon.config.presets import preset
 from daemon.solver.batch import Row, choose, denominators, micro_batches, mini_batches, pad, rows
 from daemon.solver.loss import Denominators
-from daemon.solver.policy import UnsupportedModel, check, check_ids, score
+from daemon.solver.policy import IncompatibleModel, check, check_ids, score
 from daemon.solver.trajectory import Trajectory
 from events.algorithm import Algorithm
 from tests.daemon.solver.tiny import END, ENDS, conversation, groups, tiny_model, trajectory, turn
@@ -52,7 +52,7 @@ def test_the_mask_is_on_the_predictions_of_what_was_written() -> None:
     assert padded.ids.tolist() == [[5, 6, 7, 8, END]]
     assert padded.mask.tolist() == [[0, 0, 1, 1]]
     assert padded.ids[:, 1:][padded.mask > 0].tolist() == [8, END]
-    torch.testing.assert_close(padded.roll, torch.tensor([[0, 0, -0.5, -0.51]]))
+    torch.testing.assert_close(padded.sampler_logp, torch.tensor([[0, 0, -0.5, -0.51]]))
 
 
 def test_denominators_of_rows_are_those_of_their_tensors() -> None:
@@ -133,7 +133,7 @@ def test_no_rows_are_no_batch() -> None:
     [({"attention_dropout": 0.1}, "attention_dropout is 0.1")],
 )
 def test_a_model_with_dropout_is_refused(changes: dict[str, Any], names: str) -> None:
-    with pytest.raises(UnsupportedModel, match=names):
+    with pytest.raises(IncompatibleModel, match=names):
         check(tiny_model(**changes))
 
 
@@ -150,7 +150,7 @@ def test_a_model_whose_head_is_not_all_is_refused() -> None:
         head_dim=16,
         final_logit_softcapping=0.5,
     )
-    with pytest.raises(UnsupportedModel, match="more to its logits than its head"):
+    with pytest.raises(IncompatibleModel, match="more to its logits than its head"):
         check(Gemma2ForCausalLM(config))
 
 
@@ -164,5 +164,5 @@ def test_a_plain_model_is_supported() -> None:
 
 
 def test_a_token_beyond_the_vocabulary_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match=r"token id 32 is outside .* vocabulary of 32"):
+    with pytest.raises(IncompatibleModel, match=r"token id 32 is outside .* vocabulary of 32"):
         check_ids(tiny_model(), 32)

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from daemon.solver import dense, policy
-from daemon.solver.batch import Padded, choose, pad, rows
-from daemon.solver.lora import reference, trained_parameters
+from daemon.solver.batch import MicroBatch, choose, pad, rows
+from daemon.solver.lora import reference, trainable_parameters
 from daemon.solver.policy import score
 from events.algorithm import Algorithm
 from tests.daemon.solver.test_update import adapter, flat
 from tests.daemon.solver.tiny import ENDS, VOCABULARY, groups, tiny_model
 
 
-def batch(count: int = 3) -> Padded:
+def batch(count: int = 3) -> MicroBatch:
     chosen = choose(groups(3, count=count), Algorithm(), ENDS)
     return pad(flat(rows(chosen, Algorithm(), chosen.kept.groups)))
 
 
-def by_the_model(model: nn.Module, padded: Padded, temperature: float) -> tuple[Tensor, Tensor]:
+def by_the_model(model: nn.Module, padded: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies by the model's own forward, 0 outside the mask."""
     output: Any = model(input_ids=padded.ids, attention_mask=padded.attention, use_cache=False)
     every = (output.logits[:, :-1] / temperature).log_softmax(-1)
@@ -32,7 +32,7 @@ def by_the_model(model: nn.Module, padded: Padded, temperature: float) -> tuple[
 
 
 def gradients(model: nn.Module, of: Tensor) -> dict[str, Tensor]:
-    parameters = trained_parameters(model)
+    parameters = trainable_parameters(model)
     weighted = (of * torch.linspace(-1, 2, of.numel()).view_as(of)).sum()
     found = torch.autograd.grad(weighted, list(parameters.values()))
     return dict(zip(parameters, found, strict=True))
@@ -141,11 +141,11 @@ def test_the_heads_gradient_is_the_derivative_of_its_value() -> None:
     torch.manual_seed(0)
     hidden = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     weight, written = 3 * torch.randn(11, 5, dtype=torch.float64), torch.arange(7)
-    assert torch.autograd.gradcheck(lambda h: policy._picked(h, weight, written, 0.8)[0], (hidden,))
+    assert torch.autograd.gradcheck(lambda h: policy._score_tokens(h, weight, written, 0.8)[0], (hidden,))
 
 
 def test_logits_of_any_size_do_not_overflow() -> None:
     hidden, weight = torch.full((1, 1), 1e4), torch.tensor([[1.0], [-1.0]])
-    logp, entropy = policy._picked(hidden, weight, torch.tensor([1]), 1.0)
+    logp, entropy = policy._score_tokens(hidden, weight, torch.tensor([1]), 1.0)
     assert logp.tolist() == [-2e4]
     assert entropy.tolist() == [0.0]

@@ -13,7 +13,7 @@ from daemon.adapters.directory import verify
 from daemon.adapters.fingerprint import distance
 from daemon.engine.generation import Engine, Request
 from daemon.engine.policy import Policy
-from daemon.solver.job import Job, Stopped, run
+from daemon.solver.job import Job, JobInterrupt, run
 from daemon.solver.spec import digest
 from daemon.solver.telemetry.progress import Outcome, Progress
 from events.jobs import JobSpec
@@ -130,7 +130,7 @@ def test_checkpoints_are_the_policies_within_their_budgets(base: Path, tmp_path:
         assert saved.files["adapter_model.safetensors"] == shorter.sha256
     last = verify(tmp_path / "whole" / "checkpoints" / "128")
     assert last.files["adapter_model.safetensors"] == outcome.sha256
-    Policy.load(base, "letters").adapted(tmp_path / "whole" / "checkpoints" / "64", "at 64")
+    Policy.load(base, "letters").with_adapter(tmp_path / "whole" / "checkpoints" / "64", "at 64")
 
 
 def test_an_adapter_says_what_it_and_its_base_answer(base: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_adapter_says_what_it_and_its_base_answer(base: Path, tmp_path: Path)
     assert early.base == late.base
     assert distance(early.adapter, late.adapter) > 0.01
     assert distance(late.base, late.adapter) > 0.01
-    policy = Policy.load(base, "letters").adapted(tmp_path / "adapter", "late")
+    policy = Policy.load(base, "letters").with_adapter(tmp_path / "adapter", "late")
     token, logprob = late.adapter.answers[0][0][0]
     engine = Engine(policy, slots=1, length=32)
     engine.submit(policy, Request(late.prompts[0], max_tokens=1, temperature=0))
@@ -214,7 +214,7 @@ def test_a_wish_to_stop_is_heard_between_rollouts(base: Path, tmp_path: Path) ->
     assert outcome.outcome == "failed"
     assert outcome.rollouts == 48
     assert "stopped after 48 rollouts; run the same command" in str(outcome.reason)
-    with pytest.raises(Stopped), Job(job, tmp_path, stopping=lambda: True) as stopped:
+    with pytest.raises(JobInterrupt), Job(job, tmp_path, stopping=lambda: True) as stopped:
         list(stopped)
     resumed, _ = done(job, tmp_path)
     assert resumed.outcome == "trained"

@@ -31,7 +31,7 @@ from daemon.solver.lora import (
     continue_from,
     reference,
     save,
-    trained_parameters,
+    trainable_parameters,
 )
 from events.jobs import LoraSettings
 from tests.daemon.solver.tiny import tiny_model
@@ -64,7 +64,7 @@ def trained(seed: int = 1, settings: LoraSettings = SMALL) -> PeftModel:
     """An adapter whose weights are no longer those it began with."""
     model = attach(tiny_model(), settings, seed)
     with torch.no_grad():
-        for parameter in trained_parameters(model).values():
+        for parameter in trainable_parameters(model).values():
             parameter.add_(0.05 * torch.randn(parameter.shape))
     return model
 
@@ -80,7 +80,7 @@ def test_a_fresh_adapter_changes_nothing_and_trains_nothing_but_itself() -> None
     before = logits(base)
     model = attach(base, LoraSettings(), seed=0)
     assert torch.equal(logits(model), before)
-    names = trained_parameters(model)
+    names = trainable_parameters(model)
     assert len(names) == 2 * 7 * 2
     assert all("lora_" in name for name in names)
 
@@ -93,10 +93,10 @@ def test_a_fresh_adapter_follows_from_its_seed_alone() -> None:
     tiny_model()
     same, other = (attach(tiny_model(), SMALL, seed=seed) for seed in (5, 6))
     weights = [
-        torch.cat([p.flatten() for p in trained_parameters(m).values()]) for m in (one, same)
+        torch.cat([p.flatten() for p in trainable_parameters(m).values()]) for m in (one, same)
     ]
     assert torch.equal(*weights)
-    changed = torch.cat([p.flatten() for p in trained_parameters(other).values()])
+    changed = torch.cat([p.flatten() for p in trainable_parameters(other).values()])
     assert not torch.equal(weights[0], changed)
     torch.manual_seed(0)
     tiny_model()
@@ -131,7 +131,7 @@ def test_the_reference_of_a_continued_adapter_is_its_parent(adapters: Path) -> N
     save(parent, adapters / "parent", provenance(tiny_model()))
     model, found = continue_from(tiny_model(), adapters / "parent")
     assert found.rollouts == ("r1", "r2")
-    names = trained_parameters(model)
+    names = trainable_parameters(model)
     assert names
     assert all(".default." in name for name in names)
     with torch.no_grad():
@@ -139,9 +139,9 @@ def test_the_reference_of_a_continued_adapter_is_its_parent(adapters: Path) -> N
             parameter.add_(0.1)
     with reference(model):
         assert torch.equal(logits(model), logits(parent))
-        assert not trained_parameters(model)
+        assert not trainable_parameters(model)
     assert not torch.allclose(logits(model), logits(parent))
-    assert trained_parameters(model).keys() == names.keys()
+    assert trainable_parameters(model).keys() == names.keys()
 
 
 def test_a_provenance_from_before_fingerprints_is_still_read(adapters: Path) -> None:
@@ -215,7 +215,7 @@ def test_an_adapter_of_another_base_is_refused(adapters: Path) -> None:
 def test_weights_that_are_not_finite_are_not_saved(adapters: Path) -> None:
     model = trained()
     with torch.no_grad():
-        next(iter(trained_parameters(model).values()))[0, 0] = float("nan")
+        next(iter(trainable_parameters(model).values()))[0, 0] = float("nan")
     with pytest.raises(BadAdapter, match=r"lora_.* is not finite"):
         save(model, adapters / "a", provenance(tiny_model()))
     assert list(adapters.iterdir()) == []

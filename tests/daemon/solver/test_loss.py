@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.solver.loss import Batch, Denominators, policy_loss
+from daemon.solver.loss import LossInputs, Denominators, policy_loss
 from events.algorithm import Aggregation, KlConfig, Level, LossConfig, TisConfig
 from tests.daemon.solver.plain_loss import Array, Arrays, plain_loss
 
@@ -65,17 +65,17 @@ def random_arrays(chance: np.random.Generator) -> Arrays:
     return Arrays(logp, old, roll, ref, mask, advantage, split)
 
 
-def tensors(arrays: Arrays) -> Batch:
+def tensors(arrays: Arrays) -> LossInputs:
     def tensor(array: Array) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.float64)
 
-    return Batch(
+    return LossInputs(
         logp=tensor(arrays.logp).requires_grad_(),
-        old=tensor(arrays.old),
+        old_logp=tensor(arrays.old),
         mask=tensor(arrays.mask),
         advantage=tensor(arrays.advantage),
-        roll=tensor(arrays.roll),
-        ref=tensor(arrays.ref),
+        sampler_logp=tensor(arrays.roll),
+        ref_logp=tensor(arrays.ref),
         rollout_tokens=None if arrays.rollout_tokens is None else tensor(arrays.rollout_tokens),
     )
 
@@ -206,15 +206,15 @@ def test_parts_of_a_batch_add_up_to_it(aggregation: Aggregation) -> None:
             name: getattr(whole, name)[rows]
             for name in ("logp", "old", "mask", "advantage", "roll", "ref", "rollout_tokens")
         }
-        parts += policy_loss(Batch(**part), config, over).item()
+        parts += policy_loss(LossInputs(**part), config, over).item()
     assert parts == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_rollout_of_many_sequences_weighs_as_much_as_one_of_one() -> None:
     logp = torch.zeros(4, 2, dtype=torch.float64, requires_grad=True)
-    batch = Batch(
+    batch = LossInputs(
         logp=logp,
-        old=torch.zeros(4, 2, dtype=torch.float64),
+        old_logp=torch.zeros(4, 2, dtype=torch.float64),
         mask=torch.ones(4, 2, dtype=torch.float64),
         advantage=torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=torch.float64),
         rollout_tokens=torch.tensor([6.0, 6.0, 6.0, 2.0], dtype=torch.float64),
@@ -232,7 +232,7 @@ def test_equal_advantages_weigh_tokens_as_the_aggregation_says() -> None:
     for aggregation in AGGREGATIONS:
         logp = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
         advantage = torch.ones(2, dtype=torch.float64)
-        batch = Batch(logp, torch.zeros(2, 4, dtype=torch.float64), mask, advantage)
+        batch = LossInputs(logp, torch.zeros(2, 4, dtype=torch.float64), mask, advantage)
         config = LossConfig(aggregation=aggregation, t_max=8)
         (gradient,) = torch.autograd.grad(policy_loss(batch, config), logp)
         short, long = (-gradient).sum(dim=1).tolist()
@@ -253,7 +253,7 @@ def test_equal_advantages_weigh_tokens_as_the_aggregation_says() -> None:
 def test_a_switch_without_its_log_probabilities_is_an_error(config: LossConfig, names: str) -> None:
     zeros = torch.zeros(1, 2)
     with pytest.raises(ValueError, match=names):
-        policy_loss(Batch(zeros, zeros, torch.ones(1, 2), torch.ones(1)), config)
+        policy_loss(LossInputs(zeros, zeros, torch.ones(1, 2), torch.ones(1)), config)
 
 
 def test_an_empty_interval_of_weights_is_an_error() -> None:

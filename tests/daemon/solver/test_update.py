@@ -11,10 +11,10 @@ from peft import PeftModel
 
 from daemon.config.presets import PRESETS, preset
 from daemon.solver.batch import Row, choose, pad, rows
-from daemon.solver.lora import attach, reference, trained_parameters
-from daemon.solver.loss import Batch, policy_loss
-from daemon.solver.policy import UnsupportedModel, score
-from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAborted
+from daemon.solver.lora import attach, reference, trainable_parameters
+from daemon.solver.loss import LossInputs, policy_loss
+from daemon.solver.policy import IncompatibleModel, score
+from daemon.solver.telemetry.metrics import Guard, StepMetrics, TrainingAbort
 from daemon.solver.trajectory import Trajectory, Turn
 from daemon.solver.update import Learner, UnstableUpdate
 from events.algorithm import Algorithm, FilterConfig, KlConfig, LossConfig, TisConfig
@@ -29,7 +29,7 @@ def adapter(seed: int = 0, dtype: torch.dtype = torch.float64) -> PeftModel:
     model = attach(tiny_model(), LORA, seed).to(dtype=dtype)
     torch.manual_seed(seed)
     with torch.no_grad():
-        for parameter in trained_parameters(model).values():
+        for parameter in trainable_parameters(model).values():
             parameter.add_(0.05 * torch.randn(parameter.shape))
     return model
 
@@ -39,7 +39,7 @@ def learner(algorithm: Algorithm | None = None, **changes: Any) -> Learner:
 
 
 def weights(model: PeftModel) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trained_parameters(model).values()])
+    return torch.cat([p.detach().flatten() for p in trainable_parameters(model).values()])
 
 
 def flat(parts: list[list[Row]]) -> list[Row]:
@@ -86,11 +86,11 @@ def test_the_gradient_is_that_of_one_batch_and_one_backward_pass() -> None:
     with torch.no_grad(), reference(model):
         ref = score(model, padded).logp
     logp = score(model, padded).logp
-    batch = Batch(
-        logp, logp.detach(), padded.mask, padded.advantage, padded.roll, ref, padded.rollout_tokens
+    batch = LossInputs(
+        logp, logp.detach(), padded.mask, padded.advantage, padded.sampler_logp, ref, padded.rollout_tokens
     )
     loss = policy_loss(batch, algorithm.loss)
-    gradient = torch.autograd.grad(loss, list(trained_parameters(model).values()))
+    gradient = torch.autograd.grad(loss, list(trainable_parameters(model).values()))
     norm = torch.cat([part.flatten() for part in gradient]).norm().item()
     figures = learner(algorithm, micro_tokens=50).step(made)
     assert figures.loss == pytest.approx(loss.item(), abs=1e-9)
@@ -258,13 +258,13 @@ def test_rollouts_of_another_model_are_refused() -> None:
         trajectory(turn([5], [40, END]), rollout="a"),
         trajectory(turn([5], [6, END]), rollout="b", success=False, reward=0.0),
     ]
-    with pytest.raises(UnsupportedModel, match="token id 40"):
+    with pytest.raises(IncompatibleModel, match="token id 40"):
         learner().step(strange)
 
 
 def test_a_model_that_would_be_trained_wrongly_is_refused() -> None:
     model = attach(tiny_model(attention_dropout=0.1), LORA, 0)
-    with pytest.raises(UnsupportedModel, match="attention_dropout"):
+    with pytest.raises(IncompatibleModel, match="attention_dropout"):
         Learner(model, Algorithm(), ENDS)
 
 
@@ -313,13 +313,13 @@ def after(*steps: dict[str, Any], limits: Limits | None = None) -> Guard:
 )
 def test_a_limit_that_is_broken_for_three_steps_aborts(changes: dict[str, Any], names: str) -> None:
     after(changes, changes, {}, changes, changes)
-    with pytest.raises(TrainingAborted, match=names):
+    with pytest.raises(TrainingAbort, match=names):
         after(changes, changes, changes)
 
 
 @pytest.mark.parametrize("ratio", [0.79, 1.26])
 def test_a_mean_ratio_out_of_bounds_aborts_at_once(ratio: float) -> None:
-    with pytest.raises(TrainingAborted, match=f"step 2: the mean ratio .* is {ratio}"):
+    with pytest.raises(TrainingAbort, match=f"step 2: the mean ratio .* is {ratio}"):
         after({"ratio_mean": ratio})
 
 
@@ -334,7 +334,7 @@ def test_every_limit_can_be_switched_off() -> None:
 def test_a_guard_goes_on_from_what_was_stored() -> None:
     guard = after({"kl": 1.0}, {"kl": 1.0})
     stored = Guard.model_validate_json(guard.model_dump_json())
-    with pytest.raises(TrainingAborted, match="KL"):
+    with pytest.raises(TrainingAbort, match="KL"):
         stored.after(figures(4, kl=1.0))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.status.page import Read, StatusPage, Unread, read, rendered
+from daemon.status.page import Read, StatusPage, Unread, read, render
 from daemon.status.stages import Mood, Stop, ago, stops
 from ops.browser import BrowserMissing, dom, program
 from producers.gateway.privacy.keys import hash_key
@@ -75,7 +75,7 @@ def test_a_home_without_anything_rests(tmp_path: Path) -> None:
     moods = {one.name: one.mood for one in stops(page.document, page.at)}
     assert set(moods.values()) <= {Mood.RESTS, Mood.WORKS}
     assert moods["job"] is moods["adapter"] is moods["route"] is moods["event"] is Mood.RESTS
-    assert "0 rollouts" in rendered(page)
+    assert "0 rollouts" in render(page)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_others_wrote_is_text(found: Read) -> None:
     document = changed(found.document, home=evil, cycle={"ended_because": evil, "outcome": "done"})
     for one in document["routes"]:
         one["reason"] = evil
-    page = rendered(Read(document, found.patterns, found.at), trouble=evil)
+    page = render(Read(document, found.patterns, found.at), trouble=evil)
     assert "<script" not in page
     assert html.escape(evil) in page.replace("&#34;", "&quot;")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from envs.airline.database import USERS_PER_MEMBERSHIP, canonical, generated
+from envs.airline.database import USERS_PER_MEMBERSHIP, canonical, build_database
 from envs.airline.environment import Airline
 from envs.airline.kinds import KINDS
-from envs.airline.policy import CABINS, MEMBERSHIPS, paid_bags
+from envs.airline.policy import CABINS, MEMBERSHIPS, count_extra_bags
 from envs.database import Database
 
 
@@ -34,19 +34,19 @@ def statuses(database: Database, reservation: Any) -> list[str]:
 
 
 def test_a_database_is_a_function_of_its_seed() -> None:
-    assert generated(3).digest() == generated.__wrapped__(3).digest()
-    assert generated(3).digest() != generated(4).digest()
+    assert build_database(3).digest() == build_database.__wrapped__(3).digest()
+    assert build_database(3).digest() != build_database(4).digest()
 
 
 def test_a_generated_database_is_canonical() -> None:
-    database = generated(0)
+    database = build_database(0)
     assert Database(canonical(tables(database))).digest() == database.digest()
 
 
 def test_another_shape_is_refused_with_the_field() -> None:
     with pytest.raises(KeyError, match="flights"):
         canonical({})
-    broken = tables(generated(0))
+    broken = tables(build_database(0))
     broken["users"] = {"x": {"user_id": "x"}}
     with pytest.raises(ValueError, match="membership"):
         canonical(broken)
@@ -54,7 +54,7 @@ def test_another_shape_is_refused_with_the_field() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_users_reservations_and_flights_fit_together(seed: int) -> None:
-    database = generated(seed)
+    database = build_database(seed)
     users, reservations = database["users"], database["reservations"]
     assert len(users) == USERS_PER_MEMBERSHIP * len(MEMBERSHIPS)
     assert [one for user in users.values() for one in user["reservations"]] == list(reservations)
@@ -65,7 +65,7 @@ def test_users_reservations_and_flights_fit_together(seed: int) -> None:
         price += 30 * people * (one["insurance"] == "yes") + 50 * one["nonfree_baggages"]
         assert payment["amount"] == price
         assert payment["payment_id"] in user["payment_methods"]
-        bags = paid_bags(user["membership"], one["cabin"], people, one["total_baggages"])
+        bags = count_extra_bags(user["membership"], one["cabin"], people, one["total_baggages"])
         assert one["nonfree_baggages"] == bags
         days = [flight["date"] for flight in one["flights"]]
         assert days == sorted(days)
@@ -77,7 +77,7 @@ def test_users_reservations_and_flights_fit_together(seed: int) -> None:
 
 
 def test_what_has_left_depends_on_the_clock() -> None:
-    for flight in generated(0)["flights"].values():
+    for flight in build_database(0)["flights"].values():
         late = flight["scheduled_departure_time_est"] >= "15:00:00"
         today = {"on time", "delayed"} if late else {"landed", "flying"}
         for date, day in flight["dates"].items():
@@ -88,7 +88,7 @@ def test_what_has_left_depends_on_the_clock() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_membership_has_reservations_of_every_situation_in_every_cabin(seed: int) -> None:
-    database = generated(seed)
+    database = build_database(seed)
     found = set()
     for one in database["reservations"].values():
         first, insured = statuses(database, one)[0], one["insurance"] == "yes"
@@ -113,7 +113,7 @@ def test_every_membership_has_reservations_of_every_situation_in_every_cabin(see
 
 def test_ids_have_another_shape_than_the_originals() -> None:
     theirs = r"HAT\d+|[a-z]+_[a-z]+_\d{4}|[A-Z0-9]{6}|(gift_card|credit_card|certificate)_\d{7}"
-    assert not [one for one in ids(generated(0)) if re.fullmatch(theirs, one)]
+    assert not [one for one in ids(build_database(0)) if re.fullmatch(theirs, one)]
 
 
 @pytest.mark.benchmarks
@@ -121,14 +121,14 @@ def test_no_generated_record_is_one_of_the_originals(benchmarks: Path) -> None:
     real = Airline(benchmarks).benchmark.database
     emails = {user["email"] for user in real["users"].values()}
     for seed in range(20):
-        database = generated(seed)
+        database = build_database(seed)
         assert ids(database).isdisjoint(ids(real))
         assert emails.isdisjoint(one["email"] for one in database["users"].values())
 
 
 @pytest.mark.benchmarks
 def test_records_have_the_originals_fields(benchmarks: Path) -> None:
-    real, own = Airline(benchmarks).benchmark.database, generated(0)
+    real, own = Airline(benchmarks).benchmark.database, build_database(0)
     for name in real.names:
         fields = {tuple(record) for record in real[name].values()}
         assert {tuple(record) for record in own[name].values()} == fields

@@ -9,8 +9,8 @@ from envs.airline.policy import (
     TRANSFER,
     can_cancel,
     free_bags,
-    is_compensated,
-    paid_bags,
+    is_compensable,
+    count_extra_bags,
     violations,
 )
 from envs.airline.tools import AirlineTools
@@ -58,7 +58,7 @@ def test_what_may_be_cancelled(
     ],
 )
 def test_who_is_compensated(membership: str, reservation: Json, allowed: bool) -> None:
-    assert is_compensated(membership, reservation) is allowed
+    assert is_compensable(membership, reservation) is allowed
 
 
 def test_free_bags_rise_with_membership_and_cabin() -> None:
@@ -66,7 +66,7 @@ def test_free_bags_rise_with_membership_and_cabin() -> None:
     assert [free_bags("regular", cabin) for cabin in cabins] == [0, 1, 2]
     assert [free_bags("silver", cabin) for cabin in cabins] == [1, 2, 3]
     assert [free_bags("gold", cabin) for cabin in cabins] == [2, 3, 4]
-    assert [paid_bags("silver", "economy", 2, bags) for bags in (0, 4, 6)] == [0, 0, 2]
+    assert [count_extra_bags("silver", "economy", 2, bags) for bags in (0, 4, 6)] == [0, 0, 2]
 
 
 def test_the_policy_names_only_tools_that_there_are() -> None:

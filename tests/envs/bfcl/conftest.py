@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.bfcl.classes import ClassesMissing, require
+from envs.bfcl.classes import NoBfclClasses, require
 from envs.bfcl.environment import Bfcl
 from tests.conftest import missing
 from tests.envs.bfcl.files import write_folder
@@ -15,7 +15,7 @@ def classes() -> None:
     """The test needs BFCL's classes, which `make components` installs."""
     try:
         require()
-    except ClassesMissing as error:
+    except NoBfclClasses as error:
         missing(str(error))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from envs.bfcl.cases import MORE_TOOLS, json_schema, load, parse
-from envs.tau2.benchmark import BenchmarkBroken, BenchmarkMissing
+from envs.tau2.benchmark import InvalidBenchmark, NoBenchmark
 from events.messages import Action
 from tests.envs.bfcl.files import (
     GOLD,
@@ -41,7 +41,7 @@ def test_a_class_without_an_initial_state_begins_empty(tmp_path: Path) -> None:
 
 def test_excluded_functions_are_not_shown_and_held_out_ones_come_later(tmp_path: Path) -> None:
     (read,) = load(write_folder(tmp_path))["miss_func"]
-    shown = [[schema["function"]["name"] for schema in read.offered(turn)] for turn in range(3)]
+    shown = [[schema["function"]["name"] for schema in read.select_schemas(turn)] for turn in range(3)]
     assert shown == [["ls", "mean"], ["ls", "mean"], ["ls", "mv", "mean"]]
     assert read.turns[2].says == MORE_TOOLS
 
@@ -118,7 +118,7 @@ def test_what_is_no_call_with_literals_is_refused_and_never_run(text: str) -> No
 def test_a_broken_case_is_named_by_file_and_line(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = cases_of(write_folder(tmp_path), "base")
     write_rows(path, [case("base"), {**case("base"), **wrong}])
-    with pytest.raises(BenchmarkBroken, match=rf"{path}, line 2, is no such case"):
+    with pytest.raises(InvalidBenchmark, match=rf"{path}, line 2, is no such case"):
         load(tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_a_broken_case_is_named_by_file_and_line(tmp_path: Path, wrong: dict[str
 def test_broken_gold_is_named_with_its_case(tmp_path: Path, gold: list[Any]) -> None:
     path = answers_of(write_folder(tmp_path), "base")
     write_rows(path, [{**answer("base"), "ground_truth": gold}])
-    with pytest.raises(BenchmarkBroken, match=r"line 1, is no such case"):
+    with pytest.raises(InvalidBenchmark, match=r"line 1, is no such case"):
         load(tmp_path)
 
 
@@ -136,17 +136,17 @@ def test_broken_gold_is_named_with_its_case(tmp_path: Path, gold: list[Any]) -> 
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str, what: str) -> None:
     path = answers_of(write_folder(tmp_path), "base")
     path.write_text(line)
-    with pytest.raises(BenchmarkBroken, match=rf"{path}, line 1, {what}"):
+    with pytest.raises(InvalidBenchmark, match=rf"{path}, line 1, {what}"):
         load(tmp_path)
 
 
 def test_a_missing_file_is_named_with_the_remedy(tmp_path: Path) -> None:
     path = answers_of(write_folder(tmp_path), "miss_param")
     path.unlink()
-    with pytest.raises(BenchmarkMissing, match=rf"{path} cannot be read .* KINTSUGI_BENCHMARKS"):
+    with pytest.raises(NoBenchmark, match=rf"{path} cannot be read .* KINTSUGI_BENCHMARKS"):
         load(tmp_path)
 
 
 def test_without_a_folder_the_setting_is_named() -> None:
-    with pytest.raises(BenchmarkMissing, match="set KINTSUGI_BENCHMARKS"):
+    with pytest.raises(NoBenchmark, match="set KINTSUGI_BENCHMARKS"):
         load(None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.bfcl.cases import MORE_TOOLS, SPLITS
-from envs.bfcl.classes import ClassesMissing
+from envs.bfcl.classes import NoBfclClasses
 from envs.bfcl.environment import Bfcl
 from envs.environment import UnknownTask
 from envs.episode import Episode
@@ -56,9 +56,9 @@ def test_the_user_says_one_message_after_the_other_and_hangs_up(bfcl: Bfcl) -> N
 def test_held_out_tools_are_shown_from_the_turn_in_which_they_come(bfcl: Bfcl) -> None:
     task = bfcl.task("bfcl/miss_func/7")
     view = [heard(LOOK)]
-    assert "mv" not in _names(bfcl.offered(task, view))
+    assert "mv" not in _names(bfcl.select_schemas(task, view))
     view += [said("Notes."), heard(MOVE), said("I cannot."), heard(MORE_TOOLS)]
-    assert _names(bfcl.offered(task, view)) == _names(bfcl.schemas(task)) == ["ls", "mv", "mean"]
+    assert _names(bfcl.select_schemas(task, view)) == _names(bfcl.schemas(task)) == ["ls", "mv", "mean"]
 
 
 def test_missing_classes_are_named_with_the_command_that_installs_them(
@@ -67,7 +67,7 @@ def test_missing_classes_are_named_with_the_command_that_installs_them(
     module = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code.trading_bot"
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        ClassesMissing, match=r"uv pip install .* --no-deps bfcl-eval==2026\.3\.23 mpmath==1\.3\.0"
+        NoBfclClasses, match=r"uv pip install .* --no-deps bfcl-eval==2026\.3\.23 mpmath==1\.3\.0"
     ):
         Episode(bfcl, bfcl.task("bfcl/base/7"))
 

@@ -155,7 +155,7 @@ def test_a_model_is_sent_the_tools_of_its_turn(bfcl: Bfcl) -> None:
         episode = Episode(bfcl, task)
         user = bfcl.user(task)
         async with Endpoint(url, "small") as endpoint:
-            agent = ModelAgent(endpoint, partial(bfcl.offered, task), 0)
+            agent = ModelAgent(endpoint, partial(bfcl.select_schemas, task), 0)
             while episode.turn is not None:
                 view = episode.view(episode.turn)
                 is_agent = episode.turn is Party.AGENT

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.database import Database
-from envs.retail.database import USERS, canonical, generated
+from envs.retail.database import USERS, canonical, build_database
 from envs.retail.environment import Retail
 from envs.retail.kinds import KINDS
 
@@ -19,8 +19,8 @@ def ids(database: Database) -> set[str]:
 
 
 def test_a_database_is_a_function_of_its_seed() -> None:
-    assert generated(3).digest() == Database(_tables(generated.__wrapped__(3))).digest()
-    assert generated(3).digest() != generated(4).digest()
+    assert build_database(3).digest() == Database(_tables(build_database.__wrapped__(3))).digest()
+    assert build_database(3).digest() != build_database(4).digest()
 
 
 def _tables(database: Database) -> dict[str, dict[str, object]]:
@@ -28,13 +28,13 @@ def _tables(database: Database) -> dict[str, dict[str, object]]:
 
 
 def test_a_generated_database_is_canonical() -> None:
-    database = generated(0)
+    database = build_database(0)
     assert Database(canonical(_tables(database))).digest() == database.digest()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_users_orders_and_products_fit_together(seed: int) -> None:
-    database = generated(seed)
+    database = build_database(seed)
     users, orders, products = (database[name] for name in ("users", "orders", "products"))
     assert len(users) == USERS
     assert {order_id for user in users.values() for order_id in user["orders"]} == set(orders)
@@ -55,7 +55,7 @@ def test_users_orders_and_products_fit_together(seed: int) -> None:
 
 def test_ids_have_another_shape_than_the_originals() -> None:
     theirs = r"[a-z]+_[a-z]+_\d{4}|#W\d{7}|\d{10}|(gift_card|credit_card|paypal)_\d{7}"
-    assert not [one for one in ids(generated(0)) if re.fullmatch(theirs, one)]
+    assert not [one for one in ids(build_database(0)) if re.fullmatch(theirs, one)]
 
 
 @pytest.mark.benchmarks
@@ -64,7 +64,7 @@ def test_no_generated_record_is_one_of_the_originals(benchmarks: Path) -> None:
     names = {product["name"] for product in real["products"].values()}
     emails = {user["email"] for user in real["users"].values()}
     for seed in range(20):
-        database = generated(seed)
+        database = build_database(seed)
         assert ids(database).isdisjoint(ids(real))
         assert names.isdisjoint(one["name"] for one in database["products"].values())
         assert emails.isdisjoint(one["email"] for one in database["users"].values())
@@ -72,7 +72,7 @@ def test_no_generated_record_is_one_of_the_originals(benchmarks: Path) -> None:
 
 @pytest.mark.benchmarks
 def test_records_have_the_originals_fields(benchmarks: Path) -> None:
-    real, own = Retail(benchmarks).benchmark.database, generated(0)
+    real, own = Retail(benchmarks).benchmark.database, build_database(0)
     for name in real.names:
         fields = {tuple(record) for record in real[name].values()}
         assert {tuple(record) for record in own[name].values()} == fields

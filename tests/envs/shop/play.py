@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envs.agents import Agent, call, calls_made
+from envs.agents import Agent, call, count_calls
 from envs.episode import Episode, play
 from envs.grading import Grade, grade
 from envs.shop.environment import Shop
@@ -38,7 +38,7 @@ class LookingRefuser(ShopOracle):
     """Looks everything up, then refuses."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        done = calls_made(messages)
+        done = count_calls(messages)
         if done < len(self.actions) and self.actions[done].name.startswith(("find_", "get_")):
             return super().reply(messages)
         return Message(role="assistant", content=REFUSED)
@@ -47,7 +47,7 @@ class LookingRefuser(ShopOracle):
 class Hedger(ShopOracle):
     """Does everything right and closes with both sentences."""
 
-    def closing(self) -> str:
+    def final_text(self) -> str:
         return f"{DONE} {REFUSED}"
 
 
@@ -58,5 +58,5 @@ class Rusher(ShopOracle):
         reply = super().reply(messages)
         if not reply.text.startswith(CONFIRM):
             return reply
-        done = calls_made(messages)
+        done = count_calls(messages)
         return call(self.actions[done], done)

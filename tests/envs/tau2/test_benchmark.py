@@ -14,8 +14,8 @@ from envs.tau2.benchmark import (
     NO_CHANGE,
     ONE_CHANGE,
     SEVERAL_CHANGES,
-    BenchmarkBroken,
-    BenchmarkMissing,
+    InvalidBenchmark,
+    NoBenchmark,
 )
 from tests.envs.tau2.files import TASKS, task, write_folder
 
@@ -101,9 +101,9 @@ def test_without_a_folder_only_real_tasks_are_missing(tmp_path: Path) -> None:
         (Retail(tmp_path), "tau2/retail is no folder"),
     ):
         assert dict(environment.splits) == {"generated": 288}
-        with pytest.raises(BenchmarkMissing, match=reason):
+        with pytest.raises(NoBenchmark, match=reason):
             environment.tasks("base")
-        with pytest.raises(BenchmarkMissing, match=reason):
+        with pytest.raises(NoBenchmark, match=reason):
             environment.task("retail/0")
 
 
@@ -112,7 +112,7 @@ def test_without_a_folder_only_real_tasks_are_missing(tmp_path: Path) -> None:
 )
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (write_folder(tmp_path) / "tau2" / "retail" / name).unlink()
-    with pytest.raises(BenchmarkMissing, match=f"{name} cannot be read"):
+    with pytest.raises(NoBenchmark, match=f"{name} cannot be read"):
         Retail(tmp_path).tasks("base")
 
 
@@ -135,7 +135,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: Any, reason: str) -> None:
-    with pytest.raises(BenchmarkBroken, match=reason):
+    with pytest.raises(InvalidBenchmark, match=reason):
         broken(tmp_path, name, content).tasks("base")
 
 

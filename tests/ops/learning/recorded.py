@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from envs.evaluation import Attempt, Setup, play, scripted_user
+from envs.evaluation import Attempt, Setup, play, make_environment_user
 from envs.players import LocalPlayer, Player
 from envs.shop.environment import Shop
 from envs.shop.oracle import ShopOracle
@@ -27,7 +27,7 @@ def attempts(shop: Shop, tasks: Sequence[TaskDefinition]) -> list[Attempt]:
     def agent(task: TaskDefinition, seed: int) -> Player:
         return LocalPlayer(ShopOracle(_as_taken(task), shop.writes))
 
-    setup = Setup(shop, agent, scripted_user(shop))
+    setup = Setup(shop, agent, make_environment_user(shop))
     return [asyncio.run(play(setup, task, 0)) for task in tasks]
 
 

@@ -15,7 +15,7 @@ from daemon.engine.reference.tokenizer import (
     chat,
     encode,
     load,
-    rendered,
+    render,
     token_id,
 )
 from daemon.solver.reference.demonstrations import DEVELOPMENT, VOCABULARY_SEEDS, transcript
@@ -83,8 +83,8 @@ def test_what_is_read_before_an_answer_is_a_prefix_of_what_holds_it(
     for place, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        before = encode(tokens, rendered(tokens, messages[:place], prompt=True))
-        after = encode(tokens, rendered(tokens, messages[: place + 1]))
+        before = encode(tokens, render(tokens, messages[:place], prompt=True))
+        after = encode(tokens, render(tokens, messages[: place + 1]))
         assert after[: len(before)] == before
         assert after.count(tokens.eos_token_id) == before.count(tokens.eos_token_id) + 1
         assert after[-1] == tokens.eos_token_id
@@ -93,7 +93,7 @@ def test_what_is_read_before_an_answer_is_a_prefix_of_what_holds_it(
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_chat_template_gives_the_same_ids(tokens: PreTrainedTokenizerFast, name: str) -> None:
     messages = CONVERSATIONS[name]
-    ours = encode(tokens, rendered(tokens, messages, prompt=True))
+    ours = encode(tokens, render(tokens, messages, prompt=True))
     theirs = tokens.apply_chat_template(
         chat(messages), tokenize=True, add_generation_prompt=True, return_dict=False
     )
@@ -125,7 +125,7 @@ def test_conversations_of_shop_do_not_fall_apart(tokens: PreTrainedTokenizerFast
     spelled -= {token_id(tokens, "I")}
     for kind in Shop.capabilities:
         for seed in DEVELOPMENT[:20]:
-            text = rendered(tokens, transcript(SHOP, SHOP.generate(kind, seed)))
+            text = render(tokens, transcript(SHOP, SHOP.generate(kind, seed)))
             found = sorted(spelled.intersection(encode(tokens, text)))
             assert found == [], (kind, seed, tokens.convert_ids_to_tokens(found))
 
@@ -154,5 +154,5 @@ def test_a_saved_tokenizer_is_the_same(
     assert loaded.chat_template == tokens.chat_template
     assert (loaded.eos_token, loaded.pad_token) == (tokens.eos_token, tokens.pad_token)
     for messages in CONVERSATIONS.values():
-        text = rendered(tokens, messages)
+        text = render(tokens, messages)
         assert loaded(text)["input_ids"] == encode(tokens, text)

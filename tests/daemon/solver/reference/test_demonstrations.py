@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.reference.recipe import RECIPE, WEAK
-from daemon.engine.reference.tokenizer import START, encode, rendered
+from daemon.engine.reference.tokenizer import START, encode, render
 from daemon.solver.reference.demonstrations import (
     DEVELOPMENT,
     HELD_OUT,
@@ -30,7 +30,7 @@ def test_what_counts_is_what_the_assistant_says_with_its_end_tokens(
     messages = transcript(SHOP, SHOP.generate(kind, DEVELOPMENT[0]))
     shown = demonstration(tokens, messages)
     said = [
-        encode(tokens, rendered(tokens, [message]).removeprefix(START["assistant"]))
+        encode(tokens, render(tokens, [message]).removeprefix(START["assistant"]))
         for message in messages
         if message.role == "assistant"
     ]

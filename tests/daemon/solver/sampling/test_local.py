@@ -73,11 +73,11 @@ def test_log_probabilities_are_the_learners() -> None:
     with torch.no_grad():
         logp = score(model, padded).logp
     assert padded.mask.sum() > 100
-    assert float(((logp - padded.roll) * padded.mask).abs().max()) < 1e-4
+    assert float(((logp - padded.sampler_logp) * padded.mask).abs().max()) < 1e-4
 
 
 def test_an_answer_that_a_limit_cuts_off_ends_its_episode() -> None:
-    cut = [r for r in played(attempts(20), longest=12) if r.trajectory.truncated]
+    cut = [r for r in played(attempts(20), longest=12) if r.trajectory.is_incomplete]
     assert 0 < len(cut) < 20
     for rollout in cut:
         assert rollout.episode.termination is Termination.AGENT_ERROR

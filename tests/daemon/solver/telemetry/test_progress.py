@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.solver.telemetry.progress import History, compared, complete, gap, probed
+from daemon.solver.telemetry.progress import History, compare_figures, complete, gap, probe_pools
 from daemon.solver.trajectory import Trajectory, Turn
 from events.jobs import JobSpec
 from tests.daemon.solver.tiny import trajectory
@@ -66,7 +66,7 @@ def test_what_nobody_judged_is_in_no_figure() -> None:
 
 
 def test_a_batch_stands_beside_everything_so_far() -> None:
-    both = compared(history(a=[BOTH]).pools, history(a=[BOTH, FAILS], b=[PASSES]).pools)
+    both = compare_figures(history(a=[BOTH]).pools, history(a=[BOTH, FAILS], b=[PASSES]).pools)
     assert both["a"].batch is not None
     assert both["a"].batch.groups == 1
     assert both["a"].so_far.groups == 2
@@ -88,7 +88,7 @@ def test_a_batch_stands_beside_everything_so_far() -> None:
 def test_a_probe_says_what_is_weak_and_whether_anything_can_be_learnt(
     groups: dict[str, list[tuple[bool, ...]]], weak: tuple[str, ...], hopeless: bool
 ) -> None:
-    found = probed(spec(), history(**groups))
+    found = probe_pools(spec(), history(**groups))
     assert (found.weak, found.hopeless) == (weak, hopeless)
 
 

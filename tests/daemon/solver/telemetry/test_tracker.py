@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.solver.telemetry.tracker import TrackerMissing, UnknownTracker, flat, tracked
+from daemon.solver.telemetry.tracker import NoTrackerLibrary, UnknownTracker, flat, open_tracker
 from ops.isolated import interpreter, ours
 
 ROOT = Path(__file__).parents[4]
@@ -67,13 +67,13 @@ def test_numbers_are_named_by_their_way_and_the_rest_is_left_out() -> None:
 
 @pytest.mark.parametrize("setting", ["mlflow:shop", "trackio", "trackio:", ""])
 def test_a_setting_that_names_no_tracker_is_refused(setting: str, tmp_path: Path) -> None:
-    with pytest.raises(UnknownTracker, match="LIBRARY:PROJECT"), tracked(setting, "r", tmp_path):
+    with pytest.raises(UnknownTracker, match="LIBRARY:PROJECT"), open_tracker(setting, "r", tmp_path):
         pass
 
 
 def test_a_library_that_is_not_installed_is_named_with_the_remedy(tmp_path: Path) -> None:
     with (
-        pytest.raises(TrackerMissing, match="wandb is not installed: pip install wandb"),
-        tracked("wandb:shop", "r", tmp_path),
+        pytest.raises(NoTrackerLibrary, match="wandb is not installed: pip install wandb"),
+        open_tracker("wandb:shop", "r", tmp_path),
     ):
         pass
