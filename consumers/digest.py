@@ -42,8 +42,8 @@ class Difference:
     rebuilt: Any
 
     def __str__(self) -> str:
-        said = self.between("the live tables", "the rebuild")
-        return said.replace("the live tables has", "the live tables have")
+        text = self.between("the live tables", "the rebuild")
+        return text.replace("the live tables has", "the live tables have")
 
     def between(self, live: str, rebuilt: str) -> str:
         """The sentence, with other names for the two."""

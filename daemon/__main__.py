@@ -95,11 +95,11 @@ def exit_code(error: Exception) -> int:
         return UNAVAILABLE
     from daemon.jobs.runner import RunnerUnavailable
     from daemon.serving.fleet import NoReplica
-    from daemon.serving.replica import ReplicaLost
+    from daemon.serving.replica import ReplicaDown
     from daemon.serving.staging import ReplicaAway
     from envs.endpoint import EndpointRefusal, EndpointUnavailable
 
-    away = EndpointUnavailable | NoReplica | ReplicaAway | ReplicaLost | RunnerUnavailable
+    away = EndpointUnavailable | NoReplica | ReplicaAway | ReplicaDown | RunnerUnavailable
     if isinstance(error, away):
         return UNAVAILABLE
     return USAGE if isinstance(error, EndpointRefusal) else FAILED

@@ -308,22 +308,22 @@ class Endpoint:
         return bytes(read)
 
     def _raise_refusal(self, status: int, answer: bytes) -> NoReturn:
-        said = _read_error(answer)
-        if status in (400, 413, 422) and _CONTEXT.search(said):
-            raise AnswerFailure(Termination.CONTEXT_OVERFLOW, f"HTTP {status}: {said}")
+        text = _read_error(answer)
+        if status in (400, 413, 422) and _CONTEXT.search(text):
+            raise AnswerFailure(Termination.CONTEXT_OVERFLOW, f"HTTP {status}: {text}")
         if status in (401, 403, 404) or not self.answered:
-            raise EndpointRefusal(self._refusal(status, said))
+            raise EndpointRefusal(self._refusal(status, text))
         raise AnswerFailure(
-            Termination.AGENT_ERROR, f"the conversation was refused: HTTP {status}: {said}"
+            Termination.AGENT_ERROR, f"the conversation was refused: HTTP {status}: {text}"
         )
 
-    def _refusal(self, status: int, said: str) -> str:
+    def _refusal(self, status: int, text: str) -> str:
         remedy = {
             401: "give the API key of this endpoint",
             403: "give an API key that may use this model",
             404: f"correct the base URL (it mostly ends in /v1) or the model {self.model!r}",
         }.get(status, "correct what it names: the model, the sampling, or how it was started")
-        return f"{self.base_url} refuses to serve: HTTP {status}: {said}; {remedy}"
+        return f"{self.base_url} refuses to serve: HTTP {status}: {text}; {remedy}"
 
 
 def request_seed(*parts: object) -> int:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from daemon.adapters.directory import PROVENANCE, WEIGHTS, Base, Provenance, verify
-from daemon.adapters.fingerprint import Expected
+from daemon.adapters.fingerprint import Expectation
 from daemon.engine.fingerprint import probe_model, fingerprint
 from daemon.engine.identity import weights_sha256
 from daemon.engine.reference.weights import CHECKPOINT
@@ -38,12 +38,12 @@ class Adapters:
     def __getitem__(self, name: str) -> Path:
         return self.folder / name
 
-    def expected(self, name: str) -> Expected:
+    def expected(self, name: str) -> Expectation:
         found = verify(self[name]).fingerprint
         assert found is not None
         return found
 
-    def others(self, name: str) -> dict[str, Expected]:
+    def others(self, name: str) -> dict[str, Expectation]:
         """What could answer in its place."""
         return {one: self.expected(one) for one in VERSIONS if one != name}
 
@@ -54,7 +54,7 @@ class Maker:
     def __init__(self, checkpoint: Path) -> None:
         self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         self._base = Base(name="reference", sha256=weights_sha256(self._model))
-        self._told: Expected | None = None
+        self._told: Expectation | None = None
 
     @contextmanager
     def made(
@@ -77,7 +77,7 @@ class Maker:
         finally:
             self._model = adapted.unload()
 
-    def _expected(self, adapted: PeftModel) -> Expected:
+    def _expected(self, adapted: PeftModel) -> Expectation:
         """What it answers to probes; the base's part is computed once."""
         if self._told is None:
             self._told = probe_model(adapted)

@@ -147,8 +147,8 @@ def _find_parent_adapter(connection: Connection, folder: str | None) -> Node | N
     row = None if folder is None else _row(connection, Adapter, "path", folder)
     if row is None:
         return None
-    said = _line("the job went on from its weights", row.state, _describe_capability(row))
-    return Node(row.adapter, "adapter", said)
+    text = _line("the job went on from its weights", row.state, _describe_capability(row))
+    return Node(row.adapter, "adapter", text)
 
 
 def _cycle(connection: Connection, name: str) -> Node | None:

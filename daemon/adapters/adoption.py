@@ -37,7 +37,7 @@ from daemon.adapters.directory import (
     verify,
     write_directory,
 )
-from daemon.adapters.fingerprint import Expected
+from daemon.adapters.fingerprint import Expectation
 from events.errors import KintsugiError
 from events.registry import first_problem
 
@@ -59,7 +59,7 @@ class BadName(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class HomeAdapter:
     """An adapter of the home."""
 
     name: str
@@ -76,7 +76,7 @@ def adopt(
     kind: str = "adapter",
     name: str | None = None,
     max_rank: int | None = None,
-) -> Adopted:
+) -> HomeAdapter:
     """Copy an adapter into `store`. Its name begins with `kind`, where none is given.
 
     Raises BadAdapter, BadBase, BadName, NoFingerprint, AdapterNotWritten.
@@ -85,22 +85,22 @@ def adopt(
     fit(source, checkpoint, max_rank)
     contents = _contents(source)
     digits = _digest(contents)[:_DIGITS]
-    called = _checked(name or _named(kind, contents, digits))
+    called = _check_name(name or _build_name(kind, contents, digits))
     folder = store / (called if called.endswith(digits) else f"{called}-{digits}")
     if not _is_there(folder, contents):
         expected = _fingerprint(source, checkpoint)
         if _contents(source) != contents:
             raise BadAdapter(f"{source} changed while it was read; wait until it is written")
-        told = expected.model_dump_json().encode()
-        write_directory(folder, {**contents, FINGERPRINT: told})
-    return Adopted(called, folder, hashlib.sha256(contents[WEIGHTS]).hexdigest())
+        document = expected.model_dump_json().encode()
+        write_directory(folder, {**contents, FINGERPRINT: document})
+    return HomeAdapter(called, folder, hashlib.sha256(contents[WEIGHTS]).hexdigest())
 
 
-def expected_of(folder: Path) -> Expected:
+def read_expectation(folder: Path) -> Expectation:
     """What an adapter of this folder answers to probes. Raises NoFingerprint, BadAdapter."""
     path = folder / FINGERPRINT
     try:
-        return Expected.model_validate_json(path.read_bytes())
+        return Expectation.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -116,10 +116,10 @@ def expected_of(folder: Path) -> Expected:
 def intact(folder: Path, sha256: str, checkpoint: Path | None, max_rank: int | None) -> None:
     """See that the files are those that were adopted. Raises BadAdapter, BadBase."""
     fit(folder, checkpoint, max_rank)
-    found = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    if found != sha256:
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    if digest != sha256:
         raise BadAdapter(
-            f"{folder / WEIGHTS} is not what was produced: its sha256 is {found}, not {sha256}; "
+            f"{folder / WEIGHTS} is not what was produced: its sha256 is {digest}, not {sha256}; "
             "restore it, or push the adapter under another name"
         )
 
@@ -139,18 +139,18 @@ def _digest(contents: Mapping[str, bytes]) -> str:
     return whole.hexdigest()
 
 
-def _named(kind: str, contents: Mapping[str, bytes], digits: str) -> str:
+def _build_name(kind: str, contents: Mapping[str, bytes], digits: str) -> str:
     steps = _provenance(contents)
     middle = "" if steps is None else f"-{steps.steps}"
     return f"{re.sub('[^A-Za-z0-9._-]+', '-', kind)[:64]}{middle}-{digits}"
 
 
 def _provenance(contents: Mapping[str, bytes]) -> Provenance | None:
-    told = contents.get(PROVENANCE)
-    return None if told is None else Provenance.model_validate_json(told)
+    document = contents.get(PROVENANCE)
+    return None if document is None else Provenance.model_validate_json(document)
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise BadName(
             f"{name[:120]!r} is no name of an adapter: up to 100 letters, digits, dots, dashes and "
@@ -171,11 +171,11 @@ def _is_there(folder: Path, contents: Mapping[str, bytes]) -> bool:
     return True
 
 
-def _fingerprint(source: Path, checkpoint: Path | None) -> Expected:
+def _fingerprint(source: Path, checkpoint: Path | None) -> Expectation:
     if (source / PROVENANCE).exists():
-        told = verify(source).fingerprint
-        if told is not None:
-            return told
+        expectation = verify(source).fingerprint
+        if expectation is not None:
+            return expectation
     if checkpoint is None:
         raise NoFingerprint(
             f"{source} says nothing of what it answers, and the folder of its base is not known "
@@ -186,10 +186,10 @@ def _fingerprint(source: Path, checkpoint: Path | None) -> Expected:
             f"{source} says nothing of what it answers, and computing it needs torch: install "
             "kintsugi[train] here, or push a directory whose provenance.json has a fingerprint"
         )
-    return _computed(source, checkpoint)
+    return _compute_fingerprint(source, checkpoint)
 
 
-def _computed(source: Path, checkpoint: Path) -> Expected:
+def _compute_fingerprint(source: Path, checkpoint: Path) -> Expectation:
     command = [sys.executable, "-m", "daemon.engine.fingerprint", str(checkpoint), str(source)]
     try:
         done = subprocess.run(
@@ -201,9 +201,9 @@ def _computed(source: Path, checkpoint: Path) -> Expected:
             "directory whose provenance.json has a fingerprint, computed where there is a GPU"
         ) from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise NoFingerprint(
             f"what {source} answers could not be computed: "
-            f"{said[-1] if said else f'exit code {done.returncode}'}"
+            f"{lines[-1] if lines else f'exit code {done.returncode}'}"
         )
-    return Expected.model_validate_json(done.stdout)
+    return Expectation.model_validate_json(done.stdout)

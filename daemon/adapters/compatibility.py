@@ -31,7 +31,7 @@ from daemon.adapters.directory import (
     PROVENANCE,
     WEIGHTS,
     BadAdapter,
-    Stored,
+    TensorData,
     read_weights,
     verify,
 )
@@ -118,30 +118,30 @@ def fit(folder: Path, checkpoint: Path | None, max_rank: int | None = None) -> F
     if (folder / PROVENANCE).exists():
         verify(folder)
     settings = plain_settings(folder)
-    found = pairs(folder)
-    if not found:
+    factors = pairs(folder)
+    if not factors:
         raise BadAdapter(f"{folder / WEIGHTS} holds no weights")
-    for name, pair in found.items():
-        if not _targeted(settings, name):
+    for name, pair in factors.items():
+        if not _is_target(settings, name):
             raise BadAdapter(f"{folder} has weights of {name}, which it does not target")
         check_pair(folder, name, pair, None, _rank(settings, name))
-    _check_targets(folder, settings, found)
-    rank = max(pair["A"].shape[0] for pair in found.values())
+    _check_targets(folder, settings, factors)
+    rank = max(pair["A"].shape[0] for pair in factors.values())
     if max_rank is not None and rank > max_rank:
         raise BadAdapter(
             f"{folder} has rank {rank}, and the engines take {max_rank} at most: start them with a "
             "higher --max-lora-rank, or train it with a lower rank"
         )
     if checkpoint is None:
-        return Fit(len(found), rank, _NO_BASE)
-    return Fit(len(found), rank, tuple(_against(folder, settings, found, layers(checkpoint))))
+        return Fit(len(factors), rank, _NO_BASE)
+    return Fit(len(factors), rank, tuple(_against(folder, settings, factors, layers(checkpoint))))
 
 
-def _check_targets(folder: Path, settings: Mapping[str, Any], found: Iterable[str]) -> None:
+def _check_targets(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:
     """Every name in a list of targets is that of some layer."""
     targets = settings.get("target_modules")
     for target in targets if isinstance(targets, list) else []:
-        if not any(_named([target], layer) for layer in found):
+        if not any(_is_match([target], layer) for layer in names):
             raise BadAdapter(
                 f"{folder} targets {target!r} and has no weights of such a layer: remove it from "
                 f"target_modules of {CONFIG}, or train it with the base's names"
@@ -151,30 +151,30 @@ def _check_targets(folder: Path, settings: Mapping[str, Any], found: Iterable[st
 def plain_settings(folder: Path) -> dict[str, Any]:
     """An adapter's configuration, if it asks for nothing but plain LoRA. Raises BadAdapter."""
     try:
-        given = json.loads((folder / CONFIG).read_bytes(), parse_constant=_no_constant)
+        config = json.loads((folder / CONFIG).read_bytes(), parse_constant=_no_constant)
     except OSError as error:
         raise BadAdapter(f"{folder / CONFIG} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise BadAdapter(f"{folder / CONFIG} is no JSON: {error}") from error
-    if not isinstance(given, dict) or given.get("peft_type") != "LORA":
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise BadAdapter(f"{folder / CONFIG} describes no LoRA adapter of PEFT")
-    for name, value in given.items():
+    for name, value in config.items():
         if not _plain(name, value):
             raise BadAdapter(
                 f"{folder} sets {name} to {str(value)[:80]!r}; only plain LoRA is served: train it "
                 "without"
             )
-    _check_numbers(folder, given)
-    return {name: value for name, value in given.items() if name in _PLAIN}
+    _check_numbers(folder, config)
+    return {name: value for name, value in config.items() if name in _PLAIN}
 
 
-def _check_numbers(folder: Path, given: Mapping[str, Any]) -> None:
+def _check_numbers(folder: Path, config: Mapping[str, Any]) -> None:
     """Those that scale what an adapter adds: engines have defaults of their own for them."""
-    ranks = {"r": given.get("r"), **(given.get("rank_pattern") or {})}
+    ranks = {"r": config.get("r"), **(config.get("rank_pattern") or {})}
     for name, rank in ranks.items():
         if not isinstance(rank, int) or isinstance(rank, bool):
             raise BadAdapter(f"{folder / CONFIG} has no whole number for the rank {name}: {rank!r}")
-    alphas = {"lora_alpha": given.get("lora_alpha"), **(given.get("alpha_pattern") or {})}
+    alphas = {"lora_alpha": config.get("lora_alpha"), **(config.get("alpha_pattern") or {})}
     for name, alpha in alphas.items():
         if not isinstance(alpha, int | float) or isinstance(alpha, bool):
             raise BadAdapter(f"{folder / CONFIG} has no number for {name}: {alpha!r}")
@@ -202,27 +202,27 @@ def _set(value: Any) -> bool:
     return bool(value)
 
 
-def pairs(folder: Path) -> dict[str, dict[str, Stored]]:
+def pairs(folder: Path) -> dict[str, dict[str, TensorData]]:
     """Layer -> its A and its B, every number of them finite. Raises BadAdapter."""
     if not (folder / WEIGHTS).exists():
         raise BadAdapter(
             f"{folder / WEIGHTS} is missing; other formats than safetensors are not read"
         )
-    found: dict[str, dict[str, Stored]] = {}
+    factors: dict[str, dict[str, TensorData]] = {}
     for name, tensor in read_weights(folder).items():
         layer, _, rest = name.removeprefix(_PREFIX).rpartition(".lora_")
         if not name.startswith(_PREFIX) or rest not in ("A.weight", "B.weight"):
             raise BadAdapter(f"{folder / WEIGHTS} holds {name}, which is no LoRA weight of PEFT")
         if not tensor.finite:
             raise BadAdapter(f"{folder / WEIGHTS}: {name} is not finite (in half precision)")
-        found.setdefault(layer, {})[rest[0]] = tensor
-    return found
+        factors.setdefault(layer, {})[rest[0]] = tensor
+    return factors
 
 
 def check_pair(
     folder: Path,
     name: str,
-    pair: Mapping[str, Stored],
+    pair: Mapping[str, TensorData],
     shape: tuple[int, int] | None,
     rank: int,
 ) -> None:
@@ -249,18 +249,18 @@ def check_pair(
 
 def layers(checkpoint: Path) -> dict[str, tuple[int, int] | None]:
     """The matrices of a base, by the headers of its files; one is the embedding. Raises BadBase."""
-    found: dict[str, tuple[int, int] | None] = {}
+    shapes: dict[str, tuple[int, int] | None] = {}
     for file in _files(checkpoint):
         for name, (dtype, shape) in _header(file).items():
             layer, _, last = name.rpartition(".")
             if last == "weight" and dtype in _MATRICES:
                 if len(shape) == 2:
-                    found[layer] = (shape[0], shape[1])
+                    shapes[layer] = (shape[0], shape[1])
             elif last in _PACKED:
-                found[layer] = None
-    if not found:
+                shapes[layer] = None
+    if not shapes:
         raise BadBase(f"{checkpoint} holds no matrix; name the folder of a checkpoint")
-    return found
+    return shapes
 
 
 def _files(checkpoint: Path) -> list[Path]:
@@ -281,10 +281,10 @@ def _files(checkpoint: Path) -> list[Path]:
 def _header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Type and shape of a safetensors file's tensors, by name."""
     try:
-        told = json.loads(_header_bytes(file))
+        header = json.loads(_header_bytes(file))
         return {
             name: (tensor["dtype"], tuple(tensor["shape"]))
-            for name, tensor in told.items()
+            for name, tensor in header.items()
             if name != "__metadata__"
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -302,12 +302,12 @@ def _header_bytes(file: Path) -> bytes:
 def _against(
     folder: Path,
     settings: Mapping[str, Any],
-    found: Mapping[str, Mapping[str, Stored]],
+    factors: Mapping[str, Mapping[str, TensorData]],
     base: Layers,
 ) -> Iterable[str]:
     """Check the layers against those of the base; yields what could not be seen."""
     unknown = 0
-    for name, pair in found.items():
+    for name, pair in factors.items():
         if name not in base:
             raise BadAdapter(
                 f"{folder} has weights of {name}, and the base has no such layer: it belongs to "
@@ -320,7 +320,7 @@ def _against(
     if not _names_all(settings):
         yield "that every layer its targets name has weights"
         return
-    if missing := sorted(name for name in base if _targeted(settings, name) and name not in found):
+    if missing := sorted(name for name in base if _is_target(settings, name) and name not in factors):
         raise BadAdapter(f"{folder} targets {missing[0]} and has no weights for it")
 
 
@@ -330,14 +330,14 @@ def _names_all(settings: Mapping[str, Any]) -> bool:
     return isinstance(settings.get("target_modules"), list) and not narrowed
 
 
-def _targeted(settings: Mapping[str, Any], layer: str) -> bool:
+def _is_target(settings: Mapping[str, Any], layer: str) -> bool:
     """PEFT's own rule, numbers of layers left out."""
-    return _named(settings.get("target_modules"), layer) and not (
-        settings.get("exclude_modules") and _named(settings["exclude_modules"], layer)
+    return _is_match(settings.get("target_modules"), layer) and not (
+        settings.get("exclude_modules") and _is_match(settings["exclude_modules"], layer)
     )
 
 
-def _named(names: Any, layer: str) -> bool:
+def _is_match(names: Any, layer: str) -> bool:
     if isinstance(names, str):
         return bool(_pattern(names).fullmatch(layer))
     if not isinstance(names, Sequence):

@@ -24,7 +24,7 @@ from typing import Any, Final
 from pydantic import ValidationError, field_validator
 from safetensors import SafetensorError, deserialize
 
-from daemon.adapters.fingerprint import Expected
+from daemon.adapters.fingerprint import Expectation
 from events.errors import KintsugiError
 from events.jobs import LoraSettings
 from events.messages import StrictModel
@@ -46,7 +46,7 @@ class WrongBase(BadAdapter):
     """An adapter for other base weights."""
 
 
-class AdapterNotWritten(KintsugiError):
+class AdapterWriteError(KintsugiError):
     """The disk refused; nothing was left behind."""
 
 
@@ -77,12 +77,12 @@ class Provenance(StrictModel):
     """Of the libraries that computed it."""
     files: dict[str, str] = {}
     """Name -> sha256 of the other files of the directory."""
-    fingerprint: Expected | None = None
+    fingerprint: Expectation | None = None
     """What it answers to probes; None where an earlier version wrote it."""
 
     @field_validator("files")
     @classmethod
-    def _confined(cls, files: dict[str, str]) -> dict[str, str]:
+    def _check_file_names(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
             if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
                 raise ValueError(f"{name!r} is no name of a file in the directory")
@@ -130,7 +130,7 @@ def write_directory(folder: Path, contents: Mapping[str, bytes]) -> None:
         _flush(folder.parent)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise AdapterNotWritten(
+        raise AdapterWriteError(
             f"{folder} could not be written: {error.strerror or error}; nothing of it was left "
             "behind: see to the disk, then run the same command again"
         ) from error
@@ -156,9 +156,9 @@ def verify(folder: Path) -> Provenance:
     """Prove that a directory holds a whole adapter. Raises BadAdapter."""
     provenance = _provenance(folder)
     for name, expected in provenance.files.items():
-        found = hashlib.sha256(_read(folder / name)).hexdigest()
-        if found != expected:
-            raise BadAdapter(f"{folder / name} is not what was saved: its sha256 is {found}")
+        digest = hashlib.sha256(_read(folder / name)).hexdigest()
+        if digest != expected:
+            raise BadAdapter(f"{folder / name} is not what was saved: its sha256 is {digest}")
     _check_config(folder)
     _check_weights(folder)
     return provenance
@@ -198,7 +198,7 @@ def _check_weights(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class TensorData:
     """A tensor of a safetensors file."""
 
     dtype: str
@@ -236,12 +236,12 @@ _BEYOND: Final = {
 half precision is infinity."""
 
 
-def read_weights(folder: Path) -> dict[str, Stored]:
+def read_weights(folder: Path) -> dict[str, TensorData]:
     """The tensors of an adapter by name. Raises BadAdapter for what is no safetensors file."""
     try:
-        found = deserialize(_read(folder / WEIGHTS))  # type: ignore[no-untyped-call]
+        tensors = deserialize(_read(folder / WEIGHTS))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise BadAdapter(f"{folder / WEIGHTS} is no safetensors file: {error}") from error
     return {
-        name: Stored(one["dtype"], tuple(one["shape"]), bytes(one["data"])) for name, one in found
+        name: TensorData(tensor["dtype"], tuple(tensor["shape"]), bytes(tensor["data"])) for name, tensor in tensors
     }

@@ -81,7 +81,7 @@ class OtherBase(NotProven):
     """The engine's base model computes something else than the base of the adapter."""
 
 
-class BaseMixed(NotProven):
+class BaseMixup(NotProven):
     """What an engine answers as its base is something else while an adapter answers."""
 
 
@@ -92,7 +92,7 @@ class Fingerprint(StrictModel):
     """Of each prompt, every step."""
 
 
-class Expected(StrictModel):
+class Expectation(StrictModel):
     """What an adapter and its base come to, computed from their weights."""
 
     prompts: Prompts
@@ -139,7 +139,7 @@ def question(model: str, prompts: Prompts) -> dict[str, Any]:
     }
 
 
-def answered(document: Any, prompts: Prompts) -> Fingerprint:
+def parse_answer(document: Any, prompts: Prompts) -> Fingerprint:
     """An engine's answer to `question`. Raises Unreadable."""
     try:
         choices = sorted(document["choices"], key=lambda choice: int(choice["index"]))
@@ -158,44 +158,44 @@ def answered(document: Any, prompts: Prompts) -> Fingerprint:
 
 
 def _steps(choice: Mapping[str, Any]) -> Iterator[Step]:
-    written, told = choice["token_ids"], choice["logprobs"]["top_logprobs"]
-    for token, chances in zip(written, told, strict=True):
-        found = {int(name.removeprefix(_ID)): float(chance) for name, chance in chances.items()}
-        if not all(map(isfinite, found.values())):
+    written, tops = choice["token_ids"], choice["logprobs"]["top_logprobs"]
+    for token, chances in zip(written, tops, strict=True):
+        logprobs = {int(name.removeprefix(_ID)): float(chance) for name, chance in chances.items()}
+        if not all(map(isfinite, logprobs.values())):
             raise ValueError(f"a log-probability is no number: {chances}")
-        others = sorted((one for one in found.items() if one[0] != token), key=lambda one: -one[1])
-        yield (token, found[token]), *others
+        others = sorted((item for item in logprobs.items() if item[0] != token), key=lambda item: -item[1])
+        yield (token, logprobs[token]), *others
 
 
-def distance(one: Fingerprint, other: Fingerprint) -> float:
+def distance(first: Fingerprint, second: Fingerprint) -> float:
     """Root mean square of the differences between log-probabilities, in nats.
 
     Of every prompt the steps count up to and with the first at which other tokens were written:
     what follows stands in another context. Both must be answers to the same prompts.
     """
-    found = list(_differences(one, other))
-    return sqrt(sum(gap * gap for gap in found) / len(found))
+    gaps = list(_differences(first, second))
+    return sqrt(sum(gap * gap for gap in gaps) / len(gaps))
 
 
-def _differences(one: Fingerprint, other: Fingerprint) -> Iterator[float]:
-    for own, theirs in zip(one.answers, other.answers, strict=True):
+def _differences(first: Fingerprint, second: Fingerprint) -> Iterator[float]:
+    for own, theirs in zip(first.answers, second.answers, strict=True):
         for mine, yours in zip(own, theirs, strict=True):
             yield from _gaps(dict(mine), dict(yours))
             if mine[0][0] != yours[0][0]:
                 break
 
 
-def _gaps(one: Mapping[int, float], other: Mapping[int, float]) -> Iterator[float]:
+def _gaps(first: Mapping[int, float], second: Mapping[int, float]) -> Iterator[float]:
     """Of each token that either tells; the least it can be where the other does not tell it."""
-    for token, chance in chain(one.items(), other.items()):
-        if token in one and token in other:
-            yield one[token] - other[token]
+    for token, chance in chain(first.items(), second.items()):
+        if token in first and token in second:
+            yield first[token] - second[token]
         else:
-            silent = other if token in one else one
+            silent = second if token in first else first
             yield max(0.0, chance - min(silent.values()))
 
 
-def tolerance(base: Fingerprint, expected: Expected) -> float:
+def tolerance(base: Fingerprint, expected: Expectation) -> float:
     """How far an adapter of an engine may be from what is expected, by the engine's own base.
 
     `base` is what it answered as that base. Raises OtherBase.
@@ -211,28 +211,28 @@ def tolerance(base: Fingerprint, expected: Expected) -> float:
     return max(EXACT, PRECISION * noise)
 
 
-def prove_base(seen: Fingerprint, expected: Expected, tolerance: float) -> float:
+def prove_base(seen: Fingerprint, expected: Expectation, tolerance: float) -> float:
     """That an engine's base is itself while an adapter answers; how far it is, in nats.
 
     `seen` is what it answered as its base meanwhile, `tolerance` what it may be off, as measured
     while none did. Raises BaseMixed.
     """
-    found = distance(seen, expected.base)
-    if found > tolerance:
-        raise BaseMixed(
-            f"while an adapter answers, the base answers {found:.4f} nats from what it computes "
+    gap = distance(seen, expected.base)
+    if gap > tolerance:
+        raise BaseMixup(
+            f"while an adapter answers, the base answers {gap:.4f} nats from what it computes "
             f"({tolerance:.4f} are allowed), so base and adapters must not answer at once: vLLM on "
             "a CPU gives the base the adapter of its last slot; start it again with the plugin in "
             "ops/vllm/mend (docs/serving.md, Replicas), or have an adapter answer everything"
         )
-    return found
+    return gap
 
 
 def prove(
     seen: Fingerprint,
-    expected: Expected,
+    expected: Expectation,
     tolerance: float,
-    rivals: Mapping[str, Expected] | None = None,
+    rivals: Mapping[str, Expectation] | None = None,
 ) -> Proof:
     """That an engine answers with the adapter and with nothing else that is known.
 
@@ -241,22 +241,22 @@ def prove(
     the same weights and is no rival, nor is one of another base (it knows other prompts). Raises
     NotProven.
     """
-    found = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
-    told = {_BASE: found.from_base}
+    proof = Proof(distance(seen, expected.adapter), distance(seen, expected.base), tolerance)
+    distances = {_BASE: proof.from_base}
     for name, rival in (rivals or {}).items():
         if rival.prompts == expected.prompts and rival.adapter != expected.adapter:
-            told[name] = distance(seen, rival.adapter)
-    nearest = min(told, key=lambda name: told[name])
-    if not found.distance <= tolerance:
+            distances[name] = distance(seen, rival.adapter)
+    nearest = min(distances, key=lambda name: distances[name])
+    if not proof.distance <= tolerance:
         raise NotProven(
-            f"what answers is {found.distance:.4f} nats from what the adapter computes "
-            f"({tolerance:.4f} are allowed); nearest is {nearest}, at {told[nearest]:.4f}: it is "
+            f"what answers is {proof.distance:.4f} nats from what the adapter computes "
+            f"({tolerance:.4f} are allowed); nearest is {nearest}, at {distances[nearest]:.4f}: it is "
             "another adapter, another base, or damaged weights; unload it, and load the right files"
         )
-    if not NEARER * found.distance < told[nearest]:
+    if not NEARER * proof.distance < distances[nearest]:
         raise NotProven(
-            f"the adapter cannot be told from {nearest}: what answers is {found.distance:.4f} nats "
-            f"from what is expected and {told[nearest]:.4f} from that; serve in a higher precision "
+            f"the adapter cannot be told from {nearest}: what answers is {proof.distance:.4f} nats "
+            f"from what is expected and {distances[nearest]:.4f} from that; serve in a higher precision "
             "(float32), or train it further"
         )
-    return found
+    return proof

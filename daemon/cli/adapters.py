@@ -13,7 +13,7 @@ from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, followed, 
 
 if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
-    from daemon.evaluation.comparison import Comparison, Judged
+    from daemon.evaluation.comparison import Comparison, ComparisonResult
     from events.gate import GateReport
 
 group = noun("adapters", "What was trained, and what serves.")
@@ -309,7 +309,7 @@ def evaluate(
     return {"PROMOTE": DONE, "EXTEND": PARTLY, "REJECT": FAILED}[judged.report.decision]
 
 
-def _judged(cli: Cli, comparison: "Comparison", judged: "Judged") -> None:
+def _judged(cli: Cli, comparison: "Comparison", judged: "ComparisonResult") -> None:
     name, report = comparison.adapter.adapter, judged.report
     if cli.out.json:
         cli.out.document(

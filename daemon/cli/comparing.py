@@ -51,10 +51,10 @@ def diff(
             with cli.out.progress("Comparing") as advance:
                 logs = comparing.logs(left.log, right.log, advance)
             return _show_logs(cli, one, other, logs, first_divergence)
-        from daemon.core.app import explained
+        from daemon.core.app import explain_errors
 
         assert left.engine is not None, "it is no log"
-        with explained(left.engine):
+        with explain_errors(left.engine):
             tables = comparing.tables(left, right, first_divergence)
             first = None if tables.parted is None else _first(cli, tables.parted, of or [], opened)
         return _show_tables(cli, one, other, tables, first)

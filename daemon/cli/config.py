@@ -70,9 +70,9 @@ def schema(cli: Cli) -> None:
 @command(group)
 def reference(cli: Cli) -> None:
     """Print what every setting means, what it may be, and its default."""
-    from daemon.config.reference import described
+    from daemon.config.reference import list_settings
 
-    found = list(described())
+    found = list(list_settings())
     if cli.out.json:
         cli.out.document([asdict(one) for one in found])
         return

@@ -8,12 +8,12 @@ group = noun("db", "The projection database.")
 @command(group)
 def upgrade(cli: Cli) -> None:
     """Bring the tables to this version; two at once do the work once."""
-    from daemon.core.app import explained, revision
+    from daemon.core.app import explain_errors, revision
     from migrations.upgrade import upgrade as migrate
 
     with cli.app() as app:
         before = revision(app.database)
-        with explained(app.database):
+        with explain_errors(app.database):
             reached = migrate(app.database)
     if cli.out.json:
         cli.out.document({"before": before, "revision": reached})
@@ -26,14 +26,14 @@ def upgrade(cli: Cli) -> None:
 @command(group)
 def check(cli: Cli) -> int:
     """Say whether the tables are this version's; exit 1 when they are not."""
-    from daemon.core.app import explained, revision
+    from daemon.core.app import explain_errors, revision
     from migrations.upgrade import differences, head
 
     with cli.app() as app:
         # SQLite migrates itself, so what a command would meet is what is checked.
         engine = app.engine if app.database.dialect.name == "sqlite" else app.database
         found, wanted = revision(engine), head()
-        with explained(engine):
+        with explain_errors(engine):
             differing = differences(engine) if found == wanted else []
     ok = found == wanted and not differing
     if cli.out.json:

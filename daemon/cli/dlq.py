@@ -79,7 +79,7 @@ def retry(
 
     Of a session that could not become a rollout, make the rollout, once its cause was mended.
     """
-    from daemon.core.app import explained
+    from daemon.core.app import explain_errors
     from daemon.maintenance.dead_letters import at, attempt
 
     if stream is not None and place is None:
@@ -88,7 +88,7 @@ def retry(
         letters = _letters(app)
         if stream is not None and place is not None:
             letters = [at(letters, stream, place)]
-        with explained(app.engine):
+        with explain_errors(app.engine):
             attempts = [attempt(letter, app) for letter in letters]
     foldable = sum(one.foldable for one in attempts)
     unfolded = sum(one.foldable and not one.recorded for one in attempts)

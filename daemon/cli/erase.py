@@ -126,8 +126,8 @@ def _beyond(held: "Held") -> list[str]:
     """What this erasure does not reach, or could not count."""
     found = []
     if held.unsealed:
-        said = "events of this person were recorded unsealed and stay readable in the log"
-        found.append(f"{held.unsealed:,} {said}")
+        text = "events of this person were recorded unsealed and stay readable in the log"
+        found.append(f"{held.unsealed:,} {text}")
     if held.leaning:
         found.append(
             f"{held.leaning:,} calls of others go on from what this person said, and were recorded "

@@ -139,7 +139,7 @@ def evaluate(
     ] = "OPENAI_API_KEY",
 ) -> int:
     """Evaluate an agent on tasks. Killed, the same command goes on where it was."""
-    from daemon.evaluation.run import Means, Served, Spec
+    from daemon.evaluation.run import Means, ModelEndpoint, Spec
 
     if user_model is None and (user_base_url is not None or user_best_of > 1):
         raise typer.BadParameter("name the model too", param_hint="--user-model")
@@ -154,8 +154,8 @@ def evaluate(
         selection=_selection(split, tasks, task or [], capability or [], mix),
         trials=trials,
         seed=seed,
-        agent=Served(base_url, model, temperature, max_tokens, _json_object(extra)),
-        user=None if user_model is None else Served(user_base_url or base_url, user_model),
+        agent=ModelEndpoint(base_url, model, temperature, max_tokens, _json_object(extra)),
+        user=None if user_model is None else ModelEndpoint(user_base_url or base_url, user_model),
         candidates=user_best_of,
         timeout=timeout,
         alias=alias,
@@ -220,12 +220,12 @@ def _json_object(text: str | None) -> dict[str, Any]:
 
 def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
     from daemon.cli.environments import opened
-    from daemon.evaluation.run import digest_of, locked, open_run, passive, report, survey
+    from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
 
     environment = opened(cli, spec.environment)
     lines = survey(environment, spec)
     digest = digest_of(spec, lines)
-    with cli.app() as app, locked(app.home, digest):
+    with cli.app() as app, lock_evaluation(app.home, digest):
         app.settle()
         with app.reading() as connection:
             run = open_run(connection, digest, lines, spec.trials)
@@ -275,11 +275,11 @@ async def _play(
     means: "Means",
     advance: "Callable[[int], None]",
 ) -> _Seen:
-    from daemon.evaluation.run import play_run, prepared
+    from daemon.evaluation.run import play_run, prepare_setup
 
     seen = _Seen()
     async with AsyncExitStack() as stack:
-        setup = await prepared(stack, environment, spec, means)
+        setup = await prepare_setup(stack, environment, spec, means)
         recorded = play_run(app, setup, spec, run, means.concurrency)
         async with aclosing(recorded) as batches:
             async for batch in batches:

@@ -43,7 +43,7 @@ def import_rollouts(
             f"{format!r} is not one of auto, {', '.join(FORMATS)}", param_hint="--format"
         )
     with cli.app() as app:
-        with app.importing():
+        with app.lock_import():
             appended = _append(cli, app, paths, alias, base, format)
         try:
             if wait:
@@ -61,13 +61,13 @@ def _append(
 ) -> "ImportResult":
     from consumers.position import position
     from consumers.reads.rollouts import filter_rollout_ids
-    from daemon.core.backlog import waiting_ids
+    from daemon.core.backlog import read_pending_ids
     from producers.importers.importer import append_rollouts, read_rollouts, total_bytes
 
     with app.reading() as connection:
         reached = position(connection)
     # Looked up first: what is folded from here on is known to the tables.
-    waiting = waiting_ids(app.spool, reached)
+    waiting = read_pending_ids(app.spool, reached)
 
     def known(ids: list[str]) -> set[str]:
         with app.reading() as connection:

@@ -93,12 +93,12 @@ def tail(
 @command(group)
 def verify(cli: Cli) -> int:
     """Read every event and say what is wrong; exit 1 when something is."""
-    from daemon.core.health import events_in, folded
+    from daemon.core.health import events_in, read_fold_state
     from daemon.maintenance.log_verify import verify as verify_log
 
     with cli.app() as app:
         with app.reading() as connection:
-            reached = folded(connection)
+            reached = read_fold_state(connection)
         log = app.readable_log
         with cli.out.progress("Reading", events_in(log)) as advance:
             found = verify_log(log, app.bodies, reached, advance)

@@ -32,14 +32,14 @@ def rebuild_tables(
 ) -> int:
     """Fold the log again beside the live tables and compare; with --yes, swap a difference in."""
     from consumers.rebuild import rebuild
-    from daemon.core.app import explained
+    from daemon.core.app import explain_errors
     from daemon.core.health import events_in
     from daemon.replay.replay import opened_snapshot
 
     with cli.app() as app, read_log(app, archive) as log, opened_snapshot(snapshot) as beginning:
         _fold_the_rest(cli, app, log)
         with (
-            explained(app.engine),
+            explain_errors(app.engine),
             cli.out.progress("Rebuilding", events_in(log)) as advance,
         ):
             rebuilt = rebuild(

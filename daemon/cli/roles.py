@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def consume(cli: Cli) -> None:
     """Fold the log into the tables until stopped; exit 4 when the fold halts."""
-    from daemon.core.app import FoldHalted
+    from daemon.core.app import FoldHaltError
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import folding
     from events.errors import KintsugiError
@@ -59,13 +59,13 @@ def consume(cli: Cli) -> None:
         if runner is None:
             return
         registry.register(folding(runner.counters))
-        systemd.ready()
+        systemd.notify_ready()
         log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
         try:
             runner.run(stop)
         except KintsugiError as error:
             # What waiting would heal, the runner has waited for.
-            raise FoldHalted(f"the fold halted: {error}") from error
+            raise FoldHaltError(f"the fold halted: {error}") from error
         log.info("stopped: %s", runner.counters)
 
 
@@ -78,16 +78,16 @@ def ship(cli: Cli) -> None:
             "setting kafka_bootstrap_servers is empty, so there is nowhere to ship to; set it"
         )
     from consumers.database import DatabaseError
-    from daemon.core.spool_check import SpoolRestored, check_spool
-    from daemon.core.spool_reporter import telling
+    from daemon.core.spool_check import SpoolBehindTables, check_spool
+    from daemon.core.spool_reporter import report_in_background
     from daemon.metrics.exposition import exposed
     from daemon.metrics.roles import shipping
     from producers.gateway.metrics.gauges import SpoolFigures
     from producers.shipper import Shipper
 
-    troubles: list[SpoolRestored] = []
+    troubles: list[SpoolBehindTables] = []
 
-    def restored(error: SpoolRestored) -> None:
+    def restored(error: SpoolBehindTables) -> None:
         troubles.append(error)
         stop.set()
 
@@ -95,7 +95,7 @@ def ship(cli: Cli) -> None:
         until_stopped(cli) as stop,
         cli.app() as app,
         exposed(app.settings, "ship") as registry,
-        telling(app, restored),
+        report_in_background(app, restored),
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
@@ -107,7 +107,7 @@ def ship(cli: Cli) -> None:
         shipper = Shipper(app.spool, kafka.sender)
         registry.register(shipping(shipper.counters))
         registry.register(SpoolFigures(app.spool, ships=True))
-        systemd.ready()
+        systemd.notify_ready()
         shipper.run(stop)
         log.info("stopped: %s records shipped", shipper.counters.records)
     if troubles:
@@ -173,7 +173,7 @@ def _lead(
         registry.register(of_loop)
         registry.register(of_log)
         rounds = Leading(registry, leadership)
-        systemd.ready()
+        systemd.notify_ready()
         repeat(lambda: _look(leader, rounds), settings.scheduler.tick_seconds, stop)
 
 
@@ -248,7 +248,7 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
     with job_figures(settings) as of_jobs, exposed(settings, "work") as registry:
         registry.register(of_jobs)
         rounds = Working(registry)
-        systemd.ready()
+        systemd.notify_ready()
         away: str | None = None
         while not stop.is_set():
             rounds.looks()
@@ -297,7 +297,7 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
 
     def told(*_: object) -> None:
         stop.set()
-        systemd.stopping()
+        systemd.notify_stop()
 
     before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -166,7 +166,7 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
                 "failed": call.failed,
                 "result": None if call.result is None else call.result.text,
             }
-            for call in transcript.executed
+            for call in transcript.tool_calls
         ],
     }
 
@@ -217,7 +217,7 @@ def _evidence(transcript: "Transcript", full: bool) -> Any:
 def _calls(transcript: "Transcript", full: bool) -> Any:
     from daemon.sessions.transcript import same_call
 
-    gold, executed = transcript.gold, transcript.executed
+    gold, executed = transcript.gold, transcript.tool_calls
     matched = {
         place
         for action in gold or ()

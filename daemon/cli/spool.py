@@ -119,11 +119,11 @@ def forget(
     """Miss a spool no more: its disk is lost, or all of it was shipped by hand."""
     from consumers import database
     from consumers.reads import spools
-    from daemon.core.app import explained
+    from daemon.core.app import explain_errors
 
     with cli.app() as app:
         engine = app.engine
-        with explained(engine), database.write_transaction(engine) as connection:
+        with explain_errors(engine), database.write_transaction(engine) as connection:
             known = {one.report.source: one for one in spools.read_spools(connection)}
             if source not in known:
                 raise UnknownSpool(

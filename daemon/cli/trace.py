@@ -46,7 +46,7 @@ def trace(
             registry.register(tracing(exporter.counters))
             # After the thread that tells metrics was started: that one keeps its priority.
             _give_way()
-            systemd.ready()
+            systemd.notify_ready()
             log.info("sending spans to %s", app.settings.tracing.endpoint)
             exporter.run(stop)
             log.info("stopped: %s", exporter.counters)

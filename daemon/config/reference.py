@@ -31,7 +31,7 @@ _LIMITS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SettingEntry:
     """One setting."""
 
     setting: str
@@ -44,7 +44,7 @@ class Described:
     meaning: str
 
 
-def described() -> Iterator[Described]:
+def list_settings() -> Iterator[SettingEntry]:
     """Every setting; of a list of tables the list."""
     whole = schema()
     for name in names():
@@ -53,7 +53,7 @@ def described() -> Iterator[Described]:
         for section in sections:
             model = model.model_fields[section].annotation
         declared = _properties(whole, model)[last]
-        yield Described(
+        yield SettingEntry(
             name, variable(name), _values(declared), declared.get("default"),
             declared.get("description", ""),
         )  # fmt: skip
@@ -87,7 +87,7 @@ def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 @cache
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
     """Setting -> the text below it, in its class or the one that it is from."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for origin in reversed(model.__mro__):
         if issubclass(origin, BaseModel) and origin.__module__.split(".")[0] in (
             "daemon",
@@ -95,8 +95,8 @@ def _meanings(model: type[BaseModel]) -> dict[str, str]:
         ):
             (parsed,) = ast.parse(dedent(inspect.getsource(origin))).body
             assert isinstance(parsed, ast.ClassDef)
-            found |= dict(_texts(parsed))
-    return found
+            meanings |= dict(_texts(parsed))
+    return meanings
 
 
 def _texts(parsed: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -111,7 +111,7 @@ def _texts(parsed: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def _values(declared: dict[str, Any]) -> str:
     if "anyOf" in declared:
-        return " or ".join(_values(one) for one in declared["anyOf"] if one.get("type") != "null")
+        return " or ".join(_values(option) for option in declared["anyOf"] if option.get("type") != "null")
     if "enum" in declared:
         return ", ".join(map(str, declared["enum"]))
     if "const" in declared:

@@ -80,7 +80,7 @@ class KafkaSecurity(Section):
 
     @field_validator("ca_file", "certificate_file", "key_file")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
 
@@ -115,7 +115,7 @@ class Environments(Section):
 
     @field_validator("paths")
     @classmethod
-    def _expanded(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _expand(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         return tuple(path.expanduser().absolute() for path in paths)
 
 
@@ -148,13 +148,13 @@ class Upstream(Section):
 
     @field_validator("checkpoint")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
     @field_validator("path_map")
     @classmethod
-    def _whole(cls, found: dict[Path, str]) -> dict[Path, str]:
-        return {here.expanduser().absolute(): there for here, there in found.items()}
+    def _whole(cls, folders: dict[Path, str]) -> dict[Path, str]:
+        return {here.expanduser().absolute(): there for here, there in folders.items()}
 
 
 class Gateway(Section):
@@ -201,7 +201,7 @@ class Serving(Section):
 
     @field_validator("adapters")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
 
@@ -219,7 +219,7 @@ class Canary(Section):
 
     @field_validator("shares")
     @classmethod
-    def _rising(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_order(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         within = all(0 < share < 1 for share in shares)
         if not (shares and within and list(shares) == sorted(set(shares))):
             raise ValueError("they must rise, above 0 and below 1, and there must be one")
@@ -273,14 +273,14 @@ class Redaction(Section):
     @field_validator("rules")
     @classmethod
     def _usable(cls, rules: tuple[BuiltIn | Rule, ...]) -> tuple[BuiltIn | Rule, ...]:
-        made = _rules(rules)
+        usable = _rules(rules)
         if twice := [
-            name for name, count in Counter(one.name for one in made).items() if count > 1
+            name for name, count in Counter(rule.name for rule in usable).items() if count > 1
         ]:
             raise ValueError(f"two rules are called {twice[0]!r}; give one of them another name")
         return rules
 
-    def made(self) -> "tuple[RuleInUse, ...]":
+    def build_rules(self) -> "tuple[RuleInUse, ...]":
         """The rules, ready to be used."""
         return _rules(self.rules)
 
@@ -316,7 +316,7 @@ class Agent(Section):
 
     @field_validator("checkpoint")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
 
@@ -336,7 +336,7 @@ class Engine(Section):
 
     @field_validator("model")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
 
@@ -454,7 +454,7 @@ class Training(Section):
 
     @field_validator("algorithm")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if name:
             from daemon.config.presets import PRESETS
 
@@ -597,12 +597,12 @@ class Settings(BaseSettings):
 
     @field_validator("home", "benchmarks")
     @classmethod
-    def _expanded(cls, path: Path | None) -> Path | None:
+    def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
     @field_validator("home")
     @classmethod
-    def _not_shared(cls, path: Path) -> Path:
+    def _check_home(cls, path: Path) -> Path:
         if path == Path(path.anchor):
             raise ValueError("the root of the file system cannot be a home; name a folder in it")
         return path
@@ -628,7 +628,7 @@ class Settings(BaseSettings):
     @property
     def environment_places(self) -> tuple[str, ...]:
         """Where the agents' tasks are played: names and paths that an event may name as well."""
-        return tuple(one.environment for one in self.agents if one.environment is not None)
+        return tuple(agent.environment for agent in self.agents if agent.environment is not None)
 
     @property
     def database(self) -> str:
@@ -707,14 +707,14 @@ def secrets_folder() -> Path | None:
 
 def load(**flags: Any) -> Settings:
     """The settings in force; `flags` that are None were not given."""
-    given = _given(flags)
+    options = _drop_unset(flags)
     _refuse_unknown("environment variable", os.environ)
     folder = secrets_folder()
     if folder is not None:
         # Other files may lie there too, as the key that an upstream's api_key_file names.
-        _refuse_unknown(f"file of secrets in {folder}", [one.name for one in folder.iterdir()])
+        _refuse_unknown(f"file of secrets in {folder}", [file.name for file in folder.iterdir()])
     try:
-        return Settings(**given)
+        return Settings(**options)
     except ValidationError as error:
         raise ConfigurationError(_explain(error)) from error
     except SettingsError as error:
@@ -723,23 +723,23 @@ def load(**flags: Any) -> Settings:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigurationError(
-            f"{config_file(given.get('home'))} cannot be read as TOML: {error}; correct the file"
+            f"{config_file(options.get('home'))} cannot be read as TOML: {error}; correct the file"
         ) from error
 
 
 def origins(**flags: Any) -> list[Origin]:
     """Every setting with its value and its origin, in the order of declaration."""
     settings = load(**flags)
-    given = _given(flags)
-    file = config_file(given.get("home"))
+    options = _drop_unset(flags)
+    file = config_file(options.get("home"))
     layers: list[tuple[str, Mapping[str, Any]]] = [
-        ("flag", given),
+        ("flag", options),
         ("environment", EnvSettingsSource(Settings)()),
         (str(secrets_folder()), _secrets(Settings)()),
         (str(file), TomlConfigSettingsSource(Settings, file)() if file else {}),
     ]
     return [
-        Origin(name, variable(name), _shown(settings, name), _origin(name, layers))
+        Origin(name, variable(name), _dump_value(settings, name), _origin(name, layers))
         for name in names()
     ]
 
@@ -763,27 +763,27 @@ def _rules(rules: "tuple[BuiltIn | Rule, ...]") -> "tuple[RuleInUse, ...]":
     """Raises ValueError, which pydantic reports, for a pattern that cannot be used."""
     try:
         return tuple(
-            find_builtin(one) if isinstance(one, str) else own(one.name, one.pattern) for one in rules
+            find_builtin(rule) if isinstance(rule, str) else own(rule.name, rule.pattern) for rule in rules
         )
     except BadRule as error:
         raise ValueError(str(error)) from error
 
 
-def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unset(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
 def _origin(name: str, layers: list[tuple[str, Mapping[str, Any]]]) -> str:
     for origin, layer in layers:
-        found: Any = layer
+        value: Any = layer
         for part in name.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found is not None:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
             return origin
     return "default"
 
 
-def _shown(settings: Settings, name: str) -> Any:
+def _dump_value(settings: Settings, name: str) -> Any:
     value: Any = settings.model_dump(mode="json")
     for part in name.split("."):
         value = value[part]
@@ -796,11 +796,11 @@ def _secrets(settings: type[BaseSettings]) -> PydanticBaseSettingsSource:
     )
 
 
-def _refuse_unknown(what: str, found: Iterable[str]) -> None:
+def _refuse_unknown(what: str, entries: Iterable[str]) -> None:
     """Refuse what is named as a setting would be and is none."""
-    known = {variable(one) for one in names()}
-    sections = {variable(one.rsplit(".", 1)[0]) for one in names() if "." in one}
-    for name in sorted(found):
+    known = {variable(setting) for setting in names()}
+    sections = {variable(setting.rsplit(".", 1)[0]) for setting in names() if "." in setting}
+    for name in sorted(entries):
         upper = name.upper()
         if not upper.startswith(PREFIX) or upper in known | sections | _NO_SETTINGS:
             continue

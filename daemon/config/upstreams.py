@@ -18,7 +18,7 @@ _SENDABLE: Final = re.compile(r"[\x21-\x7e]+")
 
 def upstreams(settings: Settings, urls: Sequence[str]) -> list[Upstream]:
     """The engines: those named, with the configured keys of those that are configured too."""
-    known = {one.url.rstrip("/"): one for one in settings.upstreams}
+    known = {upstream.url.rstrip("/"): upstream for upstream in settings.upstreams}
     named = [url.rstrip("/") for url in urls] or list(known)
     if not named:
         raise ConfigurationError("no engine is named; give --upstream URL or the setting upstreams")
@@ -42,9 +42,9 @@ def _check_url(url: str) -> None:
 
 def key_of(settings: Settings, url: str) -> str | None:
     """What an engine asks for; None where nothing is set. Raises ConfigurationError."""
-    for place, one in enumerate(settings.upstreams):
-        if one.url.rstrip("/") == url:
-            key = _secret(one, f"upstreams[{place}]")
+    for place, upstream in enumerate(settings.upstreams):
+        if upstream.url.rstrip("/") == url:
+            key = _secret(upstream, f"upstreams[{place}]")
             if key is not None and _SENDABLE.fullmatch(key) is None:
                 raise ConfigurationError(
                     f"the key of upstreams[{place}] ({url}) is empty or has characters that no "
@@ -54,15 +54,15 @@ def key_of(settings: Settings, url: str) -> str | None:
     return None
 
 
-def _secret(one: ConfiguredUpstream, where: str) -> str | None:
+def _secret(upstream: ConfiguredUpstream, where: str) -> str | None:
     """An engine's key from its one place."""
-    if one.api_key is not None:
-        if one.api_key_file is not None:
+    if upstream.api_key is not None:
+        if upstream.api_key_file is not None:
             raise ConfigurationError(f"{where} has api_key and api_key_file; give one of them")
-        return one.api_key.get_secret_value()
-    if one.api_key_file is None:
+        return upstream.api_key.get_secret_value()
+    if upstream.api_key_file is None:
         return None
-    path = one.api_key_file.expanduser()
+    path = upstream.api_key_file.expanduser()
     try:
         return path.read_bytes().decode("latin-1").strip()
     except OSError as error:

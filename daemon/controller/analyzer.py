@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consumers.diagnosis.rules import RULES
 from consumers.reads.evidence import RoundRollout
-from daemon.controller.sampling import Shortened
+from daemon.controller.sampling import Excerpt
 from envs.endpoint import AnswerFailure, Endpoint, EndpointRefusal, Sampling
 from events.canonical import exact_json
 from events.errors import KintsugiError
@@ -51,19 +51,19 @@ three sentences. Answer with one JSON object.
 """
 
 
-class AnalyzerFailed(KintsugiError):
+class AnalyzerFailure(KintsugiError):
     """No usable word of the analyzer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RolloutView:
     """A rollout as the analyzer is shown it."""
 
     seen: RoundRollout
     task: str | None
     """What the user wants."""
     gold: tuple[Action, ...] | None
-    conversation: Shortened
+    conversation: Excerpt
     parts: dict[str, float | None]
     """Of its reward."""
     evidence: Any
@@ -71,7 +71,7 @@ class Shown:
 
     def item(self, name: str) -> str:
         """As JSON, under a short name."""
-        gold = None if self.gold is None else [[one.name, one.arguments] for one in self.gold]
+        gold = None if self.gold is None else [[action.name, action.arguments] for action in self.gold]
         return exact_json(
             {
                 "id": name,
@@ -82,7 +82,7 @@ class Shown:
                 "expected_calls": gold,
                 "reward": self.seen.reward,
                 "reward_parts": self.parts,
-                "messages": [_said(message) for message in self.conversation.messages],
+                "messages": [_format_message(message) for message in self.conversation.messages],
                 "messages_left_out": self.conversation.left_out,
             }
         )
@@ -120,7 +120,7 @@ class _Answer(BaseModel):
 
 def analyze(
     settings: "Analyzer",
-    shown: Sequence[Shown],
+    shown: Sequence[RolloutView],
     failures: Sequence[RoundRollout],
     redact: Callable[[str], str],
 ) -> Analysis:
@@ -129,11 +129,11 @@ def analyze(
     try:
         check_host(settings.url, settings.allowed_hosts)
         answer, names = asyncio.run(_ask(settings, shown, redact))
-    except (AnalyzerFailed, AnswerFailure, EndpointRefusal) as error:
+    except (AnalyzerFailure, AnswerFailure, EndpointRefusal) as error:
         return Analysis(settings.model, trouble=redact(str(error))[:1000])
     return Analysis(
         settings.model,
-        findings=checked(answer.patterns, names, failures),
+        findings=check_findings(answer.patterns, names, failures),
         summary=answer.summary[:_TEXT],
     )
 
@@ -143,26 +143,26 @@ def check_host(url: str, allowed: Sequence[str]) -> None:
     try:
         host = httpx2.URL(url).host
     except httpx2.InvalidURL as error:
-        raise AnalyzerFailed(f"controller.analyzer.url {url!r} is none: {error}") from error
+        raise AnalyzerFailure(f"controller.analyzer.url {url!r} is none: {error}") from error
     if not (_is_loopback(host) or host in allowed):
-        raise AnalyzerFailed(
+        raise AnalyzerFailure(
             f"host {host!r} is not this machine, and conversations would be sent there; name it "
             "in controller.analyzer.allowed_hosts if they may"
         )
 
 
-def checked(
+def check_findings(
     patterns: Sequence[_Pattern], names: dict[str, RoundRollout], failures: Sequence[RoundRollout]
 ) -> tuple[PatternFinding, ...]:
     """The patterns with what can be counted counted here; those of one name are one."""
     texts: dict[str, _Pattern] = {}
     examples: dict[str, dict[str, RoundRollout]] = {}
     for pattern in patterns:
-        shown = [names[one] for one in pattern.example_task_ids if one in names]
-        failed = {one.rollout: one for one in shown if one.category is not None}
+        shown = [names[item] for item in pattern.example_task_ids if item in names]
+        failed = {item.rollout: item for item in shown if item.category is not None}
         if not failed:
             continue
-        pivots = Counter(one.pivot for one in failed.values())
+        pivots = Counter(item.pivot for item in failed.values())
         pivot = min(pivots, key=lambda name: (-pivots[name], name))
         name = f"{pattern.category}|{pivot}"
         texts.setdefault(name, pattern)
@@ -182,18 +182,18 @@ def checked(
 
 def _frequency(examples: Any, failures: Sequence[RoundRollout]) -> int:
     """The round's failures on the tasks of the examples."""
-    tasks = {one.task_key for one in examples}
-    return max(1, sum(one.task_key in tasks for one in failures))
+    tasks = {rollout.task_key for rollout in examples}
+    return max(1, sum(rollout.task_key in tasks for rollout in failures))
 
 
 async def _ask(
-    settings: "Analyzer", shown: Sequence[Shown], redact: Callable[[str], str]
+    settings: "Analyzer", shown: Sequence[RolloutView], redact: Callable[[str], str]
 ) -> tuple[_Answer, dict[str, RoundRollout]]:
     """A usable answer, and which rollout each name in it stands for."""
-    names = {f"r{place}": one for place, one in enumerate(shown, 1)}
-    items = [redact(one.item(name)) for name, one in names.items()]
+    names = {f"r{place}": view for place, view in enumerate(shown, 1)}
+    items = [redact(view.item(name)) for name, view in names.items()]
     left = settings.max_tokens
-    items = items[: _fitting(items, left)]
+    items = items[: _count_items_that_fit(items, left)]
     names = dict(list(names.items())[: len(items)])
     messages = [
         Message(role="system", content=_INSTRUCTIONS),
@@ -221,7 +221,7 @@ async def _ask(
             left -= cost
             text = completion.message.text
             try:
-                return _parse(text), {name: one.seen for name, one in names.items()}
+                return _parse(text), {name: view.seen for name, view in names.items()}
             except ValueError as error:
                 problem = f"{settings.model} gave no answer of the schema: {error}"
             again = f"That was not the answer that was asked for: {problem[:300]}. Answer again."
@@ -230,7 +230,7 @@ async def _ask(
                 Message(role="assistant", content=text or "{}"),
                 Message(role="user", content=again),
             ]
-    raise AnalyzerFailed(problem)
+    raise AnalyzerFailure(problem)
 
 
 def _parse(text: str) -> _Answer:
@@ -241,13 +241,13 @@ def _parse(text: str) -> _Answer:
         raise ValueError(first_problem(error)) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    unknown = [one.category for one in answer.patterns if one.category not in RULES]
+    unknown = [pattern.category for pattern in answer.patterns if pattern.category not in RULES]
     if unknown:
         raise ValueError(f"{unknown[0][:80]!r} is none of the categories")
     return answer
 
 
-def _fitting(items: Sequence[str], tokens: int) -> int:
+def _count_items_that_fit(items: Sequence[str], tokens: int) -> int:
     """How many of the items fit into one request."""
     room = (tokens - ANSWER_TOKENS) * _CHARACTERS_PER_TOKEN - len(_INSTRUCTIONS)
     for place, item in enumerate(items):
@@ -262,10 +262,10 @@ def _tokens(messages: Sequence[Message]) -> int:
     return characters // _CHARACTERS_PER_TOKEN
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _format_message(message: Message) -> dict[str, Any]:
     calls = [[call.name, call.arguments] for call in message.tool_calls]
-    said: dict[str, Any] = {"role": message.role, "text": message.text}
-    return {**said, "calls": calls} if calls else said
+    document: dict[str, Any] = {"role": message.role, "text": message.text}
+    return {**document, "calls": calls} if calls else document
 
 
 def _is_loopback(host: str) -> bool:

@@ -58,15 +58,15 @@ def directive(
 ) -> Directive:
     """At most `most` tasks for the patterns of one (alias, base), which must be theirs alone."""
     lines = {line.pattern: line for line in patterns}
-    given = quotas({name: line.priority for name, line in lines.items()}, most)
-    examples = {one.pattern: one.rollouts for one in failures}
-    found = words_of(given, findings, examples)
+    counts = quotas({name: line.priority for name, line in lines.items()}, most)
+    examples = {item.pattern: item.rollouts for item in failures}
+    descriptions = words_of(counts, findings, examples)
     return Directive(
         quotas=tuple(
-            _quota(lines[name], tasks, examples.get(name), found.get(name))
-            for name, tasks in given.items()
+            _quota(lines[name], tasks, examples.get(name), descriptions.get(name))
+            for name, tasks in counts.items()
         ),
-        mastered=mastered(rates),
+        mastered=find_strengths(rates),
         improving=tuple(
             sorted(
                 line.pattern
@@ -75,7 +75,7 @@ def directive(
             )
         ),
         known=tuple(sorted(set(known))[:KNOWN]),
-        bad_tries=tuple(one for one in bad_tries if one.pattern in given),
+        bad_tries=tuple(item for item in bad_tries if item.pattern in counts),
     )
 
 
@@ -87,19 +87,19 @@ def words_of(
     """Pattern -> the finding that describes it: the one of its name, else the one that most of its
     failures are examples of."""
     by_name = {finding.pattern: finding for finding in findings}
-    found: dict[str, PatternFinding] = {}
+    descriptions: dict[str, PatternFinding] = {}
     for name in patterns:
         shown = by_name.get(name) or _mostly_of(set(examples.get(name, ())), findings)
         if shown is not None:
-            found[name] = shown
-    return found
+            descriptions[name] = shown
+    return descriptions
 
 
 def _mostly_of(rollouts: set[str], findings: Sequence[PatternFinding]) -> PatternFinding | None:
     """The finding more than half of whose examples are among the rollouts; of several, the one
     with the most."""
-    mostly = [one for one in findings if 2 * len(rollouts & set(one.examples)) > len(one.examples)]
-    return max(mostly, key=lambda one: len(rollouts & set(one.examples)), default=None)
+    mostly = [finding for finding in findings if 2 * len(rollouts & set(finding.examples)) > len(finding.examples)]
+    return max(mostly, key=lambda finding: len(rollouts & set(finding.examples)), default=None)
 
 
 def _quota(
@@ -113,19 +113,19 @@ def _quota(
         tasks=tasks,
         priority=line.priority,
         status=line.status,
-        description=finding.description if finding else _described(line),
+        description=finding.description if finding else _describe(line),
         root_cause=finding.root_cause if finding else "",
         examples=tuple(examples if examples else line.examples),
     )
 
 
-def _described(line: PatternLine) -> str:
+def _describe(line: PatternLine) -> str:
     """What the rules know of a pattern, where no model has looked."""
     tool = f" The change that it is about is {line.pivot}." if line.pivot != "*" else ""
     return f"{_MEANINGS[line.category]}{tool}"
 
 
-def mastered(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
+def find_strengths(rates: Iterable[TaskRate]) -> tuple[Mastered, ...]:
     """The kinds of task that the agent passes, most often attempted first. A kind is what a perfect
     agent calls, without the arguments."""
     attempts: Counter[str] = Counter()
@@ -151,7 +151,7 @@ def text(directive: Directive) -> str:
         if quota.root_cause:
             lines.append(f"  Cause: {quota.root_cause}")
     if directive.mastered:
-        kinds = ", ".join(f"{one.task} ({one.pass_rate:.0%})" for one in directive.mastered)
+        kinds = ", ".join(f"{entry.task} ({entry.pass_rate:.0%})" for entry in directive.mastered)
         lines.append(f"The agent can do this; combine a weakness with it: {kinds}.")
     if directive.improving:
         lines.append(f"These improve by themselves: {', '.join(directive.improving)}.")

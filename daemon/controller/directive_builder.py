@@ -13,14 +13,14 @@ from consumers.reads import evidence, learning, rollouts
 from consumers.reads.evidence import RoundRollout
 from consumers.reads.learning import BufferTask
 from daemon.controller import directive as directives
-from daemon.controller.analyzer import Analysis, Shown, analyze
+from daemon.controller.analyzer import Analysis, RolloutView, analyze
 from daemon.controller.directive import Failures
 from daemon.controller.lessons import bad_tries
 from daemon.controller.sampling import (
     Candidate,
-    sampled_failures,
-    sampled_successes,
-    shortened,
+    sample_failures,
+    sample_successes,
+    shorten,
 )
 from daemon.sessions import transcript
 from envs.task import signature
@@ -40,15 +40,15 @@ EXAMPLES: Final = 8
 def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> DirectiveWritten:
     """What the tasks of `cycle` shall stress, from round `number` of this agent on this base."""
     with app.reading() as connection:
-        patterns = [one for one in rollouts.pattern_lines(connection, alias) if one.base == base]
+        patterns = [row for row in rollouts.pattern_lines(connection, alias) if row.base == base]
         seen = evidence.read_round_rollouts(connection, alias, base, number)
         rates = evidence.task_rates(connection, alias, base, number)
         before = learning.wrote_last(connection, alias, base, but=cycle)
-        written = _written(connection, alias, base, before)
+        written = _read_history(connection, alias, base, before)
         rejected = [] if before is None else learning.rejections_of(connection, before)
         analysis = _analysis(app, connection, cycle, seen, written.names)
-    failures = [one for one in seen if one.pattern is not None]
-    made = directives.directive(
+    failures = [row for row in seen if row.pattern is not None]
+    directive = directives.directive(
         patterns,
         _by_pattern(failures, cycle),
         analysis.findings if analysis else (),
@@ -60,7 +60,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
     return DirectiveWritten(
         cycle=cycle,
         round=number,
-        directive=made,
+        directive=directive,
         findings=analysis.findings if analysis else (),
         summary=analysis.summary if analysis else "",
         analyzer=analysis.model if analysis else None,
@@ -69,7 +69,7 @@ def direct(app: "App", cycle: str, alias: str, base: str, number: int) -> Direct
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _TaskHistory:
     """What is kept of the tasks that were written so far."""
 
     names: set[str] = field(default_factory=set)
@@ -78,26 +78,26 @@ class _Written:
     """By the cycle before this one."""
 
 
-def _written(connection: "Connection", alias: str, base: str, before: str | None) -> _Written:
-    written = _Written()
-    for one in learning.tasks_of(connection, alias, base):
-        written.names.add(one.task.id)
-        if one.task.gold_actions is not None:
-            written.signatures.add(signature(one.task.gold_actions))
-        if before is not None and one.cycle == before:
-            written.last.append(one)
+def _read_history(connection: "Connection", alias: str, base: str, before: str | None) -> _TaskHistory:
+    written = _TaskHistory()
+    for row in learning.tasks_of(connection, alias, base):
+        written.names.add(row.task.id)
+        if row.task.gold_actions is not None:
+            written.signatures.add(signature(row.task.gold_actions))
+        if before is not None and row.cycle == before:
+            written.last.append(row)
     return written
 
 
 def _by_pattern(failures: Sequence[RoundRollout], seed: str) -> list[Failures]:
-    patterns = sorted({one.pattern for one in failures if one.pattern is not None})
+    patterns = sorted({failure.pattern for failure in failures if failure.pattern is not None})
     return [
         Failures(
             pattern,
             tuple(
-                one.rollout
-                for one in sampled_failures(
-                    (_candidate(one) for one in failures if one.pattern == pattern), seed, EXAMPLES
+                failure.rollout
+                for failure in sample_failures(
+                    (_candidate(failure) for failure in failures if failure.pattern == pattern), seed, EXAMPLES
                 )
             ),
         )
@@ -114,48 +114,48 @@ def _analysis(
 ) -> Analysis | None:
     """What the analyzer says; None where none is configured, or no failure can be shown to it."""
     settings = app.settings.controller.analyzer
-    failed = [one for one in seen if one.category is not None]
+    failed = [rollout for rollout in seen if rollout.category is not None]
     if not settings.url or not failed:
         return None
-    passed = [one for one in seen if one.category is None]
+    passed = [rollout for rollout in seen if rollout.category is None]
     sample = [
-        *sampled_failures(map(_candidate, failed), seed),
-        *sampled_successes(
+        *sample_failures(map(_candidate, failed), seed),
+        *sample_successes(
             map(_candidate, passed),
-            {one.task_key for one in failed},
+            {rollout.task_key for rollout in failed},
             written,
             seed,
         ),
     ]
-    by_rollout = {one.rollout: one for one in seen}
+    by_rollout = {rollout.rollout: rollout for rollout in seen}
     shown = [
-        said
-        for one in sample
-        if (said := _shown(app, connection, by_rollout[one.rollout])) is not None
+        view
+        for rollout in sample
+        if (view := _build_view(app, connection, by_rollout[rollout.rollout])) is not None
     ]
     if not shown:
         return None
-    redaction = Redaction(app.settings.redaction.made())
+    redaction = Redaction(app.settings.redaction.build_rules())
     return analyze(settings, shown, failed, redaction.redact_text)
 
 
-def _shown(app: "App", connection: "Connection", seen: RoundRollout) -> Shown | None:
+def _build_view(app: "App", connection: "Connection", seen: RoundRollout) -> RolloutView | None:
     """None for one whose event was trimmed; and for a person's: what a model says of it would stand
     unsealed in the log."""
     try:
-        found = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
+        record = transcript.read(transcript.find(connection, seen.rollout), app.log, app.bodies)
     except LogTruncated:
         return None
-    if found.sealed:
+    if record.sealed:
         return None
-    task = found.data.task
-    return Shown(
+    task = record.data.task
+    return RolloutView(
         seen=seen,
         task=task.instruction if task else None,
-        gold=found.gold,
-        conversation=shortened(found.messages),
-        parts=found.data.reward_parts,
-        evidence=found.row.evidence,
+        gold=record.gold,
+        conversation=shorten(record.messages),
+        parts=record.data.reward_parts,
+        evidence=record.row.evidence,
     )
 
 

@@ -24,8 +24,8 @@ def bad_tries(
     written: Sequence[BufferTask], rejected: Sequence[RejectionRow]
 ) -> tuple[BadTries, ...]:
     """Of the tasks that one cycle wrote and those that it wrote in vain, by pattern and mode."""
-    failed: Counter[tuple[str, Mode]] = Counter((one.pattern, one.mode) for one in rejected)
-    tries = failed + Counter((one.pattern, one.mode) for one in written if one.mode is not None)
+    failed: Counter[tuple[str, Mode]] = Counter((row.pattern, row.mode) for row in rejected)
+    tries = failed + Counter((row.pattern, row.mode) for row in written if row.mode is not None)
     return tuple(
         BadTries(
             pattern=pattern,
@@ -33,7 +33,7 @@ def bad_tries(
             tries=tries[pattern, mode],
             rejected=count,
             reasons=_reasons(
-                [one for one in rejected if (one.pattern, one.mode) == (pattern, mode)]
+                [row for row in rejected if (row.pattern, row.mode) == (pattern, mode)]
             ),
         )
         for (pattern, mode), count in sorted(failed.items())
@@ -43,7 +43,7 @@ def bad_tries(
 
 def _reasons(rejected: Sequence[RejectionRow]) -> tuple[str, ...]:
     """The most frequent ones. A check that failed in many words is told in the first of them."""
-    checks = Counter(one.check for one in rejected)
+    checks = Counter(row.check for row in rejected)
     ranked = sorted(checks, key=lambda check: (-checks[check], check))
-    said = {check: min(o.reason for o in rejected if o.check == check) for check in ranked}
-    return tuple(f"{check}: {said[check]}"[:1000] for check in ranked[:REASONS])
+    texts = {check: min(o.reason for o in rejected if o.check == check) for check in ranked}
+    return tuple(f"{check}: {texts[check]}"[:1000] for check in ranked[:REASONS])

@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class Excerpt:
     """What is shown of a conversation."""
 
     messages: tuple[Message, ...]
@@ -52,14 +52,14 @@ class Shortened:
     """Characters that were taken out of the middle of texts."""
 
 
-def sampled_failures(
+def sample_failures(
     candidates: Iterable[Candidate], seed: str, most: int = FAILURES
 ) -> list[Candidate]:
     """At most `most` of them, spread over tasks, and within a task over rewards."""
     return list(_first(_round_robin(_by_task(candidates, seed)), most))
 
 
-def sampled_successes(
+def sample_successes(
     candidates: Iterable[Candidate],
     failed: Collection[str],
     written: Collection[str],
@@ -67,53 +67,53 @@ def sampled_successes(
     most: int = SUCCESSES,
 ) -> list[Candidate]:
     """At most `most` of them: on tasks that `failed`, then on tasks `written` for a pattern."""
-    by_use = _grouped(candidates, lambda one: (one.task not in failed, one.task not in written))
+    by_use = _group(candidates, lambda candidate: (candidate.task not in failed, candidate.task not in written))
     ranked = (_round_robin(_by_task(by_use[use], seed)) for use in sorted(by_use))
-    return list(_first((one for group in ranked for one in group), most))
+    return list(_first((candidate for group in ranked for candidate in group), most))
 
 
-def shortened(
+def shorten(
     messages: Sequence[Message],
     first: int = FIRST_MESSAGES,
     last: int = LAST_MESSAGES,
     characters: int = CHARACTERS,
-) -> Shortened:
+) -> Excerpt:
     """The beginning and the end of a conversation, in so many characters if its calls allow."""
     between = max(0, len(messages) - first - last)
     kept = [*messages[:first], *messages[first + between :]] if between else list(messages)
-    arguments = sum(len(_format_arguments(call.arguments)) for one in kept for call in one.tool_calls)
-    texts = [one.text for one in kept]
+    arguments = sum(len(_format_arguments(call.arguments)) for message in kept for call in message.tool_calls)
+    texts = [message.text for message in kept]
     bound = _bound([len(text) for text in texts], max(0, characters - arguments))
     shown = [_cut(text, bound) for text in texts]
-    return Shortened(
+    return Excerpt(
         messages=tuple(
-            one.model_copy(update={"content": text or None, "reasoning": None})
-            for one, text in zip(kept, shown, strict=True)
+            message.model_copy(update={"content": text or None, "reasoning": None})
+            for message, text in zip(kept, shown, strict=True)
         ),
         left_out=between,
         cut=sum(max(0, len(text) - bound) for text in texts),
     )
 
 
-def drawn(seed: str, name: str) -> str:
+def order_key(seed: str, name: str) -> str:
     """The place of a name in an order of chance."""
     return sha256(f"{seed}|{name}")
 
 
 def _by_task(candidates: Iterable[Candidate], seed: str) -> Iterator[list[Candidate]]:
     """The candidates of each task: one after the other from every reward."""
-    by_task = _grouped(candidates, lambda one: one.task)
-    for task in sorted(by_task, key=lambda name: drawn(seed, name)):
-        by_reward = _grouped(by_task[task], lambda one: one.reward)
+    by_task = _group(candidates, lambda candidate: candidate.task)
+    for task in sorted(by_task, key=lambda name: order_key(seed, name)):
+        by_reward = _group(by_task[task], lambda candidate: candidate.reward)
         rewards = sorted(by_reward, key=lambda reward: (reward is not None, reward))
         strata = [
-            sorted(by_reward[reward], key=lambda one: drawn(seed, one.rollout))
+            sorted(by_reward[reward], key=lambda candidate: order_key(seed, candidate.rollout))
             for reward in rewards
         ]
         yield list(_round_robin(strata))
 
 
-def _grouped(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
+def _group(values: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
     groups: defaultdict[Any, list[T]] = defaultdict(list)
     for value in values:
         groups[key(value)].append(value)

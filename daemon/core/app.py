@@ -40,7 +40,7 @@ class HomeUnusable(LogError):
     """The home can be neither used nor made."""
 
 
-class FoldHalted(LogError):
+class FoldHaltError(LogError):
     """A fold that waiting does not bring on."""
 
 
@@ -129,11 +129,11 @@ class App:
         from consumers.folds.erasures import read_erasure_keys
         from daemon.core.key_lookup import Opener
 
-        def erased() -> frozenset[str]:
+        def read_erasures() -> frozenset[str]:
             with self.reading() as connection:
                 return read_erasure_keys(connection)
 
-        return Opener(lambda keyid: self.keys.find(keyid), erased)
+        return Opener(lambda keyid: self.keys.find(keyid), read_erasures)
 
     @cached_property
     def log(self) -> "EventLog":
@@ -194,7 +194,7 @@ class App:
             from migrations import upgrade
 
             if engine.dialect.name == "sqlite":
-                with explained(engine):
+                with explain_errors(engine):
                     upgrade.upgrade(engine)
             else:
                 upgrade.require_head(engine)
@@ -205,7 +205,7 @@ class App:
         """A consistent view of the projection; what the driver says becomes one sentence."""
         from consumers import database
 
-        with explained(self.engine), database.read_transaction(self.engine) as connection:
+        with explain_errors(self.engine), database.read_transaction(self.engine) as connection:
             yield connection
 
     def append(self, entries: "Sequence[Entry]") -> None:
@@ -213,7 +213,7 @@ class App:
         self.spool.append(entries)
 
     @contextmanager
-    def importing(self) -> Iterator[None]:
+    def lock_import(self) -> Iterator[None]:
         """One import into this home at a time: what another one is appending is known to nobody
         until it is in the log, and would be imported twice."""
         path = self.home / "import.lock"
@@ -256,7 +256,7 @@ class App:
         """
         self.ship()
         runner = self.runner(on_progress, log)
-        with explained(self.engine):
+        with explain_errors(self.engine):
             runner.catch_up()
         return runner
 
@@ -303,7 +303,7 @@ class App:
 
 
 @contextmanager
-def explained(engine: "Engine") -> "Iterator[None]":
+def explain_errors(engine: "Engine") -> "Iterator[None]":
     """The boundary where the errors of a database's driver become ours."""
     from sqlalchemy.exc import DBAPIError
 
@@ -324,13 +324,13 @@ def revision(engine: "Engine") -> str | None:
 
     try:
         with database.read_transaction(engine) as connection:
-            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            value = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     except DBAPIError as error:
         why = database.explain(error, engine)
         if isinstance(why, database.DatabaseMismatch):
             return None
         raise why from error
-    return None if found is None else str(found)
+    return None if value is None else str(value)
 
 
 def _make_folder(folder: Path, mode: int) -> None:

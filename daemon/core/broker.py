@@ -114,16 +114,16 @@ def partitions(settings: Settings) -> dict[str, tuple[int, int | None]]:
         wanted = {log.connection.topic(name): stream for name, stream in STREAMS.items()}
         with administration(log.connection, "looking at the topics") as admin:
             described = admin.describe_topics(list(wanted))
-        found = {
+        counts = {
             topic["name"]: None if topic["error_code"] else len(topic["partitions"])
             for topic in described
         }
     finally:
         log.close()
-    return {topic: (stream.partitions, found.get(topic)) for topic, stream in wanted.items()}
+    return {topic: (stream.partitions, counts.get(topic)) for topic, stream in wanted.items()}
 
 
-def stored_bytes(log: KafkaLog) -> dict[str, int]:
+def count_stream_bytes(log: KafkaLog) -> dict[str, int]:
     """Per stream, the bytes of its files on the brokers, each partition counted once."""
     largest: dict[tuple[str, int], int] = {}
     with administration(log.connection, "asking for the size of the topics") as admin:

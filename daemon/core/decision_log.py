@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 
-class DecisionRefused(KintsugiError):
+class DecisionRefusal(KintsugiError):
     """The tables did not take a decision: what it rests on had changed."""
 
 
@@ -51,11 +51,11 @@ class Decisions:
 
     def act(self, act: Act, action: str, arguments: Mapping[str, str]) -> str:
         """Record what a person asked for; its id is the cause of what follows."""
-        said = OperatorActed(
+        event = OperatorActed(
             actor=act.actor, action=action, arguments=dict(arguments), reason=act.reason
         )
         cause = new_id()
-        self._append({cause: said}, None)
+        self._append({cause: event}, None)
         return cause
 
     def take(
@@ -92,15 +92,15 @@ class Decisions:
         """The same for events whose ids are known: id -> what is said."""
         self._append(events, cause, within)
         for event in events:
-            self._check_counted(event)
+            self._check_effect(event)
         return list(events)
 
-    def _check_counted(self, event: str) -> None:
+    def _check_effect(self, event: str) -> None:
         with self._app.reading() as connection:
-            found = serving.steps_of(connection, event)
-        if found and all(one.refused is not None for one in found):
-            raise DecisionRefused(
-                f"{found[-1].refused}; see what changed (kintsugi route show), then decide"
+            steps = serving.steps_of(connection, event)
+        if steps and all(step.refused is not None for step in steps):
+            raise DecisionRefusal(
+                f"{steps[-1].refused}; see what changed (kintsugi route show), then decide"
             )
 
     def _append(

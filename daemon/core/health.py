@@ -37,9 +37,9 @@ def streams(app: "App") -> dict[str, dict[str, int]]:
     log = app.readable_log
     if isinstance(log, SqliteLog):
         return log.stats()
-    from daemon.core.broker import stored_bytes
+    from daemon.core.broker import count_stream_bytes
 
-    held = stored_bytes(app.kafka)
+    held = count_stream_bytes(app.kafka)
     return {name: {"events": _span(log, name), "bytes": held[name]} for name in STREAMS}
 
 
@@ -53,7 +53,7 @@ def _span(log: EventLog, stream: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldState:
     """How far the tables were folded, and by which version of the folds.
 
     Read at once and let go: the log may take long to answer, and PostgreSQL ends transactions that
@@ -75,16 +75,16 @@ class Folded:
         return {at: stands.next_offset for at, stands in self.standings.items()}
 
 
-def folded(connection: "Connection") -> Folded:
+def read_fold_state(connection: "Connection") -> FoldState:
     """How far the tables were folded."""
     columns = Projection.table().c
     version = connection.execute(
         select(columns.fold_version).where(columns.name == PROJECTION)
     ).scalar()
-    return Folded(version, read_fold_positions(connection), gaps(connection), position(connection))
+    return FoldState(version, read_fold_positions(connection), gaps(connection), position(connection))
 
 
-def lag(log: EventLog, reached: Folded) -> dict[str, int]:
+def lag(log: EventLog, reached: FoldState) -> dict[str, int]:
     """Per stream, how many offsets lie between the fold and the log's end."""
     return {
         stream: sum(
@@ -97,13 +97,13 @@ def lag(log: EventLog, reached: Folded) -> dict[str, int]:
     }
 
 
-def missing(log: EventLog, reached: Folded) -> list[str]:
+def describe_gaps(log: EventLog, reached: FoldState) -> list[str]:
     """What the log lacks before the fold can go on, as sentences: what `gaps` are, and rollouts
     that a round names and that the log does not hold. Raises LogUnavailable."""
     return [*reached.gaps, *_unheld(log, reached)]
 
 
-def _unheld(log: EventLog, reached: Folded) -> Iterator[str]:
+def _unheld(log: EventLog, reached: FoldState) -> Iterator[str]:
     offset = reached.offsets.get((LEARNING.name, 0), 0)
     try:
         if lag(log, reached)[ROLLOUTS.name] or offset >= log.end(LEARNING.name)[0]:
@@ -124,18 +124,18 @@ def _unheld(log: EventLog, reached: Folded) -> Iterator[str]:
             )
 
 
-def oldest_unfolded_ms(log: EventLog, reached: Folded) -> dict[str, int]:
+def find_oldest_backlog_ms(log: EventLog, reached: FoldState) -> dict[str, int]:
     """Per stream that is behind, when the first event that is not folded was recorded, Unix
     milliseconds. Reads one record per partition."""
-    found: dict[str, int] = {}
+    oldest: dict[str, int] = {}
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
             offset = max(start, reached.offsets.get((stream, partition), 0))
             if offset < ends[partition]:
                 for record in log.read(stream, partition, offset, limit=1):
-                    found[stream] = min(record.recorded_ms, found.get(stream, record.recorded_ms))
-    return found
+                    oldest[stream] = min(record.recorded_ms, oldest.get(stream, record.recorded_ms))
+    return oldest
 
 
 HaltReason = Literal["fold_version", "schema_ahead", "truncated", "ahead_of_log", "diverged", "log"]
@@ -154,24 +154,24 @@ class Halt:
     """What stops a fold."""
 
     reason: HaltReason
-    said: str
+    text: str
     """As a sentence, with the remedy."""
 
 
-def halts(log: EventLog, reached: Folded) -> list[str]:
+def halts(log: EventLog, reached: FoldState) -> list[str]:
     """What would stop a fold that ran now, as sentences; empty when nothing would."""
-    return [halt.said for halt in halting(log, reached)]
+    return [halt.text for halt in find_halts(log, reached)]
 
 
-def halting(log: EventLog, reached: Folded) -> list[Halt]:
+def find_halts(log: EventLog, reached: FoldState) -> list[Halt]:
     """The same with reasons. Raises LogUnavailable: that is waited for, and halts nothing."""
     found: list[Halt] = []
     if reached.version not in (None, FOLD_VERSION):
-        said = (
+        text = (
             f"the tables were folded by version {reached.version} of the folds, this is version "
             f"{FOLD_VERSION}; run kintsugi rebuild"
         )
-        found.append(Halt("fold_version", said))
+        found.append(Halt("fold_version", text))
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):

@@ -26,8 +26,8 @@ class Opener:
             self._erased = self._read()
         if keyid in self._erased:
             return None
-        found = self._find(keyid)
-        if found is None:
+        key = self._find(keyid)
+        if key is None:
             # Destroyed since, perhaps, by whom the log tells of.
             self._erased = self._read()
             if keyid not in self._erased:
@@ -36,4 +36,4 @@ class Opener:
                     "the key store from its backup or set privacy.keys_url, or give up what it "
                     f"opens: kintsugi erase --key {keyid}"
                 )
-        return found
+        return key

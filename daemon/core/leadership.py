@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class LeaseTimes:
     """How long a lease lasts, in seconds."""
 
     lease: float = 15.0
@@ -61,7 +61,7 @@ class Leadership:
         app: "App",
         holder: str | None = None,
         clock: Callable[[], float] = time.monotonic,
-        timing: Timing = Timing(),
+        timing: LeaseTimes = LeaseTimes(),
     ) -> None:
         """`holder` names this process, and no other one ever. `clock` is monotonic."""
         self.holder = new_id() if holder is None else holder
@@ -80,7 +80,7 @@ class Leadership:
     def lead(self) -> int | None:
         """The epoch in which this process leads; None where another one does. Renews the lease
         when that is due, or tries to get it. Raises LogError, DatabaseUnavailable."""
-        if not self.holds() or self._is_superseded():
+        if not self.holds() or self._has_successor():
             self._epoch = None
         elif self._clock() - self._renewed >= self._timing.renewal:
             self._renew()
@@ -94,11 +94,11 @@ class Leadership:
     def resign(self) -> None:
         """Let the next one begin at once: for a process that stops."""
         self._epoch = None
-        with self._writing() as connection:
+        with self._open_transaction() as connection:
             leases.give_back(connection, LEASE, self.holder)
 
     @contextmanager
-    def renewing(self) -> Iterator[None]:
+    def keep_lease(self) -> Iterator[None]:
         """Renew the lease from a thread of its own meanwhile. What cannot be renewed runs out."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew_until, args=(done,), daemon=True)
@@ -119,15 +119,15 @@ class Leadership:
     def _renew(self) -> None:
         with self._renewing:
             asked = self._clock()
-            with self._writing() as connection:
+            with self._open_transaction() as connection:
                 ours = leases.renew(connection, LEASE, self.holder, self._timing.lease, self._epoch)
             if ours:
-                self._held_from(asked)
+                self._hold_from(asked)
             else:
                 log.warning("another process took the lease of the leader; this one waits")
                 self._epoch = None
 
-    def _is_superseded(self) -> bool:
+    def _has_successor(self) -> bool:
         with self._app.reading() as connection:
             current = learning.leader(connection)
         return current is None or current.epoch != self._epoch
@@ -141,13 +141,13 @@ class Leadership:
 
     def _take(self) -> bool:
         asked = self._clock()
-        with self._writing() as connection:
+        with self._open_transaction() as connection:
             taken = leases.take(connection, LEASE, self.holder, self._timing.lease)
         if taken:
-            self._held_from(asked)
+            self._hold_from(asked)
         return taken
 
-    def _held_from(self, asked: float) -> None:
+    def _hold_from(self, asked: float) -> None:
         # From before the question: on its way to the database the lease was already running.
         self._renewed = asked
         self._until = asked + self._timing.lease - self._timing.margin
@@ -174,9 +174,9 @@ class Leadership:
         return epoch
 
     @contextmanager
-    def _writing(self) -> "Iterator[Connection]":
-        from daemon.core.app import explained
+    def _open_transaction(self) -> "Iterator[Connection]":
+        from daemon.core.app import explain_errors
 
         engine = self._app.engine
-        with explained(engine), database.write_transaction(engine) as connection:
+        with explain_errors(engine), database.write_transaction(engine) as connection:
             yield connection

@@ -21,12 +21,12 @@ PATIENCE: Final = 120.0
 _LOOK_SECONDS: Final = 0.05
 
 
-class ServingBusy(KintsugiError):
+class HomeLockBusy(KintsugiError):
     """Another process of this home loads, unloads or routes."""
 
 
 @contextmanager
-def acting(home: Path, patience: float = PATIENCE) -> Iterator[None]:
+def hold_serving_lock(home: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Be the one process of a home that loads, unloads and routes. Raises ServingBusy after
     `patience` seconds. A process that dies gives way at once."""
     path = home / "serving.lock"
@@ -41,7 +41,7 @@ def _lock(descriptor: int, path: Path, until: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() >= until:
-                raise ServingBusy(
+                raise HomeLockBusy(
                     f"another process of this home loads or routes adapters (it holds {path}); "
                     "run the same command again when it is done"
                 ) from error

@@ -110,8 +110,8 @@ class Contexts:
             .limit(1)
         )
         row = self._connection.execute(query).first()
-        found = None if row is None else self._of_rollout(row)
-        return found if found is not None and found.sampled else None
+        span = None if row is None else self._of_rollout(row)
+        return span if span is not None and span.sampled else None
 
     def within(self, cause: str) -> TraceContext | None:
         """The span in which something is written that follows from an event of `learning`."""

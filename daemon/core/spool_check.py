@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from events.sqlite.log import SqliteLog
 
 
-class SpoolRestored(LogError):
+class SpoolBehindTables(LogError):
     """The tables hold events of this home's own log that it does not hold itself."""
 
 
@@ -29,7 +29,7 @@ def check_spool(
         lasts = spools.lasts(connection, spool.source)
     for last in lasts:
         if not _holds(spool, last):
-            raise SpoolRestored(
+            raise SpoolBehindTables(
                 f"{spool.path} does not hold event {last.sequence} of {last.stream}/"
                 f"{last.partition}, which it has shipped: it was restored from before, and what "
                 "it records now would be taken for what it had recorded; stop every process of "

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from daemon.core.spool_check import SpoolRestored, check_spool
+from daemon.core.spool_check import SpoolBehindTables, check_spool
 from events.errors import KintsugiError
 from events.streams import STREAMS
 
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def telling(
-    app: "App", restored: "Callable[[SpoolRestored], None] | None" = None
+def report_in_background(
+    app: "App", restored: "Callable[[SpoolBehindTables], None] | None" = None
 ) -> Iterator[None]:
     """Tell until the end of the block, and once more then; nothing where nothing is shipped.
     `restored` is called, from another thread, where the log was restored from before."""
@@ -55,8 +55,8 @@ def telling(
         well = True
         while not over.is_set():
             try:
-                well = _told(app, was_well=well)
-            except SpoolRestored as error:
+                well = _try_tell(app, was_well=well)
+            except SpoolBehindTables as error:
                 if well:
                     log.warning("%s", error)
                 if restored is not None:
@@ -71,8 +71,8 @@ def telling(
     finally:
         over.set()
         thread.join(_LAST_SECONDS)
-        with suppress(SpoolRestored):  # it was said
-            _told(app, was_well=True, ends=True)
+        with suppress(SpoolBehindTables):  # it was said
+            _try_tell(app, was_well=True, ends=True)
 
 
 def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
@@ -82,16 +82,16 @@ def tell(app: "App", spool: "SqliteLog", *, ends: bool = False) -> None:
     """
     from consumers import database
     from consumers.reads import spools
-    from daemon.core.app import explained
+    from daemon.core.app import explain_errors
 
     shipped = all(spool.read_ship_offsets(stream) == spool.end(stream) for stream in STREAMS)
-    said = report_of(spool)
+    report = report_of(spool)
     engine = app.engine
-    with explained(engine), database.write_transaction(engine) as connection:
+    with explain_errors(engine), database.write_transaction(engine) as connection:
         if ends and shipped:
-            spools.forget(connection, said.source)
+            spools.forget(connection, report.source)
         else:
-            spools.report(connection, said)
+            spools.report(connection, report)
 
 
 def report_of(spool: "SqliteLog") -> "Report":
@@ -105,14 +105,14 @@ def report_of(spool: "SqliteLog") -> "Report":
     return Report(spool.source, socket.gethostname(), str(spool.path), ends)
 
 
-def _told(app: "App", was_well: bool, ends: bool = False) -> bool:
+def _try_tell(app: "App", was_well: bool, ends: bool = False) -> bool:
     """Whether it could be told; said when that changes. Raises SpoolRestored."""
     from sqlalchemy.exc import DBAPIError
 
     try:
         check_spool(app.reading, app.spool)
         tell(app, app.spool, ends=ends)
-    except SpoolRestored:
+    except SpoolBehindTables:
         raise
     except (KintsugiError, DBAPIError) as error:
         if was_well:

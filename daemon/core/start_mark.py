@@ -68,7 +68,7 @@ def whose(url: str, mark: str) -> Whose:
 def holder(port: int) -> str:
     """Which process listens on a port of this machine, in words; as far as this one may know."""
     with suppress(OSError):
-        for inode in _listening(port):
+        for inode in _find_sockets(port):
             for link in Path("/proc").glob("[0-9]*/fd/*"):
                 with suppress(OSError):
                     if os.readlink(link) == f"socket:[{inode}]":
@@ -77,14 +77,14 @@ def holder(port: int) -> str:
     return "another process"
 
 
-def _listening(port: int) -> list[str]:
+def _find_sockets(port: int) -> list[str]:
     """The sockets that listen there, as Linux numbers them."""
-    found = []
+    inodes = []
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):
             for line in Path("/proc/net", table).read_text().splitlines()[1:]:
                 fields = line.split()
                 local, state, inode = fields[1], fields[3], fields[9]
                 if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
-                    found.append(inode)
-    return found
+                    inodes.append(inode)
+    return inodes

@@ -16,12 +16,12 @@ _LIMIT: Final = "WATCHDOG_USEC"
 log = logging.getLogger(__name__)
 
 
-def ready() -> None:
+def notify_ready() -> None:
     """It can be used now."""
     _tell("READY=1")
 
 
-def stopping() -> None:
+def notify_stop() -> None:
     """It was told to stop, and finishes what it began."""
     _tell("STOPPING=1")
 

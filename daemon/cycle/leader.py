@@ -22,7 +22,7 @@ from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
 from consumers.reads.cycle_state import read_cycle_state
 from consumers.reads.learning import CycleRow
-from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
@@ -124,7 +124,7 @@ class Leader:
         try:
             for event in self._take_on(pair, epoch):
                 led.told.append(event)
-        except (NotNow, DecisionRefused) as error:
+        except (NotNow, DecisionRefusal) as error:
             led.troubles.append(str(error))
 
     def _take_on(self, pair: Pair, epoch: int) -> Iterator[str]:
@@ -180,7 +180,7 @@ class Leader:
                 decisions.take(round_, "diagnosed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
             case Step.DIRECT:
-                with self._leadership.renewing():
+                with self._leadership.keep_lease():
                     written = self._author.direct(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
@@ -188,7 +188,7 @@ class Leader:
                 yield from self._propose(decisions, cycle)
 
     def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
-        with self._leadership.renewing():
+        with self._leadership.keep_lease():
             proposal = self._author.propose(cycle)
         if proposal.said:
             decisions.record(proposal.said, cycle.event)

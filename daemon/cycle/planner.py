@@ -21,10 +21,10 @@ from daemon.cycle.job_spec import NotTrainable, capability_of, spec_of
 from daemon.cycle.leader import NotNow, Proposal
 from daemon.cycle.views import find_agent
 from daemon.proposer import sources
-from daemon.proposer.buffer import Buffered, Mixing, pools
+from daemon.proposer.buffer import PoolEntry, PoolMix, pools
 from daemon.proposer.candidate import CannotSample
-from daemon.proposer.probe import Engine, Probed, Prober
-from daemon.proposer.proposer import Wanted, propose
+from daemon.proposer.probe import Engine, ProbeTarget, Prober
+from daemon.proposer.proposer import ProposalRequest, propose
 from envs.endpoint import Sampling
 from envs.registry import EnvironmentBroken, UnknownEnvironment, open_from_event
 from events.envelope import derive_id
@@ -74,7 +74,7 @@ class FromTheLog:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
             wanted = self._wanted(connection, environment, cycle)
-            written = sources.buffered(connection, cycle.alias, cycle.base)
+            written = sources.read_pool_entries(connection, cycle.alias, cycle.base)
             drawn = self._traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
@@ -90,8 +90,8 @@ class FromTheLog:
         if not new:
             return Proposal(said, _none_passed(list(said.values())))
         before = {one.task for one in written}
-        written += [Buffered(one.task.id, one.pattern) for one in new if one.task.id not in before]
-        mixing = Mixing(
+        written += [PoolEntry(one.task.id, one.pattern) for one in new if one.task.id not in before]
+        mixing = PoolMix(
             settings.proposer.targeted_step,
             settings.proposer.targeted_most,
             settings.proposer.replay,
@@ -110,15 +110,15 @@ class FromTheLog:
 
     def _wanted(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
-    ) -> Wanted:
+    ) -> ProposalRequest:
         assert cycle.directive is not None, "a cycle is directed first"
-        return Wanted(
+        return ProposalRequest(
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,
             directive=cycle.directive,
             sources=sources.sources(connection, environment, cycle.directive),
-            known=sources.known(connection, cycle.alias, cycle.base, cycle.cycle),
+            known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
             sampler=self._sampler(connection, environment, cycle),
         )
@@ -132,7 +132,7 @@ class FromTheLog:
             return None
         engine, incumbent = self._engines[0], self._incumbent(connection, cycle)
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
-        probed = Probed(
+        probed = ProbeTarget(
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,

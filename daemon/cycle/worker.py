@@ -25,14 +25,14 @@ from daemon.adapters.compatibility import BadBase
 from daemon.adapters.directory import BadAdapter
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
-from daemon.core.serving_lock import acting
+from daemon.core.serving_lock import hold_serving_lock
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import find_agent, read_next_step
-from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
+from daemon.evaluation.candidate_evaluation import CannotExamine, CandidateEvaluation
 from daemon.jobs.runner import JobRunner
 from daemon.serving.fleet import Fleet
 from daemon.serving.publisher import Publisher
-from daemon.serving.staging import StageRefused, Staging
+from daemon.serving.staging import StageRefusal, Staging
 from events.errors import KintsugiError, LogError
 from events.rollouts import clip_reason
 from events.serving import AdapterMoved
@@ -100,9 +100,9 @@ class Cycles:
 
     def _stage(self, row: AdapterRow) -> Iterator[str]:
         try:
-            with acting(self._app.home, patience=0):
+            with hold_serving_lock(self._app.home, patience=0):
                 self._staging.stage(row, row.cause)
-        except StageRefused as error:
+        except StageRefusal as error:
             if isinstance(error.__cause__, _FINAL):
                 yield self._reject(row, error)
                 return
@@ -115,11 +115,11 @@ class Cycles:
     def _evaluate(self, row: AdapterRow) -> Iterator[str]:
         agent = find_agent(self._app.settings, row.alias)
         if agent is None:
-            raise StageRefused(
+            raise StageRefusal(
                 f"{row.alias} is no longer in the setting agents, so {row.adapter} is not evaluated"
             )
         try:
-            examination = Examination(
+            examination = CandidateEvaluation(
                 self._app, self._runner, agent, row, self._incumbent(row), self._gates(row)
             )
         except CannotExamine as error:

@@ -27,7 +27,7 @@ from daemon.adapters.directory import BadAdapter
 from daemon.adapters.fingerprint import (
     LIKELIEST,
     TOKENS,
-    Expected,
+    Expectation,
     Fingerprint,
     Prompts,
     Step,
@@ -42,7 +42,7 @@ _DECIMALS: Final = 6
 """Of a log-probability: far below what float32 tells."""
 
 
-def probe_model(model: PeftModel) -> Expected:
+def probe_model(model: PeftModel) -> Expectation:
     """What a model with one active adapter answers, with it and without it.
 
     The model is left as it was. It must be whole in this process. Raises BadAdapter for one that
@@ -52,7 +52,7 @@ def probe_model(model: PeftModel) -> Expected:
     asked = prompts(int(model.config.vocab_size))
     with model.disable_adapter():
         base = fingerprint(model, asked)
-    return Expected(
+    return Expectation(
         prompts=asked,
         dtype=str(weights.weight.dtype).removeprefix("torch."),
         base=base,
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expected:
+def probe_checkpoint(base: Path, adapter: Path, dtype: str = "float32") -> Expectation:
     """What a checkpoint and an adapter of it answer. Raises BadAdapter for an adapter that does not
     fit, KintsugiError where no base is."""
     for folder, named in ((base, "checkpoint"), (adapter, "adapter")):

@@ -36,10 +36,10 @@ def _tail(least: int, total: int, share: float) -> float:
         lgamma(total + 1) - lgamma(least + 1) - lgamma(total - least + 1)
         + least * log(share) + (total - least) * log1p(-share)
     )  # fmt: skip
-    odds, found = share / (1.0 - share), 0.0
+    odds, tail = share / (1.0 - share), 0.0
     for count in range(least, total + 1):
-        found += term
+        tail += term
         term *= (total - count) / (count + 1) * odds
-        if term < found * 1e-17:
+        if term < tail * 1e-17:
             break
-    return min(1.0, found)
+    return min(1.0, tail)

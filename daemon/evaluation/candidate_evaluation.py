@@ -27,20 +27,20 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import rollouts, serving
 from consumers.reads.serving import AdapterRow
-from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.evaluation.comparison import FIRST_TASK, TASKS, conduct_in
-from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
-from daemon.evaluation.sample_size import Sizes, extended, looks_of, sizes_of
-from daemon.evaluation.trial import Adapter, BadPlan, Plan, Played, read_played
+from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, pair_outcomes
+from daemon.evaluation.sample_size import Sizes, extend_sizes, looks_of, sizes_of
+from daemon.evaluation.trial import Adapter, BadPlan, Plan, TrialAttempt, read_attempts
 from daemon.jobs.runner import (
     OUT,
     Absent,
     Again,
-    Ended,
+    Exit,
     Job,
-    JobNotStarted,
+    JobStartError,
     JobRunner,
-    Running,
+    Active,
     verdict,
 )
 from envs.registry import locate, open_place
@@ -70,14 +70,14 @@ class CannotExamine(KintsugiError):
     """A candidate that nobody can play."""
 
 
-class _Noted(StrictModel):
+class _TrialNote(StrictModel):
     """What a finished trial came to, beside its files."""
 
     following: Sizes | None
     """What is to be played next, all looks together; None when the gate has decided."""
 
 
-class Examination:
+class CandidateEvaluation:
     """One candidate beside one incumbent."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Examination:
         self._environment = open_place(
             agent.environment, benchmarks=settings.benchmarks, paths=settings.environments.paths
         )
-        self._target = self._targeted()
+        self._target = self._find_target()
         compared = [row.adapter, row.sha256, "" if incumbent is None else incumbent.adapter]
         if gates:
             # Also beside an incumbent that is back: what was said of it once is not said again.
@@ -122,7 +122,7 @@ class Examination:
         """
         try:
             yield from self._advance()
-        except (JobNotStarted, DecisionRefused) as error:
+        except (JobStartError, DecisionRefusal) as error:
             yield str(error)
         except (BadPlan, CannotExamine, TooFewTrials) as error:
             yield self._reject(str(error))
@@ -132,11 +132,11 @@ class Examination:
         earlier: list[Plan] = []
         while True:
             plan = self._plan(number, sizes, earlier)
-            noted = self._noted(number)
+            noted = self._read_note(number)
             if noted is None:
                 if not (yield from self._run(number, plan)):
                     return
-                noted = yield from self._closed(number, plan, sizes, earlier)
+                noted = yield from self._close_trial(number, plan, sizes, earlier)
             if noted.following is None:
                 return
             if number != _PILOT:
@@ -180,16 +180,16 @@ class Examination:
         """So many of each kind, evenly among each other; of a larger count the same and more."""
         chance = int(self.digest[:12], 16)
         first = FIRST_TASK + (chance % TASKS) * TASKS + offset
-        found = [
+        entries = [
             (place / count, kind, task.id)
             for kind, count in counts.items()
             for place, task in enumerate(
                 islice(self._environment.mixture({kind: 1.0}, chance, first), count)
             )
         ]
-        return tuple(task for _, _, task in sorted(found))
+        return tuple(task for _, _, task in sorted(entries))
 
-    def _targeted(self) -> str:
+    def _find_target(self) -> str:
         target = self._row.capability
         if target is None or target not in self._environment.capabilities:
             raise CannotExamine(
@@ -207,13 +207,13 @@ class Examination:
         match self._runner.state(name):
             case Absent():
                 yield from self._start(number, plan)
-            case Running() as running:
+            case Active() as running:
                 late = running.seconds >= settings.minutes * 60
                 if late or running.silent >= settings.heartbeat_seconds:
                     reason = "it ran too long" if late else "it said nothing for too long"
                     self._runner.cancel(name, reason)
                     yield f"trial {name} is told to stop: {reason}"
-            case Ended() as ended:
+            case Exit() as ended:
                 found = verdict(ended, settings.attempts)
                 if isinstance(found, Again) and ended.seconds < settings.minutes * 60:
                     yield from self._start(number, plan)
@@ -232,17 +232,17 @@ class Examination:
     def _job(self, number: int) -> str:
         return f"{self.digest[:32]}-{number}"
 
-    def _played(self, number: int, plan: Plan) -> list[Played]:
+    def _read_attempts(self, number: int, plan: Plan) -> list[TrialAttempt]:
         folder = self._runner.folder(self._job(number)) / OUT
-        return [one for chunk in read_played(folder, plan) for one in chunk]
+        return [attempt for chunk in read_attempts(folder, plan) for attempt in chunk]
 
     # What came out
 
-    def _closed(
+    def _close_trial(
         self, number: int, plan: Plan, sizes: Sizes | None, earlier: Sequence[Plan]
-    ) -> Generator[str, None, _Noted]:
+    ) -> Generator[str, None, _TrialNote]:
         """A finished trial is recorded, and what follows is noted beside it."""
-        played = self._played(number, plan)
+        played = self._read_attempts(number, plan)
         self._record(played)
         if sizes is None:
             following: Sizes | None = sizes_of(
@@ -252,26 +252,26 @@ class Examination:
             yield f"{self._row.adapter}: {following.words(self._target)}"
         else:
             looks = enumerate(earlier, start=1)
-            before = [one for place, look in looks for one in self._played(place, look)]
-            report, following = self._judged([*before, *played], sizes, number)
+            before = [attempt for place, look in looks for attempt in self._read_attempts(place, look)]
+            report, following = self._judge([*before, *played], sizes, number)
             yield f"{self._row.adapter}: {report.decision} at look {number}"
-        noted = _Noted(following=following)
+        noted = _TrialNote(following=following)
         _write(self._runner.folder(self._job(number)) / _NOTED, noted)
         return noted
 
-    def _record(self, played: Sequence[Played]) -> None:
+    def _record(self, played: Sequence[TrialAttempt]) -> None:
         """Append the rollouts that are not in the tables yet."""
-        app, names = self._app, [one.head.rollout for one in played]
+        app, names = self._app, [attempt.head.rollout for attempt in played]
         app.settle()
         with app.reading() as connection:
             known = rollouts.verdicts(connection, names)
-        missing = [one.event for one in played if one.head.rollout not in known]
+        missing = [attempt.event for attempt in played if attempt.head.rollout not in known]
         for start in range(0, len(missing), _BATCH):
             append_rollouts(app.spool, app.blobs, missing[start : start + _BATCH])
         app.settle()
 
-    def _judged(
-        self, played: Sequence[Played], sizes: Sizes, number: int
+    def _judge(
+        self, played: Sequence[TrialAttempt], sizes: Sizes, number: int
     ) -> tuple[GateReport, Sizes | None]:
         """The gate's word on all looks so far, said, and what is to be played next."""
         pairs = _pairs(played, self._trial.trials)
@@ -286,16 +286,16 @@ class Examination:
         report = decide(evaluation, self._gate)
         following = None
         if report.decision == "EXTEND":
-            following = extended(sizes, report, self._target, self._trial)
+            following = extend_sizes(sizes, report, self._target, self._trial)
             if following is None:
                 report = report.model_copy(update={"decision": "REJECT"})
         report = report.model_copy(update={"plan": sizes.plan})
         self._say(pairs, report, number)
         return report, following
 
-    def _conduct(self, played: Sequence[Played], player: int) -> Conduct:
-        own = [one for one in played if one.player == player]
-        tokens = {one.head.rollout: one.tokens for one in own}
+    def _conduct(self, played: Sequence[TrialAttempt], player: int) -> Conduct:
+        own = [attempt for attempt in played if attempt.player == player]
+        tokens = {attempt.head.rollout: attempt.tokens for attempt in own}
         with self._app.reading() as connection:
             return conduct_in(connection, list(tokens), tokens)
 
@@ -303,7 +303,7 @@ class Examination:
         """Both together, once: a measurement that was parted from its decision would be none."""
         origin = f"{self.digest} {number}"
         incumbent = None if self._incumbent is None else self._incumbent.adapter
-        said: dict[str, Decision] = {
+        decisions: dict[str, Decision] = {
             "evaluated": AdapterEvaluated(
                 adapter=self._row.adapter,
                 incumbent=incumbent,
@@ -323,9 +323,9 @@ class Examination:
             ),
         }
         with self._app.reading() as connection:
-            found = serving.steps_of(connection, derive_id(origin, "gate"))
-        if not any(step.refused is None for step in found):
-            Decisions(self._app).take_all(said, self._row.cause, origin)
+            steps = serving.steps_of(connection, derive_id(origin, "gate"))
+        if not any(step.refused is None for step in steps):
+            Decisions(self._app).take_all(decisions, self._row.cause, origin)
 
     def _reject(self, reason: str) -> str:
         moved = AdapterMoved(
@@ -334,53 +334,53 @@ class Examination:
         Decisions(self._app).take(moved, "rejected", self._row.cause, origin=self.digest)
         return f"{self._row.adapter} is rejected: {reason}"
 
-    def _noted(self, number: int) -> _Noted | None:
+    def _read_note(self, number: int) -> _TrialNote | None:
         path = self._runner.folder(self._job(number)) / _NOTED
-        return _Noted.model_validate_json(path.read_bytes()) if path.exists() else None
+        return _TrialNote.model_validate_json(path.read_bytes()) if path.exists() else None
 
 
 def _adapter(row: AdapterRow) -> Adapter:
     return Adapter(name=row.adapter, folder=row.path, sha256=row.sha256)
 
 
-def _kind(one: Played) -> str:
-    task = one.head.task
+def _kind(attempt: TrialAttempt) -> str:
+    task = attempt.head.task
     assert task is not None, "a trial's rollouts have tasks"
     assert task.capability is not None, "generated tasks have a kind"
     return task.capability
 
 
-def _outcomes(played: Sequence[Played], player: int) -> dict[str, list[bool | None]]:
+def _outcomes(played: Sequence[TrialAttempt], player: int) -> dict[str, list[bool | None]]:
     """Task -> the verdict of each trial, in order."""
-    found: dict[str, list[bool | None]] = {}
-    for one in sorted(played, key=lambda one: one.trial):
-        if one.player == player and one.head.task is not None:
-            found.setdefault(one.head.task.id, []).append(one.head.success)
-    return found
+    outcomes: dict[str, list[bool | None]] = {}
+    for attempt in sorted(played, key=lambda attempt: attempt.trial):
+        if attempt.player == player and attempt.head.task is not None:
+            outcomes.setdefault(attempt.head.task.id, []).append(attempt.head.success)
+    return outcomes
 
 
-def _by_kind(played: Sequence[Played]) -> dict[str, list[list[bool]]]:
+def _by_kind(played: Sequence[TrialAttempt]) -> dict[str, list[list[bool]]]:
     """Kind -> the verdicts of each of its tasks. Raises CannotExamine where one has none."""
-    kinds = {one.head.task.id: _kind(one) for one in played if one.head.task is not None}
-    found: dict[str, list[list[bool]]] = {}
+    kinds = {item.head.task.id: _kind(item) for item in played if item.head.task is not None}
+    groups: dict[str, list[list[bool]]] = {}
     for task, verdicts in _outcomes(played, 0).items():
-        judged = [one for one in verdicts if one is not None]
+        judged = [item for item in verdicts if item is not None]
         if len(judged) < len(verdicts):
             raise CannotExamine(
                 f"task {task} has trials that nobody could judge; the environment needs a verdict "
                 "of its own"
             )
-        found.setdefault(kinds[task], []).append(judged)
-    return found
+        groups.setdefault(kinds[task], []).append(judged)
+    return groups
 
 
-def _pairs(played: Sequence[Played], trials: int) -> list[Pair]:
+def _pairs(played: Sequence[TrialAttempt], trials: int) -> list[Pair]:
     """In the order in which the tasks were played. Raises TooFewTrials."""
-    slices = {one.head.task.id: _kind(one) for one in played if one.head.task is not None}
-    return paired(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
+    slices = {attempt.head.task.id: _kind(attempt) for attempt in played if attempt.head.task is not None}
+    return pair_outcomes(_outcomes(played, 0), _outcomes(played, 1), slices, trials)
 
 
-def _write(path: Path, noted: _Noted) -> None:
+def _write(path: Path, noted: _TrialNote) -> None:
     """Whole or not at all."""
     unfinished = path.with_name(f"tmp-{path.name}")
     unfinished.write_text(noted.model_dump_json())

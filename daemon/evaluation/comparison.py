@@ -31,20 +31,20 @@ from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
 from consumers.tables import Rollout
 from daemon.core.decision_log import Act, Decisions
-from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, paired
+from daemon.evaluation.gate import Conduct, Evaluation, Pair, TooFewTrials, decide, pair_outcomes
 from daemon.evaluation.run import (
     Line,
     Means,
     Run,
     Selection,
-    Served,
+    ModelEndpoint,
     Spec,
     digest_of,
-    locked,
+    lock_evaluation,
     outcomes_of,
     play_run,
-    prepared,
-    recalled,
+    prepare_setup,
+    load_run,
     survey,
 )
 from envs.environment import Environment
@@ -138,7 +138,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ComparisonResult:
     """What a comparison came to."""
 
     rates: PassRates
@@ -175,7 +175,7 @@ def compare(
             selection=selection,
             trials=questions.trials,
             seed=seed,
-            agent=Served(url, model, questions.temperature, questions.max_tokens),
+            agent=ModelEndpoint(url, model, questions.temperature, questions.max_tokens),
             user=None,
             candidates=1,
             timeout=questions.timeout,
@@ -205,18 +205,18 @@ async def play(
     environment: Environment,
     comparison: Comparison,
     means: Means,
-    told: "Callable[[list[Attempt]], None]",
+    progress: "Callable[[list[Attempt]], None]",
 ) -> None:
     """Play what waits, both at once. Raises what `play_run` raises, EvaluationRunning."""
-    with locked(app.home, comparison.digest):
+    with lock_evaluation(app.home, comparison.digest):
         app.settle()
-        comparison.tokens = _noted(_notes(app, comparison))
+        comparison.tokens = _read_notes(_notes(app, comparison))
         with app.reading() as connection:
             for side in comparison.sides:
                 run = Run(side.digest, 1, side.lines, side.spec.trials)
-                side.run = recalled(connection, run)
+                side.run = load_run(connection, run)
         await asyncio.gather(
-            *(_play(app, environment, comparison, side, means, told) for side in comparison.sides)
+            *(_play(app, environment, comparison, side, means, progress) for side in comparison.sides)
         )
         app.settle()
 
@@ -227,21 +227,21 @@ async def _play(
     comparison: Comparison,
     side: Side,
     means: Means,
-    told: "Callable[[list[Attempt]], None]",
+    progress: "Callable[[list[Attempt]], None]",
 ) -> None:
     assert side.run is not None, "a side has a run before it is played"
     async with AsyncExitStack() as stack:
-        setup = await prepared(stack, environment, side.spec, means)
+        setup = await prepare_setup(stack, environment, side.spec, means)
         batches = play_run(app, setup, side.spec, side.run, means.concurrency)
         async with aclosing(batches) as recorded:
             async for batch in recorded:
                 _note(app, comparison, batch)
-                told([attempt for _, attempt in batch])
+                progress([attempt for _, attempt in batch])
 
 
 def judge(
     app: "App", comparison: Comparison, settings: GateSettings, act: Act, spent: bool = False
-) -> Judged:
+) -> ComparisonResult:
     """What was played, as the gate sees it, and its decision; both are events.
 
     `spent`: no more will be played, so what is not shown is not so. Raises TooFewTrials,
@@ -258,7 +258,7 @@ def judge(
     )
     report = decide(evaluation, settings, spent=spent)
     _say(app, comparison, act, rates, report)
-    return Judged(rates, report)
+    return ComparisonResult(rates, report)
 
 
 def _say(
@@ -267,13 +267,13 @@ def _say(
     """Unless it was said before. Both together: a measurement that was parted from its decision
     would have everything played once more."""
     row, decisions, origin = comparison.adapter, Decisions(app), comparison.digest
-    said = _steps(comparison, rates, report)
+    decisions_by_step = _steps(comparison, rates, report)
     with app.reading() as connection:
-        found = serving.steps_of(connection, derive_id(origin, next(reversed(said))))
-    if any(step.refused is None for step in found):
+        steps = serving.steps_of(connection, derive_id(origin, next(reversed(decisions_by_step))))
+    if any(step.refused is None for step in steps):
         return
     arguments = {"adapter": row.adapter, "environment": comparison.candidate.spec.environment}
-    decisions.take_all(said, decisions.act(act, "adapters evaluate", arguments), origin)
+    decisions.take_all(decisions_by_step, decisions.act(act, "adapters evaluate", arguments), origin)
 
 
 def _steps(comparison: Comparison, rates: PassRates, report: GateReport) -> dict[str, Decision]:
@@ -299,12 +299,12 @@ def _pairs(comparison: Comparison) -> list[Pair]:
     """Raises TooFewTrials."""
     outcomes = [_outcomes(side) for side in comparison.sides]
     slices = {line.id: line.capability for line in comparison.candidate.lines}
-    if missing := sorted(task for task in slices if any(task not in one for one in outcomes)):
+    if missing := sorted(task for task in slices if any(task not in side_outcomes for side_outcomes in outcomes)):
         raise TooFewTrials(
             f"nobody could judge {len(missing)} tasks, {missing[0]} among them; run the same "
             "command again, and it plays those that machines spoiled"
         )
-    return paired(outcomes[1], outcomes[0], slices, comparison.candidate.spec.trials)
+    return pair_outcomes(outcomes[1], outcomes[0], slices, comparison.candidate.spec.trials)
 
 
 def _outcomes(side: Side) -> Outcomes:
@@ -321,7 +321,7 @@ def _conduct(connection: "Connection", side: Side, tokens: Mapping[str, int]) ->
 def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str, int]) -> Conduct:
     """What the tables hold of these rollouts; `tokens`: what was written in those that told."""
     rows = [row for part in _parts(ids) for row in connection.execute(_counts(part))]
-    known = [tokens[one] for one in ids if one in tokens]
+    known = [tokens[rollout] for rollout in ids if rollout in tokens]
     return Conduct(
         rollouts=len(rows),
         violations=sum(_VIOLATION in json.loads(row.categories) for row in rows),
@@ -329,11 +329,11 @@ def conduct_in(connection: "Connection", ids: Sequence[str], tokens: Mapping[str
         malformed=sum(row.malformed_calls for row in rows),
         tokens=round(mean(known) * len(rows)) if known else 0,
         token_spread=stdev(known) if len(known) > 1 else 0.0,
-        violating=_violating(rows),
+        violating=_violation_rates(rows),
     )
 
 
-def _violating(rows: Sequence[Any]) -> dict[str, float]:
+def _violation_rates(rows: Sequence[Any]) -> dict[str, float]:
     """Task -> share of its rollouts that violate the policy."""
     trials: dict[str, list[bool]] = {}
     for row in rows:
@@ -361,7 +361,7 @@ def _notes(app: "App", comparison: Comparison) -> Path:
     return app.home / "evaluations" / f"{comparison.digest[:16]}.tokens"
 
 
-def _noted(path: Path) -> dict[str, int]:
+def _read_notes(path: Path) -> dict[str, int]:
     """Rollout -> tokens; a line that a kill cut short is none."""
     if not path.exists():
         return {}
@@ -370,11 +370,11 @@ def _noted(path: Path) -> dict[str, int]:
 
 
 def _note(app: "App", comparison: Comparison, batch: "Sequence[tuple[str, Attempt]]") -> None:
-    told = {
+    counts = {
         rollout: attempt.usage.completion_tokens
         for rollout, attempt in batch
         if attempt.usage.completion_tokens is not None
     }
-    comparison.tokens |= told
+    comparison.tokens |= counts
     with open(_notes(app, comparison), "a", opener=private.opener) as file:
-        file.writelines(f"{rollout} {tokens} tokens\n" for rollout, tokens in told.items())
+        file.writelines(f"{rollout} {tokens} tokens\n" for rollout, tokens in counts.items())

@@ -137,7 +137,7 @@ class Evaluation:
     looks: Looks = Looks()
 
 
-def paired(
+def pair_outcomes(
     incumbent: statistics.Outcomes,
     candidate: statistics.Outcomes,
     slices: Mapping[str, str],
@@ -165,7 +165,7 @@ def _pair(
     return Pair(task, name, tuple(a for a, _ in both), tuple(b for _, b in both))
 
 
-def spent_alpha(alpha: float, attempt: int) -> float:
+def spend_alpha(alpha: float, attempt: int) -> float:
     """What the `attempt`-th candidate (from 1) on one gate set may spend of `alpha`.
 
     The sum over all attempts is `alpha`: 6 / (pi^2 j^2).
@@ -193,7 +193,7 @@ def decide(
     """
     if not (evaluation.incumbent.rollouts and evaluation.candidate.rollouts):
         raise ValueError("incumbent and candidate have no rollouts; nothing was evaluated")
-    alpha = settings.alpha if attempt is None else spent_alpha(settings.alpha, attempt)
+    alpha = settings.alpha if attempt is None else spend_alpha(settings.alpha, attempt)
     target = [pair.difference for pair in evaluation.pairs if pair.slice == evaluation.target]
     if not target:
         raise ValueError(f"no task of the target {evaluation.target!r} was run")
@@ -233,7 +233,7 @@ def _decision(checks: Sequence[Check], spent: bool) -> Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TargetResult:
     """What a test said of the target."""
 
     verdict: Verdict
@@ -243,7 +243,7 @@ class Tested:
     e_value: float | None = None
 
 
-def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> Tested:
+def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) -> TargetResult:
     """The test alone, of differences in the order of their tasks."""
     match test:
         case "sign_flip":
@@ -254,38 +254,38 @@ def verdict_of(values: Sequence[float], planned: int, test: Test, alpha: float) 
             return _any_time(values, planned, alpha)
 
 
-def _once(values: Sequence[float], planned: int, alpha: float) -> Tested:
+def _once(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
     """On the planned tasks alone: looking again at more of them would be a second chance."""
     if len(values) < planned:
-        return Tested("EXTEND", len(values))
+        return TargetResult("EXTEND", len(values))
     p = sign_flip(values[:planned])
-    return Tested("PASS" if p <= alpha else "FAIL", planned, p_value=p)
+    return TargetResult("PASS" if p <= alpha else "FAIL", planned, p_value=p)
 
 
-def _quarterly(values: Sequence[float], planned: int, alpha: float) -> Tested:
+def _quarterly(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
     if alpha != LOOKS_ALPHA:
         raise ValueError(f"group_sequential has bounds for alpha {LOOKS_ALPHA}, not {alpha:g}")
     tasks = 0
     for look, bound in enumerate(LOOKS, start=1):
         tasks = look * planned // len(LOOKS)
         if len(values) < tasks:
-            return Tested("EXTEND", len(values))
+            return TargetResult("EXTEND", len(values))
         p = sign_flip(values[:tasks])
         if p <= 1 - _NORMAL.cdf(bound):
-            return Tested("PASS", tasks, p_value=p)
-        if _power_left(values[:tasks], look / len(LOOKS), p) < FUTILE:
+            return TargetResult("PASS", tasks, p_value=p)
+        if _conditional_power(values[:tasks], look / len(LOOKS), p) < FUTILE:
             break
-    return Tested("FAIL", tasks, p_value=p)
+    return TargetResult("FAIL", tasks, p_value=p)
 
 
-def _any_time(values: Sequence[float], planned: int, alpha: float) -> Tested:
+def _any_time(values: Sequence[float], planned: int, alpha: float) -> TargetResult:
     process = EProcess()
     for tasks, value in enumerate(values[:planned], start=1):
         process.add(value)
         if process.value >= 1 / alpha:
-            return Tested("PASS", tasks, e_value=process.value)
+            return TargetResult("PASS", tasks, e_value=process.value)
     verdict: Verdict = "EXTEND" if len(values) < planned else "FAIL"
-    return Tested(verdict, min(len(values), planned), e_value=process.highest)
+    return TargetResult(verdict, min(len(values), planned), e_value=process.highest)
 
 
 def sign_flip(differences: Sequence[float]) -> float:
@@ -308,11 +308,11 @@ def sign_flip(differences: Sequence[float]) -> float:
 def _integers(differences: Sequence[float]) -> list[int]:
     """Multiples of their common fraction."""
     exact = [Fraction(value).limit_denominator(_MOST_TRIALS**2) for value in differences]
-    unit = lcm(*(one.denominator for one in exact))
-    return [int(one * unit) for one in exact]
+    unit = lcm(*(fraction.denominator for fraction in exact))
+    return [int(fraction * unit) for fraction in exact]
 
 
-def _power_left(values: Sequence[float], share: float, p: float) -> float:
+def _conditional_power(values: Sequence[float], share: float, p: float) -> float:
     """Conditional power at the last look, if the true gain is `FUTILE_GAIN`."""
     if share >= 1:
         return 0.0
@@ -370,7 +370,7 @@ class EProcess:
 # What else has to hold
 
 
-def _target(values: Sequence[float], found: Tested, settings: GateSettings) -> Check:
+def _target(values: Sequence[float], found: TargetResult, settings: GateSettings) -> Check:
     gain = mean(values)
     verdict = found.verdict
     if verdict == "PASS" and gain < settings.min_gain:
@@ -483,13 +483,13 @@ def _tokens(before: Conduct, after: Conduct, limit: float, level: float, tasks: 
 
     The bound is that of the logarithm of a ratio of two means (delta method).
     """
-    means = [max(one.tokens / one.rollouts, 1.0) for one in (before, after)]
+    means = [max(item.tokens / item.rollouts, 1.0) for item in (before, after)]
     errors = [
-        one.token_spread / average / sqrt(one.rollouts)
-        for one, average in zip((before, after), means, strict=True)
+        item.token_spread / average / sqrt(item.rollouts)
+        for item, average in zip((before, after), means, strict=True)
     ]
     ratio = after.tokens / after.rollouts / means[0]
-    error = sqrt(sum(one**2 for one in errors))
+    error = sqrt(sum(item**2 for item in errors))
     low = ratio * exp(-_NORMAL.inv_cdf(1 - level) * error) - 1
     return Check(
         name="tokens",

@@ -58,7 +58,7 @@ Slot = tuple[str, int]
 """(task id, trial)."""
 
 
-class EvaluationRunning(KintsugiError):
+class EvaluationBusy(KintsugiError):
     """Another process of this home plays the same evaluation."""
 
 
@@ -90,7 +90,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ModelEndpoint:
     """A model behind an endpoint, and how it is sampled."""
 
     base_url: str
@@ -108,8 +108,8 @@ class Spec:
     selection: Selection
     trials: int
     seed: int
-    agent: Served
-    user: Served | None
+    agent: ModelEndpoint
+    user: ModelEndpoint | None
     """None: the scripted one."""
     candidates: int
     """Lines that the user's model writes to choose from."""
@@ -120,11 +120,11 @@ class Spec:
     @property
     def provenance(self) -> Provenance:
         """Whose rollouts these are."""
-        given = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
+        fields = {"alias": self.alias, "base": self.base, "policy": self.agent.model}
         if self.user is None:
-            return Provenance(**given, purpose="evaluate")
+            return Provenance(**fields, purpose="evaluate")
         best = f" (best of {self.candidates})" if self.candidates > 1 else ""
-        return Provenance(**given, purpose="evaluate", simulator=f"{self.user.model}{best}")
+        return Provenance(**fields, purpose="evaluate", simulator=f"{self.user.model}{best}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +213,14 @@ def digest_of(spec: Spec, lines: Sequence[Line]) -> str:
 def open_run(connection: "Connection", digest: str, lines: Sequence[Line], trials: int) -> Run:
     """The first run of an evaluation that is not complete, with what was folded of it."""
     for number in count(1):
-        run = recalled(connection, Run(digest, number, lines, trials))
+        run = load_run(connection, Run(digest, number, lines, trials))
         if run.pending:
             return run
     raise AssertionError("there is always a next run")
 
 
 @contextmanager
-def locked(home: Path, digest: str) -> Iterator[None]:
+def lock_evaluation(home: Path, digest: str) -> Iterator[None]:
     """One process of a home plays an evaluation at a time. Raises EvaluationRunning."""
     path = home / "evaluations" / f"{digest[:16]}.lock"
     private.make_folder(path.parent)
@@ -228,14 +228,14 @@ def locked(home: Path, digest: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise EvaluationRunning(
+            raise EvaluationBusy(
                 f"another process plays this evaluation (it holds {path}); wait for it, or give "
                 "another --seed"
             ) from error
         yield
 
 
-async def prepared(
+async def prepare_setup(
     stack: AsyncExitStack,
     environment: Environment,
     spec: Spec,
@@ -251,8 +251,8 @@ async def prepared(
     # It would log each retry; what came of it is in the rollout's reason.
     stamina.instrumentation.set_on_retry_hooks(())
 
-    async def endpoint(served: Served, key: str | None) -> "Endpoint":
-        made = Endpoint(
+    async def endpoint(served: ModelEndpoint, key: str | None) -> "Endpoint":
+        client = Endpoint(
             served.base_url,
             served.model,
             api_key=key,
@@ -260,9 +260,9 @@ async def prepared(
             timeout=spec.timeout,
             attempts=means.retries + 1,
         )
-        await stack.enter_async_context(made)
-        await made.check()
-        return made
+        await stack.enter_async_context(client)
+        await client.check()
+        return client
 
     agent = await endpoint(spec.agent, means.agent_key)
     sampling = Sampling(spec.agent.temperature, spec.agent.max_tokens, spec.agent.extra)
@@ -306,14 +306,14 @@ async def play_run(
 
 
 def passive(
-    environment: Environment, spec: Spec, told: Callable[[int], None] = lambda _: None
+    environment: Environment, spec: Spec, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, grading.Grade]:
     """Task -> the verdict on an agent that does nothing, once each; not recorded."""
-    found = {}
+    grades = {}
     for task in spec.selection.tasks(environment, spec.seed):
-        found[task.id] = do_nothing(environment, task)
-        told(1)
-    return found
+        grades[task.id] = do_nothing(environment, task)
+        progress(1)
+    return grades
 
 
 def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     """
     open_tasks = {task for task, grade in idle.items() if grade.open_parts}
     judged = [line for line in run.lines if line.id not in open_tasks]
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "tasks": len(run.lines),
         "trials": spec.trials,
         "pass_hat": _by_k(statistics.pass_hat, outcomes_of(run, judged)),
@@ -339,7 +339,7 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
         "repair_at": _by_k(statistics.repair_at, outcomes_of(run, judged)),
         "do_nothing": _do_nothing(idle, judged),
         "unjudged": sum(verdict.termination in UNJUDGED for verdict in run.ended.values()),
-        "unevaluated": _unevaluated(idle),
+        "unevaluated": _group_judge_tasks(idle),
         "terminations": dict(
             sorted(Counter(str(v.termination) for v in run.ended.values()).items())
         ),
@@ -347,11 +347,11 @@ def report(spec: Spec, run: Run, idle: Mapping[str, grading.Grade]) -> dict[str,
     }
     if open_tasks:
         outcomes = outcomes_of(run, run.lines, without_judge=True)
-        found["without_judge"] = {
+        document["without_judge"] = {
             "tasks": len(run.lines),
             "pass_hat": _by_k(statistics.pass_hat, outcomes),
         }
-    return found
+    return document
 
 
 def _check(environment: Environment, selection: Selection, lines: Sequence[Line]) -> None:
@@ -376,7 +376,7 @@ def _check(environment: Environment, selection: Selection, lines: Sequence[Line]
         raise UnknownTask(f"task {doubled[0]!r} is there twice; name each task once")
 
 
-def recalled(connection: "Connection", run: Run) -> Run:
+def load_run(connection: "Connection", run: Run) -> Run:
     """A run with what the tables know of it."""
     from consumers.reads.rollouts import verdicts
 
@@ -407,13 +407,13 @@ def outcomes_of(
     run: Run, lines: Sequence[Line], without_judge: bool = False
 ) -> dict[str, list[bool | None]]:
     """Task -> verdicts of its trials; tasks that nobody could judge even once are left out."""
-    found = {}
+    outcomes = {}
     for line in lines:
         ended = [run.ended.get((line.id, trial)) for trial in range(run.trials)]
-        given = [None if v is None else _success(v, without_judge) for v in ended]
-        if any(success is not None for success in given):
-            found[line.id] = given
-    return found
+        verdicts = [None if v is None else _success(v, without_judge) for v in ended]
+        if any(success is not None for success in verdicts):
+            outcomes[line.id] = verdicts
+    return outcomes
 
 
 def _success(verdict: "Verdict", without_judge: bool) -> bool | None:
@@ -439,21 +439,21 @@ def _do_nothing(
     return _interval(statistics.pass_hat(outcomes, 1)) if outcomes else None
 
 
-def _interval(found: statistics.Interval) -> dict[str, float]:
-    return {"value": found.value, "low": found.low, "high": found.high}
+def _interval(interval: statistics.Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def _by_capability(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {}
+    groups: dict[str, list[Line]] = {}
     for line in sorted(lines, key=lambda line: line.capability):
-        found.setdefault(line.capability, []).append(line)
-    return found
+        groups.setdefault(line.capability, []).append(line)
+    return groups
 
 
-def _unevaluated(idle: Mapping[str, grading.Grade]) -> dict[str, list[str]]:
+def _group_judge_tasks(idle: Mapping[str, grading.Grade]) -> dict[str, list[str]]:
     """Part that needs a judge -> tasks."""
-    found: dict[str, list[str]] = {}
+    tasks: dict[str, list[str]] = {}
     for task, grade in idle.items():
         for basis in grade.open_parts:
-            found.setdefault(basis, []).append(task)
-    return found
+            tasks.setdefault(basis, []).append(task)
+    return tasks

@@ -62,14 +62,14 @@ def sizes_of(pilot: Verdicts, target: str, trial: "Trial", gate: GateSettings) -
     """The sizes by the spread that the pilot of the incumbent shows. Every kind is in it."""
     spreads = {kind: within(tasks) for kind, tasks in pilot.items()}
 
-    def wanted(kind: str, difference: float) -> int:
+    def count_tasks(kind: str, difference: float) -> int:
         needed = tasks_for(difference, BETWEEN, spreads[kind], trial.trials, gate.alpha)
         return min(max(needed, trial.least_tasks), trial.most_tasks)
 
     tasks = {
-        kind: wanted(kind, trial.gain)
+        kind: count_tasks(kind, trial.gain)
         if kind == target
-        else _showable(wanted(kind, gate.slice_margin), gate.slice_margin, trial.most_tasks)
+        else _showable(count_tasks(kind, gate.slice_margin), gate.slice_margin, trial.most_tasks)
         for kind in pilot
     }
     planned, spread = tasks[target], spreads[target]
@@ -90,11 +90,11 @@ def _showable(count: int, margin: float, most: int) -> int:
     if not 0 < margin < 1:
         return count
 
-    def needed(first: int) -> int:
+    def find_minimum(first: int) -> int:
         return ceil(log(_DRAWN * level_of(_looks(first, most))) / log(1 - margin))
 
     # More tasks leave fewer looks, each of which may spend more.
-    while count < min(needed(count), most):
+    while count < min(find_minimum(count), most):
         count += 1
     return count
 
@@ -128,7 +128,7 @@ def within(tasks: Sequence[Sequence[bool]]) -> float:
     return 2 * mean(estimates)
 
 
-def extended(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> Sizes | None:
+def extend_sizes(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> Sizes | None:
     """More tasks of the kinds that are open; None where every one of them has the most, or the
     gate has looked as often as it may."""
     if sizes.look >= looks_of(sizes, target, trial).most:
@@ -137,13 +137,13 @@ def extended(sizes: Sizes, report: GateReport, target: str, trial: "Trial") -> S
     overall = "overall" in open_checks
     first = sizes.tasks if sizes.first is None else sizes.first
 
-    def grown(kind: str, count: int) -> int:
+    def grow(kind: str, count: int) -> int:
         if kind == target or not (overall or f"slice {kind}" in open_checks):
             return count
         # A kind that was not open before catches up, so that the last look is at the most.
         return min(first[kind] * int(_GROWTH**sizes.look), max(count, trial.most_tasks))
 
-    tasks = {kind: grown(kind, count) for kind, count in sizes.tasks.items()}
+    tasks = {kind: grow(kind, count) for kind, count in sizes.tasks.items()}
     if tasks == sizes.tasks:
         return None
     return sizes.model_copy(update={"tasks": tasks, "first": first, "look": sizes.look + 1})

@@ -90,17 +90,17 @@ class Plan(StrictModel):
         """sha256 of everything in it."""
         return sha256(exact_json(self.model_dump(mode="json")))
 
-    def named(self, player: int) -> str:
+    def name_policy(self, player: int) -> str:
         """The policy's name."""
         adapter = self.players[player]
         return self.base if adapter is None else adapter.name
 
     def rollout(self, player: int, task: str, trial: int) -> str:
         """The id of a rollout."""
-        return derive_id("trial", self.name, self.named(player), task, str(trial))
+        return derive_id("trial", self.name, self.name_policy(player), task, str(trial))
 
 
-class Played(StrictModel):
+class TrialAttempt(StrictModel):
     """One finished attempt."""
 
     player: int
@@ -117,20 +117,20 @@ class Played(StrictModel):
         return self.head.model_copy(update={"content": RolloutContent(messages=self.messages)})
 
 
-_CHUNK: Final[TypeAdapter[tuple[Played, ...]]] = TypeAdapter(tuple[Played, ...])
+_CHUNK: Final[TypeAdapter[tuple[TrialAttempt, ...]]] = TypeAdapter(tuple[TrialAttempt, ...])
 
 
 class _Head(StrictModel):
     plan: Sha256
 
 
-def read_played(folder: Path, plan: Plan) -> list[tuple[Played, ...]]:
+def read_attempts(folder: Path, plan: Plan) -> list[tuple[TrialAttempt, ...]]:
     """The whole chunks in a folder; none where nothing was played. Raises BadPlan where they are
     another plan's."""
     return _read(folder / JOURNAL, plan)[0]
 
 
-def _read(path: Path, plan: Plan) -> tuple[list[tuple[Played, ...]], int]:
+def _read(path: Path, plan: Plan) -> tuple[list[tuple[TrialAttempt, ...]], int]:
     """The whole chunks, and where they end in the file."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
@@ -148,13 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m daemon.evaluation.trial", description=main.__doc__)
     parser.add_argument("plan", type=Path, metavar="PLAN.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     _beat(phase="starting")
     try:
-        plan = Plan.model_validate_json(given.plan.read_bytes())
-        play(plan, given.out)
+        plan = Plan.model_validate_json(options.plan.read_bytes())
+        play(plan, options.out)
     except ValidationError as error:
-        print(f"{given.plan} is no plan: {first_problem(error)}", file=sys.stderr)
+        print(f"{options.plan} is no plan: {first_problem(error)}", file=sys.stderr)
         return _WRONG_USAGE
     except (KintsugiError, OSError) as error:
         _say(outcome="failed", reason=" ".join(str(error).split()))
@@ -181,7 +181,7 @@ def play(plan: Plan, out: Path) -> None:
         if not end:
             file.write(_Head(plan=plan.digest).model_dump_json().encode() + b"\n")
         for chunk in chunks[len(done) :]:
-            played = tuple(_played(plan, environment, policies, chunk))
+            played = tuple(_play_chunk(plan, environment, policies, chunk))
             file.write(_CHUNK.dump_json(played) + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -210,21 +210,21 @@ def _policies(plan: Plan) -> "list[Policy]":
         raise CannotPlay(f"{checkpoint} holds no checkpoint; correct it in the setting agents")
     base = load_policy(checkpoint, plan.base, plan.dtype, plan.threads)
     return [
-        base if one is None else base.with_adapter(_proven(checkpoint, one), one.name)
-        for one in plan.players
+        base if adapter is None else base.with_adapter(_proven(checkpoint, adapter), adapter.name)
+        for adapter in plan.players
     ]
 
 
 def _proven(checkpoint: Path, adapter: Adapter) -> Path:
     """The folder of an adapter, seen to hold what was produced. Raises BadAdapter, CannotPlay."""
-    from daemon.adapters.adoption import expected_of, intact
+    from daemon.adapters.adoption import read_expectation, intact
     from daemon.adapters.fingerprint import EXACT, distance
     from daemon.engine.fingerprint import probe_checkpoint
 
     folder = Path(adapter.folder)
     intact(folder, adapter.sha256, checkpoint, None)
-    expected, found = expected_of(folder), probe_checkpoint(checkpoint, folder)
-    gap = max(distance(found.adapter, expected.adapter), distance(found.base, expected.base))
+    expected, actual = read_expectation(folder), probe_checkpoint(checkpoint, folder)
+    gap = max(distance(actual.adapter, expected.adapter), distance(actual.base, expected.base))
     # What a lower precision costs the replicas read off their base; here both are computed alike.
     if expected.dtype == "float32" and not gap <= EXACT:
         raise CannotPlay(
@@ -234,9 +234,9 @@ def _proven(checkpoint: Path, adapter: Adapter) -> Path:
     return folder
 
 
-def _played(
+def _play_chunk(
     plan: Plan, environment: "Environment", policies: "Sequence[Policy]", chunk: Sequence[_Slot]
-) -> Iterator[Played]:
+) -> Iterator[TrialAttempt]:
     """A chunk, in its own order."""
     from daemon.engine.chat import Chat
     from daemon.engine.generation import Engine
@@ -260,33 +260,33 @@ def _played(
         )
         for slot in chunk
     }
-    found = _all(player, environment, list(attempts.values()), policy)
+    rollouts = _all(player, environment, list(attempts.values()), policy)
     for slot, name in zip(chunk, attempts, strict=True):
-        yield _recorded(plan, environment, found[name], slot)
+        yield _build_attempt(plan, environment, rollouts[name], slot)
 
 
 def _all(
     player: "InProcess", environment: "Environment", attempts: "list[Any]", policy: "Policy"
 ) -> "dict[str, Rollout]":
     """Every rollout by its id; says that it lives while it plays."""
-    found: dict[str, Rollout] = {}
-    said = time.monotonic()
+    rollouts: dict[str, Rollout] = {}
+    last_beat = time.monotonic()
     for rollout in player.play(environment, attempts, policy):
-        found[rollout.attempt.rollout] = rollout
-        if time.monotonic() - said >= _HEARTBEAT_SECONDS:
-            said = time.monotonic()
-            _beat(phase=policy.name, rollouts=len(found))
-    return found
+        rollouts[rollout.attempt.rollout] = rollout
+        if time.monotonic() - last_beat >= _HEARTBEAT_SECONDS:
+            last_beat = time.monotonic()
+            _beat(phase=policy.name, rollouts=len(rollouts))
+    return rollouts
 
 
-def _recorded(plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot) -> Played:
+def _build_attempt(plan: Plan, environment: "Environment", rollout: "Rollout", slot: _Slot) -> TrialAttempt:
     from producers.simulation import Provenance, build_rollout_event
 
     player, _, trial = slot
-    provenance = Provenance(plan.alias, plan.base, plan.named(player), "evaluate")
+    provenance = Provenance(plan.alias, plan.base, plan.name_policy(player), "evaluate")
     event = build_rollout_event(rollout.to_attempt(trial), environment, provenance, plan.rollout(*slot))
     messages = event.content.messages if event.content is not None else ()
-    return Played(
+    return TrialAttempt(
         player=player,
         trial=trial,
         tokens=rollout.trajectory.tokens,

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, ValidationError
 
-from daemon.jobs.runner import JOURNAL, OUT, SPEC, Ended, Job, Running, result_of
+from daemon.jobs.runner import JOURNAL, OUT, SPEC, Exit, Job, Active, result_of
 from events.messages import StrictModel
 
 SHELL: Final = (
@@ -50,7 +50,7 @@ Clock = Callable[[], float]
 """Seconds since some moment; one that only goes on."""
 
 
-class Seen(StrictModel):
+class Observation(StrictModel):
     """What was seen of an attempt, by everybody on this machine who looked since it was started."""
 
     looked: float
@@ -64,11 +64,11 @@ class Seen(StrictModel):
     size: int = -1
     """Bytes that it had said."""
 
-    def again(self, now: float, size: int) -> "Seen":
+    def again(self, now: float, size: int) -> "Observation":
         """After another look."""
         passed = min(max(0.0, now - self.looked), MOST_UNSEEN)
         silent = self.silent + passed if size == self.size else 0.0
-        return Seen(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
+        return Observation(looked=now, ran=self.ran + passed, silent=silent, told=self.told, size=size)
 
 
 class _Beat(StrictModel):
@@ -121,7 +121,7 @@ class JobFolder:
 
     def stop(self, attempt: Path, reason: str) -> bool:
         """Note that an attempt is told to stop; False where it was told before."""
-        note = told(attempt)
+        note = stop_path(attempt)
         if note.exists():
             return False
         # A full disk may take the file and not the words: it is stopped all the same.
@@ -129,16 +129,16 @@ class JobFolder:
             note.write_text(reason)
         return True
 
-    def running(self, attempts: Sequence[Path]) -> Running:
+    def read_active(self, attempts: Sequence[Path]) -> Active:
         """While the last of them runs: this is a look at it."""
         seen = self._look(attempts[-1])
-        return Running(len(attempts), _seconds(attempts), seen.silent)
+        return Active(len(attempts), _seconds(attempts), seen.silent)
 
-    def waiting(self, attempts: Sequence[Path]) -> Running:
+    def read_pending(self, attempts: Sequence[Path]) -> Active:
         """While the last of them waits for its place: nothing of that counts."""
-        return Running(len(attempts), _seconds(attempts), 0.0)
+        return Active(len(attempts), _seconds(attempts), 0.0)
 
-    def told_for(self, attempt: Path) -> float:
+    def measure_stop_delay(self, attempt: Path) -> float:
         """Seconds that a running attempt was seen to run on after it was told to stop; this is a
         look at it, and the first one counts from now."""
         seen = self._look(attempt)
@@ -148,26 +148,26 @@ class JobFolder:
         assert seen.told is not None
         return seen.ran - seen.told
 
-    def _look(self, attempt: Path) -> Seen:
+    def _look(self, attempt: Path) -> Observation:
         now, size = self._clock(), _size(attempt.with_suffix(".out"))
-        before = _noted(attempt)
-        seen = Seen(looked=now, size=size) if before is None else before.again(now, size)
+        before = _read_observation(attempt)
+        seen = Observation(looked=now, size=size) if before is None else before.again(now, size)
         _note(attempt, seen)
         return seen
 
-    def ended(
+    def read_exit(
         self, attempts: Sequence[Path], code: int | None = None, complaint: str = ""
-    ) -> Ended:
+    ) -> Exit:
         """Once the last of them is over; `code` and `complaint` where its files do not tell."""
         last = attempts[-1]
         own = number_in(last.with_suffix(".code"))
-        return Ended(
+        return Exit(
             attempts=len(attempts),
             barren=self._barren(attempts),
             seconds=_seconds(attempts),
             result=result_of(last_lines(last.with_suffix(".out"))),
             code=code if own is None else own,
-            stopped=_text(told(last)),
+            stopped=_text(stop_path(last)),
             complaint=(_complaint(last.with_suffix(".err")) or complaint)[:_MOST_COMPLAINT],
             full=shutil.disk_usage(self.path).free < _ROOM,
         )
@@ -187,12 +187,12 @@ class JobFolder:
         return count
 
 
-def told(attempt: Path) -> Path:
+def stop_path(attempt: Path) -> Path:
     """The file that says that it was told to stop, and why."""
     return attempt.with_suffix(".stop")
 
 
-def changed(path: Path) -> float:
+def read_mtime(path: Path) -> float:
     """When a file was written to; 0 where there is none."""
     try:
         return path.stat().st_mtime
@@ -215,23 +215,23 @@ def _boot() -> str:
         return str(uuid4())
 
 
-_UNWRITTEN: Final[dict[Path, Seen]] = {}
+_UNWRITTEN: Final[dict[Path, Observation]] = {}
 """Looks that a disk refused, of attempts that run: this process goes on from them."""
 
 
-def _noted(attempt: Path) -> Seen | None:
-    path = _seen(attempt)
+def _read_observation(attempt: Path) -> Observation | None:
+    path = _observation_path(attempt)
     if path in _UNWRITTEN:
         return _UNWRITTEN[path]
     text = _text(path)
     try:
-        return None if text is None else Seen.model_validate_json(text)
+        return None if text is None else Observation.model_validate_json(text)
     except ValidationError:
         return None  # A disk that was full took half of it.
 
 
-def _note(attempt: Path, seen: Seen) -> None:
-    path = _seen(attempt)
+def _note(attempt: Path, seen: Observation) -> None:
+    path = _observation_path(attempt)
     unfinished = path.with_name(f"tmp-{path.name}")
     try:
         unfinished.write_text(seen.model_dump_json())
@@ -243,16 +243,16 @@ def _note(attempt: Path, seen: Seen) -> None:
         _UNWRITTEN.pop(path, None)
 
 
-def _seen(attempt: Path) -> Path:
+def _observation_path(attempt: Path) -> Path:
     return attempt.with_name(f"{attempt.name}.{_boot()}.seen")
 
 
 def _seconds(attempts: Sequence[Path]) -> float:
     """That they ran: as they said themselves, and as they were seen."""
-    return sum(max(_said(name), _ran(name)) for name in attempts)
+    return sum(max(_read_heartbeat(name), _ran(name)) for name in attempts)
 
 
-def _said(attempt: Path) -> float:
+def _read_heartbeat(attempt: Path) -> float:
     """How long an attempt had run when it said so last."""
     for line in reversed(last_lines(attempt.with_suffix(".out"))):
         if b'"heartbeat"' in line:
@@ -262,7 +262,7 @@ def _said(attempt: Path) -> float:
 
 
 def _ran(attempt: Path) -> float:
-    seen = _noted(attempt)
+    seen = _read_observation(attempt)
     return 0.0 if seen is None else seen.ran
 
 

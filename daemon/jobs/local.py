@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from daemon.jobs.attempts import SHELL, Clock, JobFolder, number_in
-from daemon.jobs.runner import Absent, Job, JobNotStarted, State
+from daemon.jobs.runner import Absent, Job, JobStartError, State
 from events import private
 
 GRACE_SECONDS: Final = 15.0
@@ -65,7 +65,7 @@ class LocalRunner:
             private.make_folder(self._root, self._mode)
             with ExitStack() as held:
                 folder.prepare(job)
-                alive = held.enter_context(_locked(folder.path / "alive"))
+                alive = held.enter_context(_try_lock(folder.path / "alive"))
                 if alive is None:
                     return True
                 slot = self._slot(held)
@@ -75,7 +75,7 @@ class LocalRunner:
                 return True
         except OSError as error:
             where = error.filename or folder.path
-            raise JobNotStarted(
+            raise JobStartError(
                 f"job {job.id} was not started, for {where}: {error.strerror}; it is tried again"
             ) from error
 
@@ -86,7 +86,7 @@ class LocalRunner:
         attempts = folder.attempts()
         if not attempts:
             return Absent()
-        return folder.running(attempts) if _is_alive(folder.path) else folder.ended(attempts)
+        return folder.read_active(attempts) if _is_alive(folder.path) else folder.read_exit(attempts)
 
     def cancel(self, job: str, reason: str) -> None:
         """SIGTERM; when asked again after the grace, SIGKILL, to the whole group."""
@@ -97,7 +97,7 @@ class LocalRunner:
         group = number_in(attempts[-1].with_suffix(".pid"))
         if group is None:
             return  # It is being started: the next time it has one.
-        waited = folder.told_for(attempts[-1])
+        waited = folder.measure_stop_delay(attempts[-1])
         if folder.stop(attempts[-1], reason):
             number = signal.SIGTERM
         elif waited < self._grace:
@@ -123,7 +123,7 @@ class LocalRunner:
         folder = self._root / "slots"
         private.make_folder(folder)
         for number in range(self._slots):
-            taken = held.enter_context(_locked(folder / str(number)))
+            taken = held.enter_context(_try_lock(folder / str(number)))
             if taken is not None:
                 return taken
         return None
@@ -167,7 +167,7 @@ class LocalRunner:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int | None]:
+def _try_lock(path: Path) -> Iterator[int | None]:
     """The descriptor of a file that is held alone; None where somebody else holds it. What was
     started meanwhile holds it after this has ended."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import httpx2
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from daemon.jobs.attempts import SHELL, JobFolder, told
+from daemon.jobs.attempts import SHELL, JobFolder, stop_path
 from daemon.jobs.local import GRACE_SECONDS
-from daemon.jobs.runner import Absent, Job, JobNotStarted, RunnerUnavailable, State
+from daemon.jobs.runner import Absent, Job, JobStartError, RunnerUnavailable, State
 from events import private
 from events.canonical import sha256
 from events.messages import StrictModel
@@ -46,7 +46,7 @@ _HOME_DIGITS: Final = 12
 _NOT_FOUND: Final = 404
 
 
-class Submitted(StrictModel):
+class ClusterJob(StrictModel):
     """A job of the cluster, as far as it is of interest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -64,7 +64,7 @@ class Submitted(StrictModel):
         return self.status in ("PENDING", "RUNNING")
 
 
-_LISTED: Final = TypeAdapter(list[Submitted])
+_LISTED: Final = TypeAdapter(list[ClusterJob])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class RayRunner:
             return self._start(job, folder)
         except OSError as error:
             where = error.filename or folder.path
-            raise JobNotStarted(
+            raise JobStartError(
                 f"job {job.id} was not started, for {where}: {error.strerror}; it is tried again"
             ) from error
 
@@ -125,13 +125,13 @@ class RayRunner:
         attempts = folder.attempts()
         while attempts:
             last = attempts[-1]
-            found = self._cluster.job(self._name(job, len(attempts)))
-            if found is not None and found.status == "PENDING" and not told(last).exists():
-                return folder.waiting(attempts)
-            if found is not None and found.status == "RUNNING":
-                return folder.running(attempts)
-            if found is not None or _began(last):
-                return folder.ended(attempts, *_said(found))
+            remote = self._cluster.job(self._name(job, len(attempts)))
+            if remote is not None and remote.status == "PENDING" and not stop_path(last).exists():
+                return folder.read_pending(attempts)
+            if remote is not None and remote.status == "RUNNING":
+                return folder.read_active(attempts)
+            if remote is not None or _began(last):
+                return folder.read_exit(attempts, *_read_exit(remote))
             # It was to be submitted, by somebody who was killed, or the cluster forgot it.
             attempts = attempts[:-1]
         return Absent()
@@ -143,8 +143,8 @@ class RayRunner:
         if not attempts:
             return
         name = self._name(job, len(attempts))
-        found = self._cluster.job(name)
-        if found is None or not found.open:
+        remote = self._cluster.job(name)
+        if remote is None or not remote.open:
             return
         folder.stop(attempts[-1], reason)
         self._cluster.stop(name)
@@ -181,7 +181,7 @@ class RayRunner:
         """How many attempts of this home wait or run."""
         ours = {_HOME: self._home}.items()
         return sum(
-            one.open and ours <= (one.metadata or {}).items() for one in self._cluster.jobs()
+            job.open and ours <= (job.metadata or {}).items() for job in self._cluster.jobs()
         )
 
     def _submit(self, job: Job, number: int, name: Path, arguments: Sequence[str]) -> None:
@@ -200,7 +200,7 @@ class RayRunner:
             }
         )
         if refused is not None and self._cluster.job(attempt) is None:
-            raise JobNotStarted(
+            raise JobStartError(
                 f"job {job.id} was not started, for the Ray cluster refused it: {refused}; it is "
                 "tried again"
             )
@@ -222,15 +222,15 @@ class Cluster:
         with self._unavailable():
             return str(self._json("GET", "/api/version")["ray_version"])
 
-    def job(self, name: str) -> Submitted | None:
+    def job(self, name: str) -> ClusterJob | None:
         """One that was submitted; None where there is none of that name."""
         with self._unavailable():
             answer = self._answer("GET", f"/api/jobs/{name}")
             if answer.status_code == _NOT_FOUND:
                 return None
-            return Submitted.model_validate(_document(answer))
+            return ClusterJob.model_validate(_document(answer))
 
-    def jobs(self) -> list[Submitted]:
+    def jobs(self) -> list[ClusterJob]:
         """Every one that it remembers."""
         with self._unavailable():
             return _LISTED.validate_python(self._json("GET", "/api/jobs/"))
@@ -294,11 +294,11 @@ def _began(attempt: Path) -> bool:
     return attempt.with_suffix(".out").exists()
 
 
-def _said(found: Submitted | None) -> tuple[int | None, str]:
+def _read_exit(remote: ClusterJob | None) -> tuple[int | None, str]:
     """Exit code and complaint of what ended, where it did not say them itself."""
-    if found is None:
+    if remote is None:
         return None, ""
-    return found.driver_exit_code, "" if found.status == "STOPPED" else _last_line(found.message)
+    return remote.driver_exit_code, "" if remote.status == "STOPPED" else _last_line(remote.message)
 
 
 def _last_line(text: str | None) -> str:

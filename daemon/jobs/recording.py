@@ -36,7 +36,7 @@ _RECORDED: Final = "recorded"
 _BATCH: Final = 512
 
 
-def recorded(app: "App", job: JobRow, folder: Path) -> int:
+def record_rollouts(app: "App", job: JobRow, folder: Path) -> int:
     """Append what a job has played and nobody has recorded yet; how many rollouts. Raises LogError,
     BadJournal, UnknownEnvironment."""
     path, note = folder / OUT / JOURNAL, folder / _RECORDED
@@ -51,8 +51,8 @@ def recorded(app: "App", job: JobRow, folder: Path) -> int:
         paths=settings.environments.paths,
         places=settings.environment_places,
     )
-    new = [one for batch in batches[done:] for one in batch if not _is_reference(one)]
-    events = (_event(job, environment, one) for one in new)
+    new = [trajectory for batch in batches[done:] for trajectory in batch if not _is_reference(trajectory)]
+    events = (_event(job, environment, trajectory) for trajectory in new)
     while some := list(islice(events, _BATCH)):
         append_rollouts(app.spool, app.blobs, some)
     unfinished = note.with_name(f"tmp-{note.name}")
@@ -70,19 +70,19 @@ def _is_reference(trajectory: Trajectory) -> bool:
     return trajectory.policy == ORACLE
 
 
-def _event(job: JobRow, environment: "Environment", one: Trajectory) -> RolloutEnded:
-    task = environment.task(one.task)
+def _event(job: JobRow, environment: "Environment", trajectory: Trajectory) -> RolloutEnded:
+    task = environment.task(trajectory.task)
     return RolloutEnded(
-        rollout=rollout_id(job.job, one.rollout),
+        rollout=rollout_id(job.job, trajectory.rollout),
         alias=job.alias,
         base=job.base,
-        policy=one.policy,
+        policy=trajectory.policy,
         source=SOURCE,
         purpose="train",
         task=task.record(),
-        trial=_member(one.rollout),
-        success=one.success,
-        reward=one.reward,
+        trial=_member(trajectory.rollout),
+        success=trajectory.success,
+        reward=trajectory.reward,
         grader=f"{environment.name}/{grading.VERSION}",
         simulator=SCRIPTED,
         write_tools=tuple(sorted(environment.writes)),

@@ -41,7 +41,7 @@ _ABORTED: Final = 134
 """Likewise of signal 6, by which a library ends that was refused memory."""
 
 
-class JobNotStarted(KintsugiError):
+class JobStartError(KintsugiError):
     """Nothing runs, and the next look tries again."""
 
 
@@ -86,7 +86,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Active:
     """An attempt goes on."""
 
     attempt: int
@@ -98,7 +98,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Exit:
     """The last attempt is over."""
 
     attempts: int
@@ -117,7 +117,7 @@ class Ended:
     """Whether the disk of its folder has no room."""
 
 
-State = Absent | Running | Ended
+State = Absent | Active | Exit
 
 
 class JobRunner(Protocol):
@@ -158,7 +158,7 @@ class Again:
     reason: str
 
 
-def verdict(ended: Ended, attempts: int) -> Over | Again:
+def verdict(ended: Exit, attempts: int) -> Over | Again:
     """What an ended attempt means, where so many in a row may bring nothing."""
     result = ended.result
     if result is not None and not _cut_short(result, ended.full):
@@ -175,25 +175,25 @@ def _cut_short(result: Result, full: bool) -> bool:
     return result.outcome == "failed" and (full or (result.reason or "").endswith(GO_ON))
 
 
-def _trouble(ended: Ended) -> str:
+def _trouble(ended: Exit) -> str:
     """Why an attempt ended before it was done, in words."""
     if ended.stopped is not None:
         return ended.stopped or "it was told to stop"
     complaint = ended.complaint or (ended.result and ended.result.reason)
-    said = f": {complaint}" if complaint else ""
+    suffix = f": {complaint}" if complaint else ""
     if ended.full:
-        return f"the disk of the job is full{said}"
+        return f"the disk of the job is full{suffix}"
     if ended.result is not None:
         return ended.result.reason or "it was stopped"
     if ended.code == _KILLED:
         return "it was killed (signal 9): memory ran out, or somebody killed it"
     if ended.code == _ABORTED:
-        return f"it was aborted (signal 6): memory was refused, or a library gave up{said}"
+        return f"it was aborted (signal 6): memory was refused, or a library gave up{suffix}"
     if ended.code is None:
         return "it ended with whatever ran it: the machine, the container or its session was killed"
     if ended.code > 128:
-        return f"it was killed (signal {ended.code - 128}){said}"
-    return f"it ended with exit code {ended.code}{said or ' and said nothing'}"
+        return f"it was killed (signal {ended.code - 128}){suffix}"
+    return f"it ended with exit code {ended.code}{suffix or ' and said nothing'}"
 
 
 def result_of(lines: Iterable[bytes]) -> Result | None:

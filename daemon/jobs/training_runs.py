@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning, serving
 from consumers.reads.learning import JobRow
-from daemon.adapters.adoption import Adopted, BadName, NoFingerprint, adopt
+from daemon.adapters.adoption import HomeAdapter, BadName, NoFingerprint, adopt
 from daemon.adapters.compatibility import BadBase
-from daemon.adapters.directory import AdapterNotWritten, BadAdapter
-from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.adapters.directory import AdapterWriteError, BadAdapter
+from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.span_contexts import Contexts
-from daemon.jobs.recording import recorded
+from daemon.jobs.recording import record_rollouts
 from daemon.jobs.runner import (
     Absent,
     Again,
-    Ended,
+    Exit,
     Job,
-    JobNotStarted,
+    JobStartError,
     JobRunner,
     Over,
     Result,
     RunnerUnavailable,
-    Running,
+    Active,
     verdict,
 )
 from daemon.solver.journal import BadJournal
@@ -59,16 +59,16 @@ def advance(
     with app.reading() as connection:
         jobs = learning.open_jobs(connection)
     called_off = cancelled or {}
-    told: list[str] = []
+    notes: list[str] = []
     for job in jobs:
         look = _Look(app, runner, job, called_off.get(job.job))
         if breaks is None:
-            look.tell(told)
+            look.tell(notes)
         else:
-            breaks.attempt("jobs", partial(look.tell, told), f"job {job.job}")
+            breaks.attempt("jobs", partial(look.tell, notes), f"job {job.job}")
         if look.away:
             break  # of the other jobs the runner would say the same
-    return told
+    return notes
 
 
 class _Look:
@@ -83,35 +83,35 @@ class _Look:
         self.away = False
         """Whether nobody can tell how jobs are doing."""
 
-    def tell(self, told: list[str]) -> None:
+    def tell(self, notes: list[str]) -> None:
         """Do the next thing, and add what happened."""
         try:
             for event in self.advance():
-                told.append(event)
+                notes.append(event)
         except RunnerUnavailable as error:
             self.away = True
-            told.append(str(error))
+            notes.append(str(error))
 
     def advance(self) -> Iterator[str]:
         """Do the next thing, if there is one."""
         try:
             yield from self._advance()
-        except (JobNotStarted, AdapterNotWritten, DecisionRefused) as error:
+        except (JobStartError, AdapterWriteError, DecisionRefusal) as error:
             yield str(error)
 
     def _advance(self) -> Iterator[str]:
         match self._runner.state(self._job.job):
             case Absent():
                 if self._cancelled is not None:
-                    yield self._end("cancelled", self._cancelled, Ended(0, 0, 0.0, None))
+                    yield self._end("cancelled", self._cancelled, Exit(0, 0, 0.0, None))
                 else:
-                    yield from self._start(1, "", Ended(0, 0, 0.0, None))
-            case Running() as running:
+                    yield from self._start(1, "", Exit(0, 0, 0.0, None))
+            case Active() as running:
                 reason = self._stop(running)
                 if reason is not None:
                     self._runner.cancel(self._job.job, reason)
                     yield f"job {self._job.job} is told to stop: {reason}"
-            case Ended() as ended:
+            case Exit() as ended:
                 yield from self._after(ended)
 
     def _foreign(self) -> str | None:
@@ -128,7 +128,7 @@ class _Look:
             return str(error)
         return None
 
-    def _start(self, attempt: int, why: str, ended: Ended) -> Iterator[str]:
+    def _start(self, attempt: int, why: str, ended: Exit) -> Iterator[str]:
         """Unless its environment is nobody's; `ended` says what there was of the job before."""
         if (reason := self._foreign()) is not None:
             yield self._end("failed", reason, ended)
@@ -138,7 +138,7 @@ class _Look:
         if self._runner.start(Job(self._job.job, self._job.spec, span.header)):
             yield f"job {self._job.job} was started, attempt {attempt}{why}"
 
-    def _stop(self, running: Running) -> str | None:
+    def _stop(self, running: Active) -> str | None:
         """Why a running job is to stop."""
         if self._cancelled is not None:
             return self._cancelled
@@ -152,44 +152,44 @@ class _Look:
     def _too_long(self) -> str:
         return f"it ran for its {self._job.minutes:g} minutes; raise jobs.minutes, or train less"
 
-    def _after(self, ended: Ended) -> Iterator[str]:
+    def _after(self, ended: Exit) -> Iterator[str]:
         """An attempt is over."""
-        found = verdict(ended, self._settings.attempts)
+        conclusion = verdict(ended, self._settings.attempts)
         if self._cancelled is not None:
             yield self._end("cancelled", self._cancelled, ended)
-        elif isinstance(found, Again) and ended.seconds >= self._job.minutes * 60:
+        elif isinstance(conclusion, Again) and ended.seconds >= self._job.minutes * 60:
             yield self._end("failed", self._too_long, ended)
-        elif isinstance(found, Again):
-            yield from self._start(ended.attempts + 1, f", for {found.reason}", ended)
+        elif isinstance(conclusion, Again):
+            yield from self._start(ended.attempts + 1, f", for {conclusion.reason}", ended)
         else:
             yield from self._record()
-            yield self._over(found, ended)
+            yield self._over(conclusion, ended)
 
     def _record(self) -> Iterator[str]:
         """What was played becomes events before the job is over; where that cannot be, it ends all
         the same."""
         try:
-            count = recorded(self._app, self._job, self._runner.folder(self._job.job))
+            count = record_rollouts(self._app, self._job, self._runner.folder(self._job.job))
         except (BadJournal, EnvironmentBroken, OSError, UnknownEnvironment, UnknownTask) as error:
             yield f"rollouts of job {self._job.job} were not recorded: {error}"
         else:
             if count:
                 yield f"{count} rollouts of job {self._job.job} were recorded"
 
-    def _over(self, found: Over, ended: Ended) -> str:
-        if found.outcome in ("competence_gap", "failed"):
-            return self._end(found.outcome, found.reason, ended)
+    def _over(self, conclusion: Over, ended: Exit) -> str:
+        if conclusion.outcome in ("competence_gap", "failed"):
+            return self._end(conclusion.outcome, conclusion.reason, ended)
         assert ended.result is not None, "a trained job says what it left"
         try:
-            adopted = self._adopted(ended.result)
+            adopted = self._adopt(ended.result)
         except (BadAdapter, BadBase, BadName, NoFingerprint) as error:
             return self._end("failed", str(error), ended)
         if other := self._same(adopted):
             reason = f"it trained the adapter {adopted.name} that {other} has left before"
             return self._end("failed", reason, ended)
-        return self._end("trained", found.reason, ended, adopted)
+        return self._end("trained", conclusion.reason, ended, adopted)
 
-    def _adopted(self, result: Result) -> Adopted:
+    def _adopt(self, result: Result) -> HomeAdapter:
         """The adapter, in the home. Raises BadAdapter for another one than the learner names."""
         job = self._job
         kind = job.alias if job.capability is None else f"{job.alias}-{job.capability}"
@@ -205,7 +205,7 @@ class _Look:
             )
         return adopted
 
-    def _same(self, adopted: Adopted) -> str | None:
+    def _same(self, adopted: HomeAdapter) -> str | None:
         """Who left the same adapter before; None where nobody but this job did."""
         with self._app.reading() as connection:
             known = serving.adapter_row(connection, adopted.name)
@@ -214,11 +214,11 @@ class _Look:
         return "an operator" if known.job is None else f"job {known.job}"
 
     def _end(
-        self, outcome: JobOutcome, reason: str, ended: Ended, adopted: Adopted | None = None
+        self, outcome: JobOutcome, reason: str, ended: Exit, adopted: HomeAdapter | None = None
     ) -> str:
         """Say how it ended, once and for all."""
         job, result = self._job, ended.result
-        said: dict[str, Decision] = {
+        decisions: dict[str, Decision] = {
             "job-ended": JobEnded(
                 job=job.job,
                 outcome=outcome,
@@ -232,10 +232,10 @@ class _Look:
             )
         }
         if adopted is not None:
-            said["produced"] = AdapterProduced(
+            decisions["produced"] = AdapterProduced(
                 adapter=adopted.name, alias=job.alias, base=job.base, sha256=adopted.sha256,
                 path=str(adopted.folder), capability=job.capability, job=job.job, origin="job",
             )  # fmt: skip
-        Decisions(self._app).take_all(said, job.event, origin=job.job)
+        Decisions(self._app).take_all(decisions, job.event, origin=job.job)
         because = f": {reason}" if reason else ""
         return f"job {job.job} ended, {outcome}{because}"

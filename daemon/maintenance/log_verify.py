@@ -21,7 +21,7 @@ from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
-    from daemon.core.health import Folded
+    from daemon.core.health import FoldState
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Sequences:
 
 
 def verify(
-    log: EventLog, bodies: Bodies, reached: "Folded", progress: Callable[[int], None]
+    log: EventLog, bodies: Bodies, reached: "FoldState", progress: Callable[[int], None]
 ) -> Verified:
     """Read everything up to the log's end as it is now; `reached` is how far it was folded."""
     found = Verified()
@@ -105,7 +105,7 @@ def _record(record: Record, bodies: Bodies) -> None:
         return  # written for another projection, and skipped by every fold
 
 
-def _positions(log: EventLog, reached: "Folded") -> list[str]:
+def _positions(log: EventLog, reached: "FoldState") -> list[str]:
     return [
         f"{stream}/{partition} was folded up to offset {offset} and ends at "
         f"{log.end(stream)[partition]}; this is another log or it was wiped: restore it"

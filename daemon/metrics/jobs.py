@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from consumers.reads import learning
-from daemon.jobs.attempts import JobFolder, changed
+from daemon.jobs.attempts import JobFolder, read_mtime
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.updates import newest_update
 from daemon.metrics.families import Family, Sheet
@@ -86,7 +86,7 @@ def read(app: "App", sheet: Sheet, folder: "Callable[[str], Path]") -> None:
 
 
 def _say(sheet: Sheet, alias: str, attempts: "list[Path]") -> None:
-    sheet.say(_SAID.name, changed(attempts[-1].with_suffix(".out")), alias)
+    sheet.say(_SAID.name, read_mtime(attempts[-1].with_suffix(".out")), alias)
     updates = (newest_update(one) for one in reversed(attempts))
     update = next((one for one in updates if one is not None), None)
     if update is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumers.reads import rollouts, spools
 from consumers.tables import PROJECTION
-from daemon.core.health import folded, halting, oldest_unfolded_ms
+from daemon.core.health import read_fold_state, find_halts, find_oldest_backlog_ms
 from daemon.core.spool_reporter import SILENT_SECONDS
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.observations import Observed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from consumers.reads.spools import SpoolState
     from daemon.config.settings import Settings
     from daemon.core.app import App
-    from daemon.core.health import Folded
+    from daemon.core.health import FoldState
     from events.log import EventLog
 
 STATES: Final = ("live", "halted")
@@ -75,17 +75,17 @@ def log(settings: "Settings") -> Observed:
 def read(app: "App", sheet: Sheet) -> None:
     """Everything above. The tables are read first: the log only grows meanwhile."""
     with app.reading() as connection:
-        reached = folded(connection)
+        reached = read_fold_state(connection)
         letters = rollouts.dead_letter_counts(connection)
         told = spools.read_spools(connection)
     events = app.readable_log
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
         _stream(events, reached, sheet, stream)
-    for stream, oldest in oldest_unfolded_ms(events, reached).items():
+    for stream, oldest in find_oldest_backlog_ms(events, reached).items():
         name = "kintsugi_projection_oldest_unfolded_timestamp_seconds"
         sheet.say(name, oldest / 1000, PROJECTION, stream)
-    halted = halting(events, reached)
+    halted = find_halts(events, reached)
     sheet.one_of("kintsugi_projection_state", "halted" if halted else "live", STATES, PROJECTION)
     for reason in sorted({halt.reason for halt in halted}):
         sheet.say("kintsugi_projection_halted_info", 1, PROJECTION, reason)
@@ -104,7 +104,7 @@ def _spools(sheet: Sheet, told: "list[SpoolState]") -> None:
     sheet.say("kintsugi_spools_silent_timestamp_seconds", longest)
 
 
-def _stream(events: "EventLog", reached: "Folded", sheet: Sheet, stream: str) -> None:
+def _stream(events: "EventLog", reached: "FoldState", sheet: Sheet, stream: str) -> None:
     for partition, (start, end) in enumerate(
         zip(events.start(stream), events.end(stream), strict=True)
     ):

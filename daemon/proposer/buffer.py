@@ -26,7 +26,7 @@ REPLAY: Final = "replay"
 
 
 @dataclass(frozen=True, slots=True)
-class Buffered:
+class PoolEntry:
     """A task that was written for a pattern, and its last rollouts (`WINDOW` at most)."""
 
     task: str
@@ -40,7 +40,7 @@ class Buffered:
         return (self.passes + 1) / (self.attempts + 2)
 
     @property
-    def retired(self) -> bool:
+    def retires(self) -> bool:
         """Whether it is passed so often that nothing is left to learn."""
         return self.attempts >= WINDOW and self.rate >= RETIRED
 
@@ -51,7 +51,7 @@ class Buffered:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixing:
+class PoolMix:
     """How much of a job is aimed."""
 
     step: float = 0.1
@@ -60,51 +60,51 @@ class Mixing:
     replay: float = 0.05
     """Share of retired tasks, where there are any."""
 
-    def targeted(self, number: int) -> float:
+    def compute_target_share(self, number: int) -> float:
         """Share of the tasks that were written for patterns, in round `number`, from 1."""
         return min(self.most, self.step * max(1, number))
 
 
 def pools(
-    buffered: Iterable[Buffered],
+    buffered: Iterable[PoolEntry],
     priorities: Mapping[str, float],
     traffic: Sequence[str],
     number: int,
-    mixing: Mixing | None = None,
+    mixing: PoolMix | None = None,
 ) -> tuple[TaskPool, ...]:
     """The pools of a job; empty where nothing is left to aim at.
 
     `priorities` are those of the last round: a pattern without one is not aimed at. `traffic` are
     tasks that nobody wrote for a pattern. Shares sum to 1.
     """
-    mixing = mixing or Mixing()
+    mixing = mixing or PoolMix()
     retired: list[str] = []
-    by_pattern: defaultdict[str, list[Buffered]] = defaultdict(list)
-    for one in buffered:
-        if one.retired:
-            retired.append(one.task)
-        elif priorities.get(one.pattern, 0) > 0:
-            by_pattern[one.pattern].append(one)
+    by_pattern: defaultdict[str, list[PoolEntry]] = defaultdict(list)
+    for entry in buffered:
+        if entry.retires:
+            retired.append(entry.task)
+        elif priorities.get(entry.pattern, 0) > 0:
+            by_pattern[entry.pattern].append(entry)
     if not by_pattern:
         return ()
-    aimed = mixing.targeted(number) if traffic else 1.0
+    aimed = mixing.compute_target_share(number) if traffic else 1.0
     kept = mixing.replay if retired else 0.0
     weights = {
-        pattern: priorities[pattern] * sum(one.openness for one in tasks)
+        pattern: priorities[pattern] * sum(entry.openness for entry in tasks)
         for pattern, tasks in by_pattern.items()
     }
     whole = sum(weights.values())
-    found = [
+    task_pools = [
         TaskPool(
             name=pattern,
             share=(1 - kept) * aimed * weights[pattern] / whole,
-            tasks=tuple(one.task for one in by_pattern[pattern]),
+            tasks=tuple(entry.task for entry in by_pattern[pattern]),
         )
         for pattern in sorted(weights, key=lambda name: (-weights[name], name))
     ]
     if traffic and aimed < 1:
         share = (1 - kept) * (1 - aimed)
-        found.append(TaskPool(name=TRAFFIC, share=share, tasks=tuple(traffic), replay=True))
+        task_pools.append(TaskPool(name=TRAFFIC, share=share, tasks=tuple(traffic), replay=True))
     if retired:
-        found.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(retired), replay=True))
-    return tuple(found)
+        task_pools.append(TaskPool(name=REPLAY, share=kept, tasks=tuple(retired), replay=True))
+    return tuple(task_pools)

@@ -43,7 +43,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PriorTask:
     """A task that the buffer has."""
 
     signature: str | None
@@ -51,12 +51,12 @@ class Known:
     """Why the user calls."""
 
     @classmethod
-    def of(cls, task: TaskDefinition) -> "Known":
+    def of(cls, task: TaskDefinition) -> "PriorTask":
         """What is known of a task."""
         return cls(task.signature, task.scenario.reason_for_call)
 
     @classmethod
-    def recorded(cls, gold: Sequence[Action] | None, instruction: str | None) -> "Known":
+    def from_record(cls, gold: Sequence[Action] | None, instruction: str | None) -> "PriorTask":
         """What is known of a task by its record: of its instruction, the first part."""
         request = _PART.split(instruction or "")[0].removeprefix(_REASON)
         return cls(None if gold is None else signature(gold), request)
@@ -73,7 +73,7 @@ class Evaluation:
     """Digests of whole tasks."""
 
 
-class CheckFailed(KintsugiError):
+class CheckFailure(KintsugiError):
     """A written task fails a check; the text says why."""
 
 
@@ -81,14 +81,14 @@ class CannotSample(KintsugiError):
     """Nobody can say how the current policy does on a task: this is not the task's fault."""
 
 
-class Examined:
+class CandidateFacts:
     """A candidate and what its checks found out about it, each thing once."""
 
     def __init__(
         self,
         environment: Environment,
         candidate: Candidate,
-        known: Sequence[Known] = (),
+        known: Sequence[PriorTask] = (),
         evaluation: Evaluation | None = None,
         sampler: Sampler | None = None,
         hard: bool = True,
@@ -105,7 +105,7 @@ class Examined:
     @cached_property
     def outputs(self) -> list[str]:
         """What the tools answer to the gold actions. Raises CheckFailed for a refusal."""
-        return self._replayed()[0]
+        return self._replay()[0]
 
     @cached_property
     def knowledge(self) -> Knowledge:
@@ -121,20 +121,20 @@ class Examined:
 
     def repeats(self) -> bool:
         """Whether the gold actions end in the same state again. Raises CheckFailed."""
-        return self._replayed()[1] == self._replayed()[1]
+        return self._replay()[1] == self._replay()[1]
 
     @cached_property
     def changes(self) -> bool:
         """Whether the gold actions leave another state than the first."""
-        return self._replayed()[1] != self.environment.reset(self.task).digest()
+        return self._replay()[1] != self.environment.reset(self.task).digest()
 
-    def _replayed(self) -> tuple[list[str], str]:
+    def _replay(self) -> tuple[list[str], str]:
         database = self.environment.reset(self.task)
         tools = self.environment.toolset(database)
         outputs = []
         for action in self.task.criteria.gold_actions or ():
             result = tools.call(action.name, action.arguments)
             if result.error:
-                raise CheckFailed(f"gold action {action.name} is refused: {result.content[:200]}")
+                raise CheckFailure(f"gold action {action.name} is refused: {result.content[:200]}")
             outputs.append(result.content)
         return outputs, database.digest()

@@ -30,19 +30,19 @@ Missing = tuple[str, str, Any]
 """Tool, argument and the value that nobody tells."""
 
 
-def said(task: TaskDefinition) -> str:
+def collect_user_text(task: TaskDefinition) -> str:
     """Everything that the user may say about what they want."""
     script = task.script
-    lines = () if script is None else (script.opening, *(one.says for one in script.answers))
+    lines = () if script is None else (script.opening, *(answer.says for answer in script.answers))
     return "\n".join((task.scenario.text(), *lines))
 
 
 def words(text: str) -> set[str]:
     """The words of a text, in small letters."""
-    return {word.lower() for word in _written(text)}
+    return {word.lower() for word in _split_words(text)}
 
 
-def _written(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The words as they stand there; `1,000` is 1000 as well."""
     plain = _THOUSANDS.sub("", text)
     return _WORD.findall(text) + (_WORD.findall(plain) if plain != text else [])
@@ -60,10 +60,10 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def computed(value: float, numbers: Iterable[float]) -> bool:
+def is_computable(value: float, numbers: Iterable[float]) -> bool:
     """Whether a number is up to three of others, added, up to nine times: a price for a party."""
-    given = sorted(set(numbers))[-_NUMBERS:]
-    sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(given, count)}
+    terms = sorted(set(numbers))[-_NUMBERS:]
+    sums = {round(sum(parts), 2) for count in (1, 2, 3) for parts in combinations(terms, count)}
     return any(round(value / times, 2) in sums for times in range(1, 10))
 
 
@@ -91,7 +91,7 @@ class Knowledge:
         self._words: dict[str, str] = {}
         """In small letters -> as it was written."""
         self._tried: set[tuple[str, str]] = set()
-        self._hear(said(task))
+        self._hear(collect_user_text(task))
         for action in task.criteria.gold_actions or ():
             self._follow(environment, action)
 
@@ -123,7 +123,7 @@ class Knowledge:
             for name, argument in arguments.items()
             for value in leaves(argument)
             if isinstance(value, str)
-            and not self._is_known(value.lower(), self._choices.get(tool, ""))
+            and not self._can_know(value.lower(), self._choices.get(tool, ""))
         ]
 
     def look_around(self) -> None:
@@ -140,10 +140,10 @@ class Knowledge:
 
     def _hear(self, text: str) -> None:
         self._texts.append(text.lower())
-        for word in _written(text):
+        for word in _split_words(text):
             self._words.setdefault(word.lower(), word)
 
-    def _is_known(self, value: str, choices: str) -> bool:
+    def _can_know(self, value: str, choices: str) -> bool:
         """As a word; what is no single word may stand anywhere."""
         if _WORD.fullmatch(value):
             return value in self._words or value in words(choices)

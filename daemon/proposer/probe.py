@@ -46,7 +46,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeTarget:
     """Who is asked, where, and for which cycle."""
 
     cycle: str
@@ -65,7 +65,7 @@ class Prober:
         self,
         app: "App",
         environment: Environment,
-        probed: Probed,
+        probed: ProbeTarget,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`stopping`: whether the process was told to stop; then nothing more is begun."""
@@ -77,12 +77,12 @@ class Prober:
         from consumers.database import DatabaseUnavailable
 
         try:
-            return self._passed(task)
+            return self._count_passes(task)
         except (BlobError, DatabaseUnavailable, LogError) as error:
             # Neither is the task's fault, and a check that raises rejects it.
             raise CannotSample(f"what is played cannot be recorded: {error}") from error
 
-    def _passed(self, task: TaskDefinition) -> int:
+    def _count_passes(self, task: TaskDefinition) -> int:
         from consumers.reads import rollouts as reads
 
         names = [self._rollout(task, trial) for trial in range(SAMPLES)]
@@ -92,13 +92,13 @@ class Prober:
         if missing and self._stopping():
             raise CannotSample("the scheduler was told to stop; the next one goes on")
         played = asyncio.run(self._play(task, missing)) if missing else []
-        verdicts = [*(one.success for one in known.values()), *(one.success for one in played)]
+        verdicts = [*(outcome.success for outcome in known.values()), *(outcome.success for outcome in played)]
         return sum(verdict is True for verdict in verdicts)
 
     async def _play(self, task: TaskDefinition, trials: Sequence[int]) -> list[Attempt]:
         """Recorded as soon as each is over."""
         probed = self._probed
-        found: list[Attempt] = []
+        results: list[Attempt] = []
         try:
             async with AsyncExitStack() as stack:
                 endpoint = await stack.enter_async_context(
@@ -114,15 +114,15 @@ class Prober:
                 playing = play_all(self._setup(endpoint), plan, concurrency=len(plan))
                 async for attempts in await stack.enter_async_context(aclosing(playing)):
                     self._record(attempts)
-                    found += attempts
+                    results += attempts
         except (EndpointRefusal, EndpointUnavailable) as error:
             raise CannotSample(f"{probed.policy} cannot be asked about a task: {error}") from error
-        if spoilt := [one for one in found if one.termination in UNJUDGED]:
+        if spoilt := [attempt for attempt in results if attempt.termination in UNJUDGED]:
             raise CannotSample(
                 f"{probed.policy} at {probed.engine.url} did not get through task {task.id}: "
                 f"{spoilt[0].reason}"
             )
-        return found
+        return results
 
     def _setup(self, endpoint: Endpoint) -> Setup:
         environment, sampling = self._environment, self._probed.sampling
@@ -139,9 +139,9 @@ class Prober:
         probed = self._probed
         provenance = Provenance(probed.alias, probed.base, probed.policy, "probe")
         rollouts = [
-            build_rollout_event(one, self._environment, provenance, self._rollout(one.task, one.trial))
-            for one in attempts
-            if one.termination not in UNJUDGED
+            build_rollout_event(attempt, self._environment, provenance, self._rollout(attempt.task, attempt.trial))
+            for attempt in attempts
+            if attempt.termination not in UNJUDGED
         ]
         append_rollouts(self._app.spool, self._app.blobs, rollouts)
 

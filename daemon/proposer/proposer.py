@@ -22,8 +22,8 @@ from daemon.proposer.candidate import (
     LAST_SEED,
     Candidate,
     Evaluation,
-    Examined,
-    Known,
+    CandidateFacts,
+    PriorTask,
     Sampler,
 )
 from daemon.proposer.verification import Verdict, verify
@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProposalRequest:
     """What is to be written, and what it is held against."""
 
     cycle: str
@@ -58,7 +58,7 @@ class Wanted:
     directive: Directive
     sources: Mapping[str, Sequence[Source]]
     """Pattern -> failed rollouts that show it."""
-    known: Sequence[Known] = ()
+    known: Sequence[PriorTask] = ()
     """The tasks of the buffer."""
     evaluation: Evaluation = field(default_factory=Evaluation)
     explore: float = 0.75
@@ -76,7 +76,7 @@ class Proposal:
 
 
 def propose(
-    environment: Environment, wanted: Wanted, progress: Callable[[int], None] = lambda _: None
+    environment: Environment, wanted: ProposalRequest, progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[Proposal]:
     """Tasks for the quotas, one after the other; `progress` is told of each place that is full.
     Raises CannotSample."""
@@ -84,13 +84,13 @@ def propose(
     for quota in wanted.directive.quotas:
         sources = wanted.sources.get(quota.pattern, ())
         if not sources:
-            yield _unfollowed(wanted, quota)
+            yield _reject_pattern(wanted, quota)
             continue
         hard = int(MOST_HARD * quota.tasks)
         for place in range(quota.tasks):
             for number in range(TRIES):
-                written = _written(environment, wanted, quota, sources, place, number)
-                examined = Examined(
+                written = _write_draft(environment, wanted, quota, sources, place, number)
+                examined = CandidateFacts(
                     environment,
                     written.candidate,
                     known,
@@ -102,14 +102,14 @@ def propose(
                 yield written.proposal(wanted, quota, verdict)
                 if verdict.failed is None:
                     task = written.candidate.task
-                    known.append(Known.of(task))
-                    hard -= any(one.note.startswith("0 of") for one in verdict.passed)
+                    known.append(PriorTask.of(task))
+                    hard -= any(check.note.startswith("0 of") for check in verdict.passed)
                     progress(1)
                     break
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _Draft:
     """A candidate, and where it stands."""
 
     candidate: Candidate
@@ -117,7 +117,7 @@ class _Written:
     place: int
     number: int
 
-    def proposal(self, wanted: Wanted, quota: Quota, verdict: Verdict) -> Proposal:
+    def proposal(self, wanted: ProposalRequest, quota: Quota, verdict: Verdict) -> Proposal:
         """What became of it."""
         task, mode = self.candidate.task, self.candidate.mode
         event = _event_id(wanted, quota, self.place, self.number)
@@ -151,14 +151,14 @@ class _Written:
         )
 
 
-def _written(
+def _write_draft(
     environment: Environment,
-    wanted: Wanted,
+    wanted: ProposalRequest,
     quota: Quota,
     sources: Sequence[Source],
     place: int,
     number: int,
-) -> _Written:
+) -> _Draft:
     """The candidate of one try. A last try is never in other words: there may be no more."""
     share = _share(wanted, quota.pattern)
     chance = Random(f"propose {wanted.cycle} {quota.pattern} {place} {number}")
@@ -171,13 +171,13 @@ def _written(
     if task is None:
         mode, task = "explore", environment.like(source.task, seed)
     # A task that nothing can be like is a benchmark's, and its own check says so.
-    return _Written(Candidate(task or source.task, mode, source.task), source, place, number)
+    return _Draft(Candidate(task or source.task, mode, source.task), source, place, number)
 
 
-def _share(wanted: Wanted, pattern: str) -> float:
+def _share(wanted: ProposalRequest, pattern: str) -> float:
     """Share of the places that explore from the start: a mode that mostly failed in the cycle
     before is not begun with, unless both did."""
-    bad = {one.mode for one in wanted.directive.bad_tries if one.pattern == pattern}
+    bad = {entry.mode for entry in wanted.directive.bad_tries if entry.pattern == pattern}
     if bad == {"inherit"}:
         return 1.0
     return 0.0 if bad == {"explore"} else wanted.explore
@@ -188,7 +188,7 @@ def _explores(place: int, share: float) -> bool:
     return int((place + 1) * share) > int(place * share)
 
 
-def _unfollowed(wanted: Wanted, quota: Quota) -> Proposal:
+def _reject_pattern(wanted: ProposalRequest, quota: Quota) -> Proposal:
     """A pattern none of whose failures is of a task that is known here."""
     return Proposal(
         _event_id(wanted, quota, 0, 0),
@@ -205,5 +205,5 @@ def _unfollowed(wanted: Wanted, quota: Quota) -> Proposal:
     )
 
 
-def _event_id(wanted: Wanted, quota: Quota, place: int, number: int) -> str:
+def _event_id(wanted: ProposalRequest, quota: Quota, place: int, number: int) -> str:
     return derive_id("proposal", wanted.cycle, quota.pattern, str(place), str(number))

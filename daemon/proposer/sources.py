@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import learning
 from consumers.reads.evidence import last_outcomes, task_rates, tasks_of
-from daemon.proposer.buffer import WINDOW, Buffered
-from daemon.proposer.candidate import FIRST_HELD_OUT, Known
+from daemon.proposer.buffer import WINDOW, PoolEntry
+from daemon.proposer.candidate import FIRST_HELD_OUT, PriorTask
 from daemon.proposer.proposer import Source
 from daemon.proposer.verification import seed_of
 from envs.environment import Environment, UnknownTask
@@ -22,9 +22,9 @@ def sources(
     """Pattern -> the examples of its quota whose task the environment knows."""
     rollouts = [rollout for quota in directive.quotas for rollout in quota.examples]
     tasks = tasks_of(connection, rollouts)
-    found: dict[str, list[Source]] = {}
+    by_pattern: dict[str, list[Source]] = {}
     for quota in directive.quotas:
-        found[quota.pattern] = []
+        by_pattern[quota.pattern] = []
         for rollout in quota.examples:
             if rollout not in tasks:
                 continue
@@ -33,17 +33,17 @@ def sources(
             except UnknownTask:
                 # Of another environment, or of a benchmark that is not there: not to be followed.
                 continue
-            found[quota.pattern].append(Source(rollout, task))
-    return found
+            by_pattern[quota.pattern].append(Source(rollout, task))
+    return by_pattern
 
 
-def buffered(connection: "Connection", alias: str, base: str) -> list[Buffered]:
+def read_pool_entries(connection: "Connection", alias: str, base: str) -> list[PoolEntry]:
     """The tasks that were written for this agent, with what became of their last rollouts on this
     base: a task outlives the base that it was written on."""
     written = learning.patterns_of(connection, alias)
     outcomes = last_outcomes(connection, alias, base, list(written), WINDOW)
     return [
-        Buffered(task, pattern, *outcomes.get(task, (0, 0))) for task, pattern in written.items()
+        PoolEntry(task, pattern, *outcomes.get(task, (0, 0))) for task, pattern in written.items()
     ]
 
 
@@ -53,7 +53,7 @@ def traffic(
     """The tasks of the agent's own traffic in a round that a job may draw: generated ones of this
     environment which nobody wrote for a pattern, and whose seed no report and no gate may play."""
     written = learning.patterns_of(connection, alias)
-    found = []
+    ids = []
     for rate in task_rates(connection, alias, base, number):
         try:
             task = environment.task(rate.task)
@@ -61,15 +61,15 @@ def traffic(
             continue
         kept = (seed_of(task.id) or 0) >= FIRST_HELD_OUT
         if task.split == GENERATED and task.id not in written and not kept:
-            found.append(task.id)
-    return found
+            ids.append(task.id)
+    return ids
 
 
-def known(connection: "Connection", alias: str, base: str, cycle: str) -> list[Known]:
+def read_prior_tasks(connection: "Connection", alias: str, base: str, cycle: str) -> list[PriorTask]:
     """The tasks that were written for this agent before this cycle: what it has written itself must
     not keep a redo from writing the same."""
     return [
-        Known.recorded(one.task.gold_actions, one.task.instruction)
-        for one in learning.tasks_of(connection, alias)
-        if one.cycle != cycle
+        PriorTask.from_record(row.task.gold_actions, row.task.instruction)
+        for row in learning.tasks_of(connection, alias)
+        if row.cycle != cycle
     ]

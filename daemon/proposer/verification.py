@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.proposer.candidate import CannotSample, CheckFailed, Examined, Known
-from daemon.proposer.observability import computed, leaves, said, words
+from daemon.proposer.candidate import CannotSample, CheckFailure, CandidateFacts, PriorTask
+from daemon.proposer.observability import is_computable, leaves, collect_user_text, words
 from envs.environment import UnknownTask, is_seed
 from envs.grading import grade
 from envs.task import GENERATED, TaskDefinition
@@ -50,7 +50,7 @@ class Verdict:
     reason: str = ""
 
 
-def verify(examined: Examined) -> Verdict:
+def verify(examined: CandidateFacts) -> Verdict:
     """All checks in order, up to the first that fails. Raises CannotSample."""
     passed: list[Verified] = []
     for check, function in CHECKS.items():
@@ -58,7 +58,7 @@ def verify(examined: Examined) -> Verdict:
             continue
         try:
             note = function(examined)
-        except CheckFailed as failure:
+        except CheckFailure as failure:
             return Verdict(tuple(passed), check, str(failure)[:1000])
         except CannotSample:
             raise
@@ -69,83 +69,83 @@ def verify(examined: Examined) -> Verdict:
     return Verdict(tuple(passed))
 
 
-def schema(examined: Examined) -> str:
+def schema(examined: CandidateFacts) -> str:
     """V1. Jobs and gates know a task by its id alone."""
     task, environment = examined.task, examined.environment
     if not task.scenario.reason_for_call.strip():
-        raise CheckFailed("the user has no reason to call")
+        raise CheckFailure("the user has no reason to call")
     if task.environment != environment.name:
-        raise CheckFailed(f"it is a task of {task.environment!r}, not of {environment.name!r}")
+        raise CheckFailure(f"it is a task of {task.environment!r}, not of {environment.name!r}")
     if TaskDefinition.model_validate_json(task.model_dump_json()) != task:
-        raise CheckFailed("the definition does not survive being stored")
+        raise CheckFailure("the definition does not survive being stored")
     try:
         again = environment.task(task.id)
     except UnknownTask as error:
-        raise CheckFailed(f"its id gives no task: {error}") from error
+        raise CheckFailure(f"its id gives no task: {error}") from error
     if again.digest() != task.digest():
-        raise CheckFailed("its id gives another task")
+        raise CheckFailure("its id gives another task")
     return ""
 
 
-def gold(examined: Examined) -> str:
+def gold(examined: CandidateFacts) -> str:
     """V2."""
     task, source, environment = examined.task, examined.candidate.source, examined.environment
     actions = task.criteria.gold_actions
     if actions is None:
-        raise CheckFailed("nobody knows what a perfect agent calls")
+        raise CheckFailure("nobody knows what a perfect agent calls")
     if any(action.requestor != "assistant" for action in actions):
-        raise CheckFailed("a gold action is the user's, and users here have no tools")
+        raise CheckFailure("a gold action is the user's, and users here have no tools")
     if examined.candidate.mode == "inherit" and (
         task.criteria != source.criteria
         or environment.state_key(task) != environment.state_key(source)
     ):
-        raise CheckFailed(f"it does not keep criteria and first state of {source.id}")
+        raise CheckFailure(f"it does not keep criteria and first state of {source.id}")
     if not examined.repeats():
-        raise CheckFailed("the gold actions end in another state the second time")
+        raise CheckFailure("the gold actions end in another state the second time")
     writes = [action.name for action in actions if action.name in environment.writes]
     if writes and not examined.changes:
-        raise CheckFailed(f"the gold actions write ({', '.join(writes)}) and change nothing")
+        raise CheckFailure(f"the gold actions write ({', '.join(writes)}) and change nothing")
     return ""
 
 
-def provenance(examined: Examined) -> str:
+def provenance(examined: CandidateFacts) -> str:
     """V3."""
     if examined.knowledge.missing:
         tool, name, value = examined.knowledge.missing[0]
-        raise CheckFailed(
+        raise CheckFailure(
             f"{name} of {tool} is {value!r}, which nobody says and no tool tells from what is said"
         )
     return ""
 
 
-def leak(examined: Examined) -> str:
+def leak(examined: CandidateFacts) -> str:
     """V4. A tool's name that is one plain word says nothing of tools."""
     task, environment = examined.task, examined.environment
-    before = said(examined.candidate.source)
-    told = words(said(task)) - words(before)
+    before = collect_user_text(examined.candidate.source)
+    new_words = words(collect_user_text(task)) - words(before)
     for tool in sorted(environment.toolset.tools()):
-        if "_" in tool and tool.lower() in told:
-            raise CheckFailed(f"the user names the tool {tool}")
+        if "_" in tool and tool.lower() in new_words:
+            raise CheckFailure(f"the user names the tool {tool}")
     for action in task.criteria.gold_actions or ():
         for name in sorted(environment.internal & action.arguments.keys()):
             for value in leaves(action.arguments[name]):
-                if str(value).lower() in told:
-                    raise CheckFailed(f"the user knows {value!r}, an internal {name}")
+                if str(value).lower() in new_words:
+                    raise CheckFailure(f"the user knows {value!r}, an internal {name}")
     return ""
 
 
-def outputs(examined: Examined) -> str:
+def outputs(examined: CandidateFacts) -> str:
     """V5. Graded texts have no commas, so an output with one is never said."""
     rules = " ".join(examined.environment.policy(examined.task).lower().replace(",", "").split())
     for output in examined.task.criteria.outputs:
         if "," in output:
-            raise CheckFailed(f"the output {output!r} has a comma, and graded texts have none")
-        if " ".join(output.lower().split()) not in rules and not _told(examined, output, rules):
-            raise CheckFailed(f"no tool answers {output!r}")
+            raise CheckFailure(f"the output {output!r} has a comma, and graded texts have none")
+        if " ".join(output.lower().split()) not in rules and not _is_derivable(examined, output, rules):
+            raise CheckFailure(f"no tool answers {output!r}")
     return ""
 
 
-def _told(examined: Examined, output: str, rules: str) -> bool:
+def _is_derivable(examined: CandidateFacts, output: str, rules: str) -> bool:
     """Whether tools tell what an output says, in words of theirs and of the policy: the gold calls,
     or what can be looked up. Numbers may be computed."""
     named, dictated, answered = words(output), words(rules), words(" ".join(examined.outputs))
@@ -156,16 +156,16 @@ def _told(examined: Examined, output: str, rules: str) -> bool:
     known = examined.knowledge.words
     numbers = [float(word) for word in {*known, *dictated} if _NUMBER.fullmatch(word)]
     untold = [word for word in named - known if word not in dictated]
-    told = all(_NUMBER.fullmatch(word) and computed(float(word), numbers) for word in untold)
-    return told and bool(named - dictated)
+    derivable = all(_NUMBER.fullmatch(word) and is_computable(float(word), numbers) for word in untold)
+    return derivable and bool(named - dictated)
 
 
-def policy(examined: Examined) -> str:
+def policy(examined: CandidateFacts) -> str:
     """V6."""
     messages = examined.oracle.messages
     broken = examined.environment.violations(examined.task, messages)
     if broken:
-        raise CheckFailed(f"the perfect agent breaks the policy: {broken[0]}")
+        raise CheckFailure(f"the perfect agent breaks the policy: {broken[0]}")
     catalog = examined.environment.catalog
     for item in executed_calls(messages):
         if not catalog.authenticating:
@@ -173,60 +173,60 @@ def policy(examined: Examined) -> str:
         if item.call.name in catalog.authenticating and not item.failed:
             break
         if item.call.name in catalog.writes:
-            raise CheckFailed(f"{item.call.name} comes before the user was found")
+            raise CheckFailure(f"{item.call.name} comes before the user was found")
     return ""
 
 
-def solvable(examined: Examined) -> str:
+def solvable(examined: CandidateFacts) -> str:
     """V7."""
     episode, task = examined.oracle, examined.task
     verdict = grade(examined.environment, task, episode.messages, episode.termination)
     if verdict.open_parts:
-        raise CheckFailed(f"only a judge can tell {', '.join(verdict.open_parts)}")
+        raise CheckFailure(f"only a judge can tell {', '.join(verdict.open_parts)}")
     if not verdict.success:
         why = verdict.irregular or next(
             iter((*verdict.missing, *verdict.violations)), "the state is not as expected"
         )
-        raise CheckFailed(f"the scripted oracle loses: {why}")
+        raise CheckFailure(f"the scripted oracle loses: {why}")
     return "scripted oracle"
 
 
-def informative(examined: Examined) -> str:
+def informative(examined: CandidateFacts) -> str:
     """V8. Applied where the current policy is sampled."""
     assert examined.sampler is not None, "verify leaves it out without a sampler"
     passes = examined.sampler(examined.task)
     if passes >= SAMPLES:
-        raise CheckFailed(f"the current policy passes {passes} of {SAMPLES}")
+        raise CheckFailure(f"the current policy passes {passes} of {SAMPLES}")
     if passes == 0 and not examined.hard:
-        raise CheckFailed(f"the current policy passes 0 of {SAMPLES}, and enough such are taken")
+        raise CheckFailure(f"the current policy passes 0 of {SAMPLES}, and enough such are taken")
     return f"{passes} of {SAMPLES}"
 
 
-def novelty(examined: Examined) -> str:
+def novelty(examined: CandidateFacts) -> str:
     """V9. The failed task is known as well: other words are others than its own."""
     own, request = examined.task.signature, examined.task.scenario.reason_for_call
-    for other in (*examined.known, Known.of(examined.candidate.source)):
+    for other in (*examined.known, PriorTask.of(examined.candidate.source)):
         if other.signature == own and likeness(request, other.request) >= SAME_WORDS:
-            raise CheckFailed("a task asks for the same calls in nearly the same words")
+            raise CheckFailure("a task asks for the same calls in nearly the same words")
     return ""
 
 
-def contamination(examined: Examined) -> str:
+def contamination(examined: CandidateFacts) -> str:
     """V10. A task that was loaded belongs to a benchmark."""
     task, evaluation = examined.task, examined.evaluation
     if task.split != GENERATED or examined.candidate.source.split != GENERATED:
-        raise CheckFailed(f"{examined.candidate.source.id} is a benchmark's")
+        raise CheckFailure(f"{examined.candidate.source.id} is a benchmark's")
     if task.signature in evaluation.signatures or task.digest() in evaluation.definitions:
-        raise CheckFailed("it is a task that something is evaluated with")
+        raise CheckFailure("it is a task that something is evaluated with")
     seed = seed_of(task.id)
     if examined.candidate.mode == "explore" and seed not in evaluation.seeds:
-        raise CheckFailed(f"its seed {seed} is none of those kept for written tasks")
+        raise CheckFailure(f"its seed {seed} is none of those kept for written tasks")
     if examined.candidate.mode == "inherit" and seed != seed_of(examined.candidate.source.id):
-        raise CheckFailed(f"its seed {seed} is not that of {examined.candidate.source.id}")
+        raise CheckFailure(f"its seed {seed} is not that of {examined.candidate.source.id}")
     return ""
 
 
-CHECKS: Final[Mapping[Check, Callable[[Examined], str]]] = {
+CHECKS: Final[Mapping[Check, Callable[[CandidateFacts], str]]] = {
     "schema": schema,
     "gold": gold,
     "provenance": provenance,
@@ -246,9 +246,9 @@ def seed_of(task_id: str) -> int | None:
     return next((int(part) for part in task_id.split("/")[1:] if is_seed(part)), None)
 
 
-def likeness(one: str, other: str) -> float:
+def likeness(first: str, second: str) -> float:
     """Share of the runs of three words of both texts that both have (Jaccard)."""
-    ours, theirs = _trigrams(one), _trigrams(other)
+    ours, theirs = _trigrams(first), _trigrams(second)
     return len(ours & theirs) / max(1, len(ours | theirs))
 
 

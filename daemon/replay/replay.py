@@ -71,7 +71,7 @@ def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
 ) -> Done:
     """Fold; a file that was begun in vain is removed again."""
-    from daemon.core.app import explained
+    from daemon.core.app import explain_errors
 
     began = time.monotonic()
     path = _file(app, request)
@@ -91,7 +91,7 @@ def replay_into(
     tracked: DigestTracker | None = None
     engine = database.open_database(url)
     try:
-        with explained(engine):
+        with explain_errors(engine):
             if path is None:
                 _check_empty(engine)
             upgrade(engine)

@@ -26,7 +26,7 @@ import uvloop
 from daemon.config.settings import ConfigurationError, Settings
 from daemon.config.upstreams import upstreams
 from daemon.core import systemd
-from daemon.core.spool_reporter import telling
+from daemon.core.spool_reporter import report_in_background
 from daemon.core.start_mark import headers
 from daemon.roles.http_timeouts import PatientConnection
 from daemon.roles.route_follower import following
@@ -85,7 +85,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
 
 def redaction(app: "App") -> Redaction:
     """What is not written. The home's salt is made where there are rules."""
-    rules = app.settings.redaction.made()
+    rules = app.settings.redaction.build_rules()
     return Redaction(rules, salt(app.home)) if rules else Redaction()
 
 
@@ -153,7 +153,7 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     with (
         _bound(address, settings.port if port is None else port) as bound,
         following(app, made.context.routing, made.metrics),
-        telling(app),
+        report_in_background(app),
     ):
         config = uvicorn.Config(
             made.app,
@@ -192,14 +192,14 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and tell the service manager."""
         await super().startup(sockets)
-        systemd.ready()
+        systemd.notify_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the grace, a second one ends it."""
         if self._until is not None:
             super().handle_exit(sig, frame)
             return
-        systemd.stopping()
+        systemd.notify_stop()
         self._gateway.stop()
         self._until = time.monotonic() + self._grace_seconds
 

@@ -125,10 +125,10 @@ class Follower:
         """Whether the database could be used; said when that changes."""
         from sqlalchemy.exc import DBAPIError
 
-        from daemon.core.app import explained
+        from daemon.core.app import explain_errors
 
         try:
-            with explained(self._app.database):
+            with explain_errors(self._app.database):
                 step()
         except (KintsugiError, DBAPIError) as error:
             if was_well:

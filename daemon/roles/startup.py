@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from daemon.core.app import App, explained
+from daemon.core.app import App, explain_errors
 from events.errors import LogUnavailable
 from events.streams import ROLLOUTS
 
@@ -83,7 +83,7 @@ class _Look:
 def _see_tables(app: App) -> None:
     from consumers.runner import ensure_version
 
-    with explained(app.database):
+    with explain_errors(app.database):
         ensure_version(app.engine)
 
 

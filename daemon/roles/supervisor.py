@@ -167,7 +167,7 @@ class Supervisor:
                 running = _Running(program, self._started(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
-            systemd.ready()
+            systemd.notify_ready()
             log.info("up: %s", ", ".join(program.name for program in self._programs))
             while not stop.wait(_LOOK_SECONDS):
                 for running in self._running:

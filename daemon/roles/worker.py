@@ -26,7 +26,7 @@ from consumers import database
 from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
-from daemon.core.serving_lock import ServingBusy, acting
+from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
 from daemon.cycle.worker import Cycles
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
@@ -142,10 +142,10 @@ class Worker:
 
     def _reconcile(self, worked: Worked) -> None:
         try:
-            with acting(self._app.home, patience=0):
+            with hold_serving_lock(self._app.home, patience=0):
                 worked.routed += [route.alias for route in move(self._app, self._fleet)]
                 done = self._reconciler.tick()
-        except ServingBusy:
+        except HomeLockBusy:
             # Somebody stages or routes now; what is due then is due in the next round.
             return
         worked.loaded, worked.unloaded, worked.collected = (
@@ -154,7 +154,7 @@ class Worker:
         worked.troubles += done.troubles
 
     def _forget_gateways(self, _: Worked) -> None:
-        from daemon.core.app import explained
+        from daemon.core.app import explain_errors
 
         gone_after = self._app.settings.serving.gateway_timeout_seconds
         seconds = max(_FORGOTTEN_SECONDS, gone_after)
@@ -162,5 +162,5 @@ class Worker:
             if not gateways.silent(connection, seconds):
                 return
         engine = self._app.engine
-        with explained(engine), database.write_transaction(engine) as connection:
+        with explain_errors(engine), database.write_transaction(engine) as connection:
             gateways.forget(connection, seconds)

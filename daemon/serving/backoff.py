@@ -22,7 +22,7 @@ class _Failure:
     pause: timedelta
 
 
-class Postponed:
+class Backoff:
     """What failed last time."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Postponed:
         failure = self._failures.get(step)
         return failure is not None and failure.until - failure.pause <= now < failure.until
 
-    def failed(self, step: Step, now: datetime) -> None:
+    def record_failure(self, step: Step, now: datetime) -> None:
         """It failed, perhaps not for the first time."""
         last = self._failures.get(step)
         pause = FIRST_PAUSE if last is None else min(2 * last.pause, LONGEST_PAUSE)
         self._failures[step] = _Failure(now + pause, pause)
 
-    def done(self, step: Step) -> None:
+    def record_success(self, step: Step) -> None:
         """It came off."""
         self._failures.pop(step, None)
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 
-def rebased(table: RouteTable, look: Look) -> list[RouteChanged]:
+def rebase_routes(table: RouteTable, look: Look) -> list[RouteChanged]:
     """The routes whose base nobody serves any more, on the one that everybody serves."""
-    served = {one.base for one in look.holding.values()}
+    served = {contents.base for contents in look.holding.values()}
     if look.lost or len(served) != 1:
         return []
     (base,) = served
@@ -48,7 +48,7 @@ def move(app: "App", fleet: Fleet) -> list[RouteChanged]:
         table = serving.route_table(connection)
     if not table.routes or not fleet.engines:
         return []
-    turned = rebased(table, fleet.look())
+    turned = rebase_routes(table, fleet.look())
     for route in turned:
         standing = table.route(route.alias)
         assert standing is not None, "it is one of the table's"

@@ -42,17 +42,17 @@ from consumers.reads.canary_outcomes import (
     find_session_changes,
 )
 from consumers.reads.serving import AdapterRow, RouteRow
-from daemon.core.decision_log import DecisionRefused, Decisions
+from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,
-    Begun,
-    Drawn,
+    ArmSession,
+    ArmFaults,
     LiveGuard,
     longest_wait,
     on_silence,
-    settled_evidence,
+    measure_final_evidence,
 )
 from events.envelope import parse_timestamp, timestamp
 from events.lifecycle import State
@@ -69,14 +69,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class CanaryEvidence:
     """A canary and what was seen of it."""
 
     route: RouteRow
     canary: AdapterRow
     guard: LiveGuard
     """That was told all of it."""
-    drawn: Callable[[], Sequence[Drawn]]
+    drawn: Callable[[], Sequence[ArmFaults]]
     """How ended sessions of both went, where nobody judged."""
     settled: Callable[[], float]
     """Evidence for the canary that no verdict to come can take away."""
@@ -96,7 +96,7 @@ class Guards:
     def __init__(self, app: "App") -> None:
         self._app = app
         self._decisions = Decisions(app)
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, CanaryHistory] = {}
         """By the event that made the route so."""
 
     def watch(self, now: datetime) -> list[RouteChanged]:
@@ -106,35 +106,35 @@ class Guards:
         """
         settings, turned = self._app.settings.canary, list[RouteChanged]()
         with self._app.reading() as connection:
-            found = [(one, decide(one, settings, now)) for one in self.look(connection)]
-        for one, decision in found:
+            decisions = [(canary, decide(canary, settings, now)) for canary in self.look(connection)]
+        for canary, decision in decisions:
             if decision is None:
                 continue
             try:
-                self._decisions.take(decision, f"guard {decision.why}", one.route.cause)
-            except DecisionRefused:
+                self._decisions.take(decision, f"guard {decision.why}", canary.route.cause)
+            except DecisionRefusal:
                 # A person was faster, and what they want stands.
                 continue
             turned.append(decision)
         return turned
 
-    def look(self, connection: "Connection") -> list[Watched]:
+    def look(self, connection: "Connection") -> list[CanaryEvidence]:
         """Every canary with all that was seen of it until now."""
         read: Position = {ROLLOUTS.name: position.position(connection).get(ROLLOUTS.name, {})}
         risk_ratio = self._app.settings.canary.risk_ratio
-        watched, seen = list[Watched](), dict[str, Seen]()
+        watched, seen = list[CanaryEvidence](), dict[str, CanaryHistory]()
         for route, canary, since in _canaries(connection):
-            one = self._seen.get(route.cause) or Seen(route, canary.adapter, since, risk_ratio)
-            one.read(connection, read)
-            seen[route.cause] = one
-            drawn = partial(_drawn, connection, route, canary.adapter, since)
-            settled = partial(one.settled, connection)
-            watched.append(Watched(route, canary, one.guard, drawn, settled, read))
+            history = self._seen.get(route.cause) or CanaryHistory(route, canary.adapter, since, risk_ratio)
+            history.read(connection, read)
+            seen[route.cause] = history
+            drawn = partial(_count_faults, connection, route, canary.adapter, since)
+            settled = partial(history.measure_final_evidence, connection)
+            watched.append(CanaryEvidence(route, canary, history.guard, drawn, settled, read))
         self._seen = seen
         return watched
 
 
-class Seen:
+class CanaryHistory:
     """The judged sessions of one canary and its incumbent, and the guard that was told them."""
 
     def __init__(self, route: RouteRow, canary: str, since: str, risk_ratio: float) -> None:
@@ -145,7 +145,7 @@ class Seen:
         self._since = since
         self._risk_ratio = risk_ratio
         self._sessions: dict[str, SessionVerdict] = {}
-        self._begun: list[Begun] = []
+        self._begun: list[ArmSession] = []
         """Every session that the guard counted, with its beginning, arm, share and outcome."""
         self._waits: dict[tuple[Arm, bool], list[float]] = {}
         """Arm and outcome -> how old the counted sessions were at their verdicts, in seconds."""
@@ -153,32 +153,32 @@ class Seen:
 
     def read(self, connection: "Connection", until: Position) -> None:
         """Learn what happened since the last time, up to a position of `connection`."""
-        touched = self._touched(connection, until)
-        found = read_session_verdicts(
+        touched = self._select_sessions(connection, until)
+        sessions = read_session_verdicts(
             connection, self._route.alias, self._route.standing.base, self._since, until, touched
         )
-        now = {one.session: one for one in found}
+        now = {session.session: session for session in sessions}
         if touched is None:
             self._sessions = {}
-        if touched is None or self._is_amended(touched, now):
+        if touched is None or self._has_changes(touched, now):
             self._begin_anew(touched or (), now)
         else:
-            self._count(one for one in found if one.session not in self._sessions)
+            self._count(session for session in sessions if session.session not in self._sessions)
             self._sessions |= now
         self._position = until
 
-    def settled(self, connection: "Connection") -> float:
+    def measure_final_evidence(self, connection: "Connection") -> float:
         """Evidence for the canary that no verdict which is still to come in `connection` can take
         away."""
         alias, base = self._route.alias, self._route.standing.base
         unfinished = open_sessions(connection, alias, base, self._since)
-        return settled_evidence(
-            [*self._begun, *(begun for one in unfinished for begun in self._drawn(one))],
+        return measure_final_evidence(
+            [*self._begun, *(begun for session in unfinished for begun in self._assign_arm(session))],
             self._risk_ratio,
-            self._earliest_awaited(connection),
+            self._find_verdict_cutoff(connection),
         )
 
-    def _earliest_awaited(self, connection: "Connection") -> str:
+    def _find_verdict_cutoff(self, connection: "Connection") -> str:
         """A session that ended without a verdict and began then may still get one.
 
         Ages are counted up to the latest call: a clock of the tables, so that whoever reads them
@@ -190,48 +190,48 @@ class Seen:
         wait = timedelta(seconds=longest_wait(self._waits.values()))
         return max(self._since, timestamp(parse_timestamp(latest) - wait))
 
-    def _touched(self, connection: "Connection", until: Position) -> set[str] | None:
+    def _select_sessions(self, connection: "Connection", until: Position) -> set[str] | None:
         """The sessions to read; None for all of them."""
         if self._position is None or not covers(until, self._position):
             return None
         touched = find_session_changes(connection, self._position, until)
         return touched if len(touched) <= MOST_AMONG else None
 
-    def _is_amended(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
+    def _has_changes(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> bool:
         """Whether a session that the guard counted is another now, or none."""
         return any(
             name in self._sessions and self._sessions[name] != now.get(name) for name in touched
         )
 
     def _begin_anew(self, touched: Collection[str], now: Mapping[str, SessionVerdict]) -> None:
-        kept = {name: one for name, one in self._sessions.items() if name not in touched}
+        kept = {name: session for name, session in self._sessions.items() if name not in touched}
         self._sessions = {**kept, **now}
         self.guard, self._begun, self._waits = LiveGuard(self._risk_ratio), [], {}
         self._count(self._sessions.values())
 
     def _count(self, sessions: Iterable[SessionVerdict]) -> None:
-        for one in sessions:
-            for begun in self._drawn(one):
+        for session in sessions:
+            for begun in self._assign_arm(session):
                 self._begun.append(begun)
-                if one.time is not None:
-                    age = parse_timestamp(one.time) - parse_timestamp(one.began)
-                    ages = self._waits.setdefault((begun.arm, one.success), [])
+                if session.time is not None:
+                    age = parse_timestamp(session.time) - parse_timestamp(session.began)
+                    ages = self._waits.setdefault((begun.arm, session.success), [])
                     ages.append(max(0.0, age.total_seconds()))
-                self.guard.count(begun.arm, one.slice, one.success, begun.share, in_order(one))
+                self.guard.count(begun.arm, session.slice, session.success, begun.share, in_order(session))
 
-    def _drawn(self, session: SessionVerdict | OpenSession) -> Iterator[Begun]:
+    def _assign_arm(self, session: SessionVerdict | OpenSession) -> Iterator[ArmSession]:
         """The session as chance gave it; nothing where chance had no choice."""
         coin = _coin(self._route, self._canary, session.adapter, session.shares)
         if coin is not None:
             ended = isinstance(session, OpenSession) and session.ended
-            yield Begun(session.began, *coin, session.success, ended)
+            yield ArmSession(session.began, *coin, session.success, ended)
 
 
-def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged | None:
+def decide(watched: CanaryEvidence, settings: "Canary", now: datetime) -> RouteChanged | None:
     """What live traffic says of a canary; None for nothing yet."""
     guard = watched.guard
     if guard.against >= ENOUGH:
-        return _turned(watched, "rollback", None, _harm(guard))
+        return _build_route(watched, "rollback", None, _harm(guard))
     towards = guard.towards
     promoted, share = towards >= ENOUGH, due_share(towards, settings.shares)
     over = _age(watched, now) >= timedelta(seconds=settings.max_age_seconds)
@@ -239,22 +239,22 @@ def decide(watched: Watched, settings: "Canary", now: datetime) -> RouteChanged 
         return None
     held = reason_to_hold(watched, towards)
     if promoted and held is None:
-        return _turned(watched, "promoted", 1.0, "live sessions show it to be no worse")
+        return _build_route(watched, "promoted", 1.0, "live sessions show it to be no worse")
     if over:
         return _on_silence(watched, held)
     if share > watched.share and held is None:
-        return _turned(watched, "canary", share, "live sessions are in its favour so far")
+        return _build_route(watched, "canary", share, "live sessions are in its favour so far")
     return None
 
 
-def reason_to_hold(watched: Watched, towards: float) -> str | None:
+def reason_to_hold(watched: CanaryEvidence, towards: float) -> str | None:
     """Why a canary is not given more sessions, whatever the evidence for it; None where nothing
     speaks against it."""
     guard, imbalance = watched.guard, watched.guard.imbalance
     if imbalance >= UNEQUAL or ENOUGH <= towards < ENOUGH * imbalance:
         return (
-            f"{guard.judged('canary')} of its sessions were judged where its shares foretell "
-            f"{guard.expected:.1f}: whether a session is judged depends on who answers it"
+            f"{guard.count_verdicts('canary')} of its sessions were judged where its shares foretell "
+            f"{guard.share_sum:.1f}: whether a session is judged depends on who answers it"
         )
     if towards >= ENOUGH and watched.settled() < ENOUGH:
         return "too many of its sessions are still open, or too young to be without a verdict"
@@ -277,23 +277,23 @@ def due_share(towards: float, shares: Sequence[float]) -> float:
     return shares[reached[-1]]
 
 
-def _on_silence(watched: Watched, held: str | None) -> RouteChanged:
+def _on_silence(watched: CanaryEvidence, held: str | None) -> RouteChanged:
     if on_silence(watched.drawn()) == "roll_back":
-        return _turned(
+        return _build_route(
             watched, "rollback", None,
             "its judged sessions decide nothing, and more of its sessions have errors or loops "
             "than the incumbent's",
         )  # fmt: skip
-    return _turned(watched, "expired", None, held or "its judged sessions decided nothing in time")
+    return _build_route(watched, "expired", None, held or "its judged sessions decided nothing in time")
 
 
-def _turned(watched: Watched, why: Why, share: float | None, said: str) -> RouteChanged:
+def _build_route(watched: CanaryEvidence, why: Why, share: float | None, summary: str) -> RouteChanged:
     """The route with the canary on `share`, or without it."""
     guard = watched.guard
     route, standing = watched.route, watched.route.standing
     numbers = (
-        f"{guard.failed('canary')} of {guard.judged('canary')} judged sessions failed, of the "
-        f"incumbent {guard.failed('incumbent')} of {guard.judged('incumbent')}; evidence "
+        f"{guard.count_failures('canary')} of {guard.count_verdicts('canary')} judged sessions failed, of the "
+        f"incumbent {guard.count_failures('incumbent')} of {guard.count_verdicts('incumbent')}; evidence "
         f"{guard.against:.3g} that it is worse, {guard.towards:.3g} that it is not; "
         f"{ENOUGH:g} decides"
     )
@@ -303,7 +303,7 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
         shares=_parts(watched.canary.adapter, standing.incumbent, share),
         shadow=standing.shadow,
         why=why,
-        reason=clip_reason(f"{said}: {numbers}"),
+        reason=clip_reason(f"{summary}: {numbers}"),
         evidence=LiveEvidence(
             pairs=guard.pairs,
             against=guard.against,
@@ -311,14 +311,14 @@ def _turned(watched: Watched, why: Why, share: float | None, said: str) -> Route
             imbalance=guard.imbalance,
             canary=_arm(guard, "canary"),
             incumbent=_arm(guard, "incumbent"),
-            expected=guard.expected,
+            expected=guard.share_sum,
             position=watched.position,
         ),
     )
 
 
 def _arm(guard: LiveGuard, arm: Arm) -> ArmCounts:
-    return ArmCounts(judged=guard.judged(arm), failed=guard.failed(arm))
+    return ArmCounts(judged=guard.count_verdicts(arm), failed=guard.count_failures(arm))
 
 
 def _parts(canary: str, incumbent: str | None, share: float | None) -> tuple[RouteShare, ...]:
@@ -329,7 +329,7 @@ def _parts(canary: str, incumbent: str | None, share: float | None) -> tuple[Rou
     return RouteShare(adapter=canary, share=share), RouteShare(adapter=incumbent, share=1 - share)
 
 
-def _age(watched: Watched, now: datetime) -> timedelta:
+def _age(watched: CanaryEvidence, now: datetime) -> timedelta:
     """Since it became a canary."""
     since = watched.canary.since
     return timedelta() if since is None else now - parse_timestamp(since)
@@ -345,13 +345,13 @@ def _canaries(connection: "Connection") -> Iterator[tuple[RouteRow, AdapterRow, 
             yield route, canaries[0], canaries[0].since
 
 
-def _drawn(connection: "Connection", route: RouteRow, canary: str, since: str) -> Sequence[Drawn]:
+def _count_faults(connection: "Connection", route: RouteRow, canary: str, since: str) -> Sequence[ArmFaults]:
     """How the ended sessions that chance gave to either arm went."""
     counts = behaviours(connection, route.alias, route.standing.base, since)
-    coins = [(_coin(route, canary, one.adapter, one.shares), one) for one in counts]
+    coins = [(_coin(route, canary, behaviour.adapter, behaviour.shares), behaviour) for behaviour in counts]
     return [
-        Drawn(*coin, one.sessions, (one.tool_errors, one.loops, one.format_errors))
-        for coin, one in coins
+        ArmFaults(*coin, behaviour.sessions, (behaviour.tool_errors, behaviour.loops, behaviour.format_errors))
+        for coin, behaviour in coins
         if coin is not None
     ]
 

@@ -35,7 +35,7 @@ ADMISSIBLE: Final = LOADED - RETIRED
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ReplicaContents:
     """What a replica was seen to serve."""
 
     url: str
@@ -44,7 +44,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class Retention:
     """How long what nobody is sent to is kept."""
 
     max_session_age: timedelta
@@ -61,12 +61,12 @@ class Situation:
     gateways: Sequence[GatewayState]
     """The live ones."""
     pinned: frozenset[str]
-    replicas: Sequence[Holding]
+    replicas: Sequence[ReplicaContents]
     """Those that answered."""
     lost: frozenset[str]
     """URLs of those that did not."""
     now: datetime
-    keeping: Keeping
+    keeping: Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +103,23 @@ class Delete:
 Step = Unload | Load | Note | Delete
 
 
-def pinned(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
+def read_pins(actions: Iterable[OperatorActionLine]) -> frozenset[str]:
     """The adapters that operators want loaded under their own names; `actions` in log order."""
-    found: dict[str, None] = {}
+    pins: dict[str, None] = {}
     for action in actions:
         name = action.arguments.get("adapter", "")
         if action.action == PIN:
-            found[name] = None
+            pins[name] = None
         elif action.action == UNPIN:
-            found.pop(name, None)
-    return frozenset(found)
+            pins.pop(name, None)
+    return frozenset(pins)
 
 
 def roles(situation: Situation) -> dict[str, Role]:
     """Why adapters should be loaded; those that moved last come last."""
     rows = sorted(situation.table.adapters, key=lambda row: (row.offset, row.adapter))
-    found = ((row.adapter, _role(row, situation)) for row in rows)
-    return {name: role for name, role in found if role is not None}
+    pairs = ((row.adapter, _role(row, situation)) for row in rows)
+    return {name: role for name, role in pairs if role is not None}
 
 
 def _role(row: AdapterRow, situation: Situation) -> Role | None:
@@ -137,12 +137,12 @@ def _role(row: AdapterRow, situation: Situation) -> Role | None:
         return "staged"
     if not row.replicas:
         return None
-    if not released(row, situation):
+    if not is_idle(row, situation):
         return "draining"
     return "kept" if row.adapter in _former(situation.table, 1) else None
 
 
-def released(row: AdapterRow, situation: Situation) -> bool:
+def is_idle(row: AdapterRow, situation: Situation) -> bool:
     """Whether no live gateway sends anybody to a retired adapter, or still holds it."""
     old = _age(row, situation) >= situation.keeping.max_session_age
     return all(
@@ -180,7 +180,7 @@ def _loads(situation: Situation, wanted: Mapping[str, Role]) -> Iterator[Step]:
                 yield Load(replica.url, name)
 
 
-def _lacks(replica: Holding, row: AdapterRow) -> bool:
+def _lacks(replica: ReplicaContents, row: AdapterRow) -> bool:
     proven = replica.url in row.replicas
     there = row.adapter in replica.adapters
     return (proven and not there) or (not proven and row.state in ADMISSIBLE)

@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from consumers.reads.serving import AdapterRow, RouteRow
-from daemon.adapters.adoption import NoFingerprint, expected_of
+from daemon.adapters.adoption import NoFingerprint, read_expectation
 from daemon.adapters.directory import BadAdapter
-from daemon.adapters.fingerprint import BaseMixed, Expected, Proof
-from daemon.serving.desired_state import PROBATION, Holding
+from daemon.adapters.fingerprint import BaseMixup, Expectation, Proof
+from daemon.serving.desired_state import PROBATION, ReplicaContents
 from daemon.serving.replica import NotUsable, PathMap, Replica, ReplicaError
 from daemon.serving.residency import Role, Room, plan
 from events.canonical import exact_json, sha256
@@ -50,7 +50,7 @@ class NoReplica(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class EngineOptions:
     """With what an engine was started, as far as the settings say."""
 
     checkpoint: Path | None = None
@@ -64,7 +64,7 @@ class Engine:
     """One replica."""
 
     replica: Replica
-    started: Started = Started()
+    started: EngineOptions = EngineOptions()
     kind: str | None = None
     """Known since it was examined; None again once it was lost."""
     tolerances: dict[str, float] = field(default_factory=dict)
@@ -73,30 +73,30 @@ class Engine:
     def url(self) -> str:
         return self.replica.url
 
-    def holding(self) -> Holding:
+    def read_contents(self) -> ReplicaContents:
         """What it serves; the first time, whether it can be used at all. Raises ReplicaError."""
         try:
             if self.kind is None:
                 self.replica.examine()
-            found = self.replica.serving()
+            models = self.replica.list_models()
         except ReplicaError:
             self.kind = None
             raise
-        self.kind = found.kind
-        return Holding(self.url, found.base, frozenset(found.adapters))
+        self.kind = models.kind
+        return ReplicaContents(self.url, models.base, frozenset(models.adapters))
 
     def room(self) -> Room:
         """How many adapters fit. Raises NotUsable where settings and engine disagree."""
-        said = self.started.max_loras
+        limit = self.started.max_loras
         if self.kind == _EMBEDDED:
-            return _ENOUGH if said is None else self._room(said)
-        told = self.replica.slots()
-        if None not in (said, told) and said != told:
+            return _ENOUGH if limit is None else self._room(limit)
+        slots = self.replica.slots()
+        if None not in (limit, slots) and limit != slots:
             raise NotUsable(
-                f"upstreams[].max_loras of {self.url} is {said}, and it was started with {told}; "
+                f"upstreams[].max_loras of {self.url} is {limit}, and it was started with {slots}; "
                 "correct the setting"
             )
-        return self._room(said or told or _UNSAID)
+        return self._room(limit or slots or _UNSAID)
 
     def _room(self, slots: int) -> Room:
         return Room(slots, max(slots, self.started.max_cpu_loras or slots))
@@ -106,16 +106,16 @@ class Engine:
 class Look:
     """What all of them were seen to serve."""
 
-    holding: Mapping[str, Holding]
+    holding: Mapping[str, ReplicaContents]
     """By URL."""
     lost: Mapping[str, ReplicaError]
 
     def of_base(self, base: str) -> list[str]:
         """The URLs of those that answered and serve this base."""
-        return [url for url, one in self.holding.items() if one.base == base]
+        return [url for url, contents in self.holding.items() if contents.base == base]
 
     @property
-    def unreached(self) -> str:
+    def error_text(self) -> str:
         """What is wrong with those that gave no answer, in words."""
         named = "; ".join(str(error) for error in self.lost.values())
         return named or "no engine is named, neither by --upstream nor in the setting upstreams"
@@ -127,7 +127,7 @@ class Fleet:
     def __init__(self, engines: Sequence[Engine], calibrations: Path) -> None:
         self.engines = {engine.url: engine for engine in engines}
         self._calibrations = calibrations
-        self._expected: dict[str, Expected] = {}
+        self._expected: dict[str, Expectation] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -143,40 +143,40 @@ class Fleet:
 
     def look(self) -> Look:
         """Ask each what it serves."""
-        holding: dict[str, Holding] = {}
+        holding: dict[str, ReplicaContents] = {}
         lost: dict[str, ReplicaError] = {}
         for url, engine in self.engines.items():
             try:
-                holding[url] = engine.holding()
+                holding[url] = engine.read_contents()
             except ReplicaError as error:
                 lost[url] = error
         return Look(holding, lost)
 
-    def expected(self, row: AdapterRow) -> Expected:
+    def read_expectation(self, row: AdapterRow) -> Expectation:
         """What an adapter answers to probes. Raises NoFingerprint, BadAdapter."""
         if row.path not in self._expected:
-            self._expected[row.path] = expected_of(Path(row.path))
+            self._expected[row.path] = read_expectation(Path(row.path))
         return self._expected[row.path]
 
-    def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expected]:
+    def rivals(self, row: AdapterRow, others: Sequence[AdapterRow]) -> dict[str, Expectation]:
         """What could answer in an adapter's place: everything of its base that has files. `others`
         are all that have any (RouteTable): of whom is not among them nothing is kept either."""
-        having = {one.path for one in (row, *others)}
-        self._expected = {path: one for path, one in self._expected.items() if path in having}
-        found: dict[str, Expected] = {}
+        having = {item.path for item in (row, *others)}
+        self._expected = {path: item for path, item in self._expected.items() if path in having}
+        expectations: dict[str, Expectation] = {}
         for other in others:
             if other.adapter != row.adapter and other.base == row.base:
                 try:
-                    found[other.adapter] = self.expected(other)
+                    expectations[other.adapter] = self.read_expectation(other)
                 except (BadAdapter, NoFingerprint) as error:
                     _logger.debug("%s is told apart from nobody: %s", other.adapter, error)
-        return found
+        return expectations
 
     def admit(
         self,
         engine: Engine,
         row: AdapterRow,
-        rivals: Mapping[str, Expected],
+        rivals: Mapping[str, Expectation],
         *,
         beside_base: bool = False,
     ) -> Proof:
@@ -188,7 +188,7 @@ class Fleet:
         unloaded again. Raises ReplicaError, NotProven, BadAdapter, NoFingerprint.
         """
         tried = row.adapter + PROBATION
-        if row.state not in LOADED or row.adapter in engine.holding().adapters:
+        if row.state not in LOADED or row.adapter in engine.read_contents().adapters:
             return self._proven(engine, row, row.adapter, rivals, beside_base)
         try:
             self._proven(engine, row, tried, rivals, beside_base)
@@ -199,24 +199,24 @@ class Fleet:
     def check_base(self, engine: Engine, row: AdapterRow) -> float:
         """See that an engine's base is itself while an adapter answers that is loaded there; how
         far it is, in nats. Raises BaseMixed, ReplicaError, NotProven, NoFingerprint, BadAdapter."""
-        return self._base_proven(engine, row.adapter, self.expected(row))
+        return self._base_proven(engine, row.adapter, self.read_expectation(row))
 
-    def _base_proven(self, engine: Engine, beside: str, expected: Expected) -> float:
+    def _base_proven(self, engine: Engine, beside: str, expected: Expectation) -> float:
         tolerance = self._tolerance(engine, expected)
         try:
             return engine.replica.prove_base(beside, expected, tolerance)
-        except BaseMixed as error:
-            raise BaseMixed(f"{engine.url}: {error}") from error
+        except BaseMixup as error:
+            raise BaseMixup(f"{engine.url}: {error}") from error
 
     def _proven(
         self,
         engine: Engine,
         row: AdapterRow,
         name: str,
-        rivals: Mapping[str, Expected],
+        rivals: Mapping[str, Expectation],
         beside_base: bool,
     ) -> Proof:
-        expected = self.expected(row)
+        expected = self.read_expectation(row)
         tolerance = self._tolerance(engine, expected)
         engine.replica.load(name, Path(row.path))
         try:
@@ -229,22 +229,22 @@ class Fleet:
         else:
             return proof
 
-    def _tolerance(self, engine: Engine, expected: Expected) -> float:
+    def _tolerance(self, engine: Engine, expected: Expectation) -> float:
         """Measured once a process while no adapter is loaded, else once in all: an engine that was
         started again, in another precision perhaps, has none."""
         asked = sha256(exact_json([engine.url, expected.base.model_dump(), expected.prompts]))
         if asked not in engine.tolerances:
-            engine.tolerances[asked] = self._measured(engine, expected, asked)
+            engine.tolerances[asked] = self._measure_tolerance(engine, expected, asked)
         return engine.tolerances[asked]
 
-    def _measured(self, engine: Engine, expected: Expected, asked: str) -> float:
-        known = self._known()
-        if asked in known and engine.replica.serving().adapters:
+    def _measure_tolerance(self, engine: Engine, expected: Expectation, asked: str) -> float:
+        known = self._read_tolerances()
+        if asked in known and engine.replica.list_models().adapters:
             return known[asked]  # one of them may answer just now, and reach the base
-        found = engine.replica.calibrated(expected)
-        if known.get(asked) != found:
-            self._keep({**known, asked: found})
-        return found
+        tolerance = engine.replica.measure_tolerance(expected)
+        if known.get(asked) != tolerance:
+            self._keep({**known, asked: tolerance})
+        return tolerance
 
     def _keep(self, known: Mapping[str, float]) -> None:
         unfinished = self._calibrations.with_suffix(".unfinished")
@@ -252,15 +252,15 @@ class Fleet:
         unfinished.write_text(exact_json(dict(known)))
         unfinished.replace(self._calibrations)
 
-    def _known(self) -> dict[str, float]:
+    def _read_tolerances(self) -> dict[str, float]:
         try:
-            found: dict[str, float] = json.loads(self._calibrations.read_bytes())
+            tolerances: dict[str, float] = json.loads(self._calibrations.read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError:
             # Nothing but a measurement, which is taken again.
             return {}
-        return found
+        return tolerances
 
 
 def _leave(engine: Engine, name: str) -> None:
@@ -271,7 +271,7 @@ def _leave(engine: Engine, name: str) -> None:
         _logger.warning("%s", error, extra={"action": "adapter_left"})
 
 
-def answering(routes: Iterable[RouteRow], base: str) -> set[str | None]:
+def collect_route_adapters(routes: Iterable[RouteRow], base: str) -> set[str | None]:
     """Who is asked by the routes of a base, shadows too; None for the base itself."""
     ours = [route.standing for route in routes if route.standing.base == base]
     shadows = {standing.shadow for standing in ours} - {None}
@@ -279,12 +279,12 @@ def answering(routes: Iterable[RouteRow], base: str) -> set[str | None]:
 
 
 def check_room(
-    engine: Engine, holding: Holding, roles: Mapping[str, Role], name: str, role: Role
+    engine: Engine, holding: ReplicaContents, roles: Mapping[str, Role], name: str, role: Role
 ) -> tuple[str, ...]:
     """What has to be unloaded before an adapter may be loaded, or take another role. Raises NoRoom
     with the numbers, NotUsable."""
     others: dict[str, Role] = dict.fromkeys(sorted(holding.adapters - roles.keys()), "pinned")
-    ours = {one: use for one, use in roles.items() if one in holding.adapters}
+    ours = {adapter: use for adapter, use in roles.items() if adapter in holding.adapters}
     return plan({**others, **ours}, name, engine.room(), role, engine.url).give_up
 
 
@@ -293,16 +293,16 @@ def open_fleet(settings: "Settings", urls: Sequence[str] = ()) -> Fleet:
     ConfigurationError."""
     from daemon.config.upstreams import key_of, upstreams
 
-    known = {one.url.rstrip("/"): one for one in settings.upstreams}
+    known = {upstream.url.rstrip("/"): upstream for upstream in settings.upstreams}
     engines = [
-        _engine(one.url, key_of(settings, one.url), known.get(one.url))
-        for one in (upstreams(settings, urls) if urls or known else ())
+        _engine(upstream.url, key_of(settings, upstream.url), known.get(upstream.url))
+        for upstream in (upstreams(settings, urls) if urls or known else ())
     ]
     return Fleet(engines, settings.adapters / "calibrations.json")
 
 
-def _engine(url: str, key: str | None, said: "Upstream | None") -> Engine:
-    if said is None:
+def _engine(url: str, key: str | None, upstream: "Upstream | None") -> Engine:
+    if upstream is None:
         return Engine(Replica(url, api_key=key))
-    started = Started(said.checkpoint, said.max_loras, said.max_cpu_loras, said.max_lora_rank)
-    return Engine(Replica(url, api_key=key, paths=PathMap(said.path_map)), started)
+    started = EngineOptions(upstream.checkpoint, upstream.max_loras, upstream.max_cpu_loras, upstream.max_lora_rank)
+    return Engine(Replica(url, api_key=key, paths=PathMap(upstream.path_map)), started)

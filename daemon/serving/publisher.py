@@ -27,9 +27,9 @@ from consumers.folds.routing import RouteState
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow, RouteRow, RouteTable
 from daemon.core.decision_log import Act, Decisions
-from daemon.core.serving_lock import acting
+from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.desired_state import ADMISSIBLE, PIN, UNPIN
-from daemon.serving.fleet import Fleet, answering
+from daemon.serving.fleet import Fleet, collect_route_adapters
 from daemon.serving.push import only_base
 from daemon.serving.residency import Role
 from daemon.serving.staging import Staging, check_stageable, lies_ready
@@ -48,11 +48,11 @@ _RETRIES: Final = 5
 """Of a request of an evaluation, while the engine is busy."""
 
 
-class PromotionRefused(KintsugiError):
+class PromotionRefusal(KintsugiError):
     """An adapter does not take a route."""
 
 
-class RetirementRefused(KintsugiError):
+class RetirementRefusal(KintsugiError):
     """An adapter does not go out of service by itself."""
 
 
@@ -87,9 +87,9 @@ class Publisher:
     def stage(self, name: str, act: Act) -> AdapterRow:
         """Have an adapter loaded on every replica, and proven. Raises StageRefused, NoRoom."""
         self.app.settle()
-        with acting(self.app.home):
+        with hold_serving_lock(self.app.home):
             row = self.adapter(name)
-            if row.state in ADMISSIBLE and self._staging.is_staged(row):
+            if row.state in ADMISSIBLE and self._staging.is_on_every_replica(row):
                 return row
             check_stageable(row)
             cause = self.decisions.act(act, "adapters stage", {"adapter": row.adapter})
@@ -131,7 +131,7 @@ class Publisher:
         reason. Raises PromotionRefused, StageRefused, NoRoom, RouteRefused, DecisionRefused.
         """
         self.app.settle()
-        with acting(self.app.home):
+        with hold_serving_lock(self.app.home):
             row = self.adapter(name)
             standing = self.route(row.alias, row.base)
             shares = _shares(row.adapter, share, standing)
@@ -152,7 +152,7 @@ class Publisher:
         """Give an adapter that passed its gate its first share of the sessions: what follows from
         the gate's word, and no person's wish. Raises what `promote` raises, ServingBusy."""
         self.app.settle()
-        with acting(self.app.home, patience=0):
+        with hold_serving_lock(self.app.home, patience=0):
             row = self.adapter(name)
             standing = self.route(row.alias, row.base)
             shares = _shares(row.adapter, share, standing)
@@ -164,7 +164,7 @@ class Publisher:
                 reason="it passed the gate",
             )  # fmt: skip
             self._check(route)
-            rows = [self.adapter(one) for one in _named(route)]
+            rows = [self.adapter(adapter) for adapter in _list_adapters(route)]
             return self._bring(route, rows, row.cause)
 
     def set_route(
@@ -197,7 +197,7 @@ class Publisher:
             alias=alias, base=base, shares=parts, why="operator", reason=act.reason,
             shadow=None if shadow is None else rows[shadow].adapter,
         )  # fmt: skip
-        with acting(self.app.home):
+        with hold_serving_lock(self.app.home):
             return self._flip(route, act, "route set", arguments)
 
     def rollback(self, alias: str, act: Act, to: str | None = None) -> RouteRow:
@@ -225,14 +225,14 @@ class Publisher:
             # Nothing has to be loaded, so nobody has to be waited for.
             self._check(route)
             return self._turn(route, self.decisions.act(act, "adapters rollback", arguments))
-        with acting(self.app.home):
+        with hold_serving_lock(self.app.home):
             return self._flip(route, act, "adapters rollback", arguments)
 
     def _flip(
         self, route: RouteChanged, act: Act, action: str, arguments: Mapping[str, str]
     ) -> RouteRow:
         """Within `acting`: what is not loaded yet is, then the route turns."""
-        rows = [self.adapter(name) for name in _named(route)]
+        rows = [self.adapter(name) for name in _list_adapters(route)]
         unstaged = [row for row in rows if not lies_ready(row)]
         for row in unstaged:
             check_stageable(row)
@@ -260,9 +260,9 @@ class Publisher:
     def _check_apart(self, route: RouteChanged) -> None:
         """See that base and adapters are kept apart wherever a route has both answer. Raises
         BaseMixed, ReplicaError."""
-        others = [one for one in self._table().routes if one.alias != route.alias]
-        names = answering(others, route.base) | {part.adapter for part in route.shares}
-        names |= set(_named(route))
+        others = [other for other in self._table().routes if other.alias != route.alias]
+        names = collect_route_adapters(others, route.base) | {part.adapter for part in route.shares}
+        names |= set(_list_adapters(route))
         if None not in names:
             return
         look = self.fleet.look()
@@ -279,7 +279,7 @@ class Publisher:
     def pin(self, name: str, act: Act, *, off: bool = False) -> AdapterRow:
         """Keep an adapter loaded under its own name, or no longer. Raises StageRefused, NoRoom."""
         self.app.settle()
-        with acting(self.app.home):
+        with hold_serving_lock(self.app.home):
             row = self.adapter(name)
             if off:
                 self.decisions.act(act, UNPIN, {"adapter": row.adapter})
@@ -312,7 +312,7 @@ class Publisher:
                 if row.state in SERVING
                 else "it is on its way out of service"
             )
-            raise RetirementRefused(f"{row.adapter} is {row.state}; {remedy}")
+            raise RetirementRefusal(f"{row.adapter} is {row.state}; {remedy}")
         cause = self.decisions.act(act, "adapters retire", {"adapter": row.adapter})
         self.decisions.take(moved, f"{moved.state} {row.adapter}", cause)
         return self.adapter(row.adapter)
@@ -333,7 +333,7 @@ class Publisher:
         return only_base(self.fleet) if row is None else row.standing.base
 
 
-def _named(route: RouteChanged) -> list[str]:
+def _list_adapters(route: RouteChanged) -> list[str]:
     """The adapters that it needs."""
     parts = [*(part.adapter for part in route.shares), route.shadow]
     return [name for name in parts if name is not None]
@@ -350,7 +350,7 @@ def _shares(name: str, share: float, standing: RouteState) -> tuple[RouteShare, 
     if share == 1:
         return (RouteShare(adapter=name, share=1),)
     if name == standing.incumbent:
-        raise PromotionRefused(f"{name} is the incumbent; it has the rest of a canary's share")
+        raise PromotionRefusal(f"{name} is the incumbent; it has the rest of a canary's share")
     return (
         RouteShare(adapter=name, share=share),
         RouteShare(adapter=standing.incumbent, share=1 - share),
@@ -360,13 +360,13 @@ def _shares(name: str, share: float, standing: RouteState) -> tuple[RouteShare, 
 def _check_promotion(row: AdapterRow, act: Act, override: bool) -> None:
     if override:
         if not act.reason:
-            raise PromotionRefused(
+            raise PromotionRefusal(
                 f"{row.adapter} is promoted over the gate only with a reason; give --reason"
             )
         return
     passed = row.gate is not None and row.gate.decision == "PROMOTE"
     if not (passed and row.state in (State.GATED, State.CANARY)):
-        raise PromotionRefused(
+        raise PromotionRefusal(
             f"{row.adapter} is {row.state} and has passed no gate; evaluate it (kintsugi adapters "
             f"evaluate {row.adapter}), or promote it with --override --reason WHY"
         )

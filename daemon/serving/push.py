@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from consumers.reads import serving
 from consumers.reads.serving import AdapterRow
-from daemon.adapters.adoption import Adopted, adopt
+from daemon.adapters.adoption import HomeAdapter, adopt
 from daemon.core.decision_log import Act, Decisions
-from daemon.core.serving_lock import acting
+from daemon.core.serving_lock import hold_serving_lock
 from daemon.serving.fleet import Fleet, NoReplica
 from events.errors import KintsugiError
 from events.lifecycle import State
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 
-class PushRefused(KintsugiError):
+class PushRefusal(KintsugiError):
     """A name that another adapter has, or had."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushResult:
     """What a push came to."""
 
     adapter: AdapterRow
@@ -49,62 +49,62 @@ def push(
     capability: str | None = None,
     name: str | None = None,
     checkpoint: Path | None = None,
-) -> Pushed:
+) -> PushResult:
     """Bring a directory of PEFT into the home. What is not given, the settings of the engines say,
     or the engines. Raises PushRefused, NoReplica and what `adopt` raises."""
     app.settle()
     base = base or only_base(fleet)
-    with acting(app.home):
-        adopted = _adopted(app, fleet, source, capability or alias, name, checkpoint)
+    with hold_serving_lock(app.home):
+        adopted = _adopt(app, fleet, source, capability or alias, name, checkpoint)
         produced = AdapterProduced(
             adapter=adopted.name, alias=alias, base=base, sha256=adopted.sha256,
             path=str(adopted.folder), capability=capability, origin="push",
         )  # fmt: skip
-        return _produced(app, produced, act, source)
+        return _record_adapter(app, produced, act, source)
 
 
 def only_base(fleet: Fleet) -> str:
     """The base that the engines serve. Raises NoReplica where that is not one."""
     look = fleet.look()
-    bases = {one.base for one in look.holding.values()}
+    bases = {contents.base for contents in look.holding.values()}
     if len(bases) == 1:
         return bases.pop()
-    found = f"the engines serve {', '.join(sorted(bases))}" if bases else look.unreached
-    raise NoReplica(f"which base the adapter is for cannot be told: {found}; name it: --base")
+    detail = f"the engines serve {', '.join(sorted(bases))}" if bases else look.error_text
+    raise NoReplica(f"which base the adapter is for cannot be told: {detail}; name it: --base")
 
 
-def _adopted(
+def _adopt(
     app: "App", fleet: Fleet, source: Path, kind: str, name: str | None, checkpoint: Path | None
-) -> Adopted:
+) -> HomeAdapter:
     started = [engine.started for engine in fleet.engines.values()]
-    checkpoint = checkpoint or next((one.checkpoint for one in started if one.checkpoint), None)
-    ranks = [one.max_lora_rank for one in started if one.max_lora_rank]
+    checkpoint = checkpoint or next((options.checkpoint for options in started if options.checkpoint), None)
+    ranks = [options.max_lora_rank for options in started if options.max_lora_rank]
     store, max_rank = app.settings.adapters, min(ranks, default=None)
     return adopt(source, store, checkpoint, kind=kind, name=name, max_rank=max_rank)
 
 
-def _produced(app: "App", data: AdapterProduced, act: Act, source: Path) -> Pushed:
+def _record_adapter(app: "App", data: AdapterProduced, act: Act, source: Path) -> PushResult:
     with app.reading() as connection:
         known = serving.adapter_row(connection, data.adapter)
     if known is not None:
         _check_same(known, data)
-        return Pushed(known, new=False)
+        return PushResult(known, new=False)
     decisions = Decisions(app)
     cause = decisions.act(act, "adapters push", {"adapter": data.adapter, "from": str(source)})
     decisions.take(data, "produced", cause)
     with app.reading() as connection:
-        return Pushed(serving.find_adapter(connection, data.adapter), new=True)
+        return PushResult(serving.find_adapter(connection, data.adapter), new=True)
 
 
 def _check_same(known: AdapterRow, data: AdapterProduced) -> None:
     """Raises PushRefused."""
     same = (known.sha256, known.path, known.alias, known.base)
     if same != (data.sha256, data.path, data.alias, data.base):
-        raise PushRefused(
+        raise PushRefusal(
             f"{data.adapter} is an adapter of {known.alias} on {known.base} already; give "
             "this one another --name"
         )
     if known.state is State.COLLECTED:
-        raise PushRefused(
+        raise PushRefusal(
             f"{data.adapter} was collected, and no name is used twice; give it another --name"
         )

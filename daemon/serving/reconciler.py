@@ -25,23 +25,23 @@ from consumers.reads.serving import AdapterRow
 from daemon.adapters.adoption import intact
 from daemon.adapters.directory import UNFINISHED
 from daemon.adapters.fingerprint import Proof
-from daemon.core.decision_log import DecisionRefused, Decisions
-from daemon.serving.backoff import Postponed
+from daemon.core.decision_log import DecisionRefusal, Decisions
+from daemon.serving.backoff import Backoff
 from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,
-    Keeping,
+    Retention,
     Load,
     Note,
     Situation,
     Step,
     Unload,
-    pinned,
+    read_pins,
     roles,
     steps,
 )
-from daemon.serving.fleet import Fleet, Look, answering, check_room
+from daemon.serving.fleet import Fleet, Look, collect_route_adapters, check_room
 from events.envelope import utc_now
 from events.errors import KintsugiError, LogError
 from events.serving import AdapterMoved, AdapterStaged
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Done:
+class ReconcileResult:
     """What a tick did: names of adapters, and what went wrong, as sentences."""
 
     loaded: list[str] = field(default_factory=list)
@@ -62,19 +62,19 @@ class Done:
 
 def observe(app: "App", look: Look, now: datetime) -> Situation:
     """The situation as tables and replicas are now."""
-    said = app.settings.serving
+    settings = app.settings.serving
     with app.reading() as connection:
         return Situation(
             table=serving.route_table(connection),
-            gateways=gateways.read_live_gateways(connection, said.gateway_timeout_seconds),
-            pinned=pinned(serving.operator_actions(connection, PIN, UNPIN)),
+            gateways=gateways.read_live_gateways(connection, settings.gateway_timeout_seconds),
+            pinned=read_pins(serving.operator_actions(connection, PIN, UNPIN)),
             replicas=tuple(look.holding.values()),
             lost=frozenset(look.lost),
             now=now,
-            keeping=Keeping(
-                timedelta(seconds=said.max_session_age_seconds),
-                timedelta(seconds=said.grace_seconds),
-                said.kept_versions,
+            keeping=Retention(
+                timedelta(seconds=settings.max_session_age_seconds),
+                timedelta(seconds=settings.grace_seconds),
+                settings.kept_versions,
             ),
         )
 
@@ -87,23 +87,23 @@ class Reconciler:
         self._fleet = fleet
         self._clock = clock
         self._decisions = Decisions(app)
-        self.postponed = Postponed()
+        self.backoff = Backoff()
         self._lost: frozenset[str] = frozenset()
 
-    def tick(self) -> Done:
+    def tick(self) -> ReconcileResult:
         """Do what is due. Raises LogError, DatabaseUnavailable."""
         self._app.settle()
         if not (self._fleet.engines and self._anything()):
-            return Done()
+            return ReconcileResult()
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
         wanted = steps(situation)
-        self.postponed.keep(wanted, situation.lost)
+        self.backoff.keep(wanted, situation.lost)
         done = self._do(wanted, situation, look)
-        done.troubles += self._newly_lost(look)
+        done.troubles += self._list_new_outages(look)
         return done
 
-    def clear(self) -> Done:
+    def clear(self) -> ReconcileResult:
         """Only unload what nobody uses any more: what makes room."""
         look = self._fleet.look()
         situation = observe(self._app, look, self._clock())
@@ -115,11 +115,11 @@ class Reconciler:
         with self._app.reading() as connection:
             return bool(serving.route_table(connection).adapters)
 
-    def _do(self, due: Sequence[Step], situation: Situation, look: Look) -> Done:
-        done, failed = Done(), set[str]()
+    def _do(self, due: Sequence[Step], situation: Situation, look: Look) -> ReconcileResult:
+        done, failed = ReconcileResult(), set[str]()
         taker = _Taker(self._app, self._fleet, self._decisions, situation, look, done)
         for step in due:
-            if step.adapter in failed or self.postponed.waits(step, self._clock()):
+            if step.adapter in failed or self.backoff.waits(step, self._clock()):
                 continue
             try:
                 taker.take(step)
@@ -128,13 +128,13 @@ class Reconciler:
             except (KintsugiError, OSError) as error:
                 failed.add(step.adapter)
                 done.troubles.append(str(error))
-                self.postponed.failed(step, self._clock())
+                self.backoff.record_failure(step, self._clock())
             else:
-                self.postponed.done(step)
+                self.backoff.record_success(step)
         taker.tell()
         return done
 
-    def _newly_lost(self, look: Look) -> list[str]:
+    def _list_new_outages(self, look: Look) -> list[str]:
         """What is wrong with replicas that gave no answer, said once."""
         new = [str(error) for url, error in look.lost.items() if url not in self._lost]
         self._lost = frozenset(look.lost)
@@ -151,7 +151,7 @@ class _Taker:
         decisions: Decisions,
         situation: Situation,
         look: Look,
-        done: Done,
+        done: ReconcileResult,
     ) -> None:
         self._app = app
         self._fleet = fleet
@@ -187,7 +187,7 @@ class _Taker:
             )
             try:
                 self._decisions.take(staged, f"staged {name} {staged.replicas}", row.cause)
-            except DecisionRefused as error:
+            except DecisionRefusal as error:
                 # A rollback waits for nobody: it went out of service meanwhile.
                 self._done.troubles.append(str(error))
 
@@ -211,7 +211,7 @@ class _Taker:
             self._unload(Unload(step.replica, name))
         table = self._situation.table
         rivals = self._fleet.rivals(row, table.adapters)
-        beside_base = None in answering(table.routes, row.base)
+        beside_base = None in collect_route_adapters(table.routes, row.base)
         proof = self._fleet.admit(engine, row, rivals, beside_base=beside_base)
         self._hold(step.replica, self._holding[step.replica].adapters | {step.adapter})
         self._done.loaded.append(step.adapter)

@@ -32,11 +32,11 @@ from typing import Any, Final, NoReturn, Self
 import httpx2
 
 from daemon.adapters.fingerprint import (
-    Expected,
+    Expectation,
     Fingerprint,
     Prompts,
     Proof,
-    answered,
+    parse_answer,
     prove,
     prove_base,
     question,
@@ -71,12 +71,12 @@ class ReplicaError(KintsugiError):
     """Something is wrong with an engine, or with what it was asked."""
 
 
-class ReplicaLost(ReplicaError):
+class ReplicaDown(ReplicaError):
     """It cannot be reached, gives no answer in time, or cannot go on. Whether what was asked was
     done is not known."""
 
 
-class LoadRefused(ReplicaError):
+class LoadRefusal(ReplicaError):
     """It answered that it does not load the adapter; nothing is loaded."""
 
 
@@ -84,7 +84,7 @@ class NameConflict(ReplicaError):
     """The name is there already and means something else."""
 
 
-class NotServed(ReplicaError):
+class NoSuchModel(ReplicaError):
     """It has no model of this name."""
 
 
@@ -127,12 +127,12 @@ class PathMap:
             raise NoPath(
                 f"{folder} is below none of the folders that path_map knows ({known}); add one"
             )
-        prefix = max(fitting, key=lambda one: len(one.parts))
+        prefix = max(fitting, key=lambda path: len(path.parts))
         return str(PurePosixPath(self.prefixes[prefix]) / folder.relative_to(prefix).as_posix())
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ModelList:
     """What an engine says it serves."""
 
     base: str
@@ -152,16 +152,16 @@ class _Reply:
     text: str
 
     @property
-    def refused(self) -> str | None:
+    def refusal(self) -> str | None:
         """Its reason; None where the engine was not reached, as by a path that nobody serves."""
         error = self.document.get("error") if isinstance(self.document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         return None if message is None else str(message)
 
     @property
-    def said(self) -> str:
+    def complaint(self) -> str:
         """What it says went wrong."""
-        return " ".join((self.refused or self.text).split())[:400]
+        return " ".join((self.refusal or self.text).split())[:400]
 
 
 class Replica:
@@ -200,23 +200,23 @@ class Replica:
 
         Raises NotUsable, SeveralProcesses, ReplicaLost.
         """
-        found = self._agreed()
-        if found.kind == _EMBEDDED:
+        models = self._list_consistent_models()
+        if models.kind == _EMBEDDED:
             return
-        if found.kind != _VLLM:
+        if models.kind != _VLLM:
             raise NotUsable(
-                f"{self.url} is an engine of {found.kind!r}; adapters are loaded into vLLM and "
+                f"{self.url} is an engine of {models.kind!r}; adapters are loaded into vLLM and "
                 "into the embedded engine only"
             )
         self._check_version()
         self._check_metrics()
 
-    def serving(self) -> Serving:
+    def list_models(self) -> ModelList:
         """What it serves now. Raises ReplicaLost, NotUsable for what is no list of models."""
         reply = self._ask("GET", "/models", None, _LOOK_SECONDS)
         if reply.status != 200:
-            raise ReplicaLost(f"{self.url}/models answers {reply.status}: {reply.said}")
-        return _serving(self.url, reply.document)
+            raise ReplicaDown(f"{self.url}/models answers {reply.status}: {reply.complaint}")
+        return _parse_models(self.url, reply.document)
 
     def load(self, name: str, folder: Path) -> None:
         """Have an adapter served under a name, to whoever asks for that name.
@@ -225,13 +225,13 @@ class Replica:
         LoadRefused, NameTaken, NoPath, SeveralProcesses, ReplicaLost.
         """
         there = self.paths.there(folder)
-        if not self._is_there(name, there, self.serving()):
+        if not self._is_there(name, there, self.list_models()):
             reply = self._tell("load_lora_adapter", {"lora_name": name, "lora_path": there})
             # Somebody else may have loaded it meanwhile; then the engine refuses what it has.
-            if reply.status != 200 and not self._is_there(name, there, self.serving()):
+            if reply.status != 200 and not self._is_there(name, there, self.list_models()):
                 self._check_alive()
-                raise LoadRefused(self._why_not(name, there, reply))
-        if any(one.adapters.get(name) != there for one in self._told()):
+                raise LoadRefusal(self._why_not(name, there, reply))
+        if any(models.adapters.get(name) != there for models in self._list_models_in_parallel()):
             raise SeveralProcesses(
                 f"{self.url} loaded {name}, and not every connection names it: {_ONE_PROCESS}"
             )
@@ -242,11 +242,11 @@ class Replica:
         reply = self._tell("unload_lora_adapter", {"lora_name": name})
         if reply.status == 200:
             return
-        found = self.serving()
-        if name in found.bases:
-            raise NotServed(f"{name} is the base of {self.url}, which stays as long as the engine")
-        if name in found.adapters:
-            raise ReplicaLost(f"{self.url} does not unload {name}: {reply.status}: {reply.said}")
+        models = self.list_models()
+        if name in models.bases:
+            raise NoSuchModel(f"{name} is the base of {self.url}, which stays as long as the engine")
+        if name in models.adapters:
+            raise ReplicaDown(f"{self.url} does not unload {name}: {reply.status}: {reply.complaint}")
 
     def score(self, model: str, prompts: Prompts) -> Fingerprint:
         """What a model answers to the probes. Raises NotServed, NoAnswer, ReplicaLost, Unreadable.
@@ -255,22 +255,22 @@ class Replica:
         """
         reply = self._ask("POST", "/completions", question(model, prompts), self._patience)
         if reply.status != 200:
-            self._refused(model, reply)
-        return answered(reply.document, prompts)
+            self._raise_refusal(model, reply)
+        return parse_answer(reply.document, prompts)
 
-    def calibrated(self, expected: Expected) -> float:
+    def measure_tolerance(self, expected: Expectation) -> float:
         """How far its answers may be from what is expected, by its base, which is proven with it.
 
         Ask while no adapter answers. Raises OtherBase and what `serving` and `score` raise.
         """
-        return tolerance(self.score(self.serving().base, expected.prompts), expected)
+        return tolerance(self.score(self.list_models().base, expected.prompts), expected)
 
     def prove(
         self,
         name: str,
-        expected: Expected,
+        expected: Expectation,
         tolerance: float,
-        rivals: Mapping[str, Expected] | None = None,
+        rivals: Mapping[str, Expectation] | None = None,
     ) -> Proof:
         """That it answers with an adapter under a name, and with nothing else that is known.
 
@@ -278,27 +278,27 @@ class Replica:
         """
         return prove(self.score(name, expected.prompts), expected, tolerance, rivals)
 
-    def prove_base(self, beside: str, expected: Expected, tolerance: float) -> float:
+    def prove_base(self, beside: str, expected: Expectation, tolerance: float) -> float:
         """That its base is itself also while an adapter, which it has under the name `beside`,
         answers; how far it is, in nats.
 
         Raises BaseMixed and what `score` raises.
         """
-        with self._writing(beside, expected.prompts):
-            seen = self.score(self.serving().base, expected.prompts)
+        with self._write_in_background(beside, expected.prompts):
+            seen = self.score(self.list_models().base, expected.prompts)
         return prove_base(seen, expected, tolerance)
 
     def slots(self) -> int | None:
         """Adapters that run at once (--max-loras); None where it does not tell, as before its
         first request. Raises ReplicaLost."""
-        found = _SLOTS.search(self._metrics().text)
-        return int(found[1]) if found else None
+        match = _SLOTS.search(self._metrics().text)
+        return int(match[1]) if match else None
 
-    def _is_there(self, name: str, there: str, found: Serving) -> bool:
+    def _is_there(self, name: str, there: str, models: ModelList) -> bool:
         """Raises NameTaken."""
-        if name in found.bases:
+        if name in models.bases:
             raise NameConflict(f"{self.url} calls its base {name}; give the adapter another name")
-        known = found.adapters.get(name)
+        known = models.adapters.get(name)
         if known not in (None, there):
             raise NameConflict(
                 f"{self.url} serves {name} from {known}, and it was to be {there}: an adapter is "
@@ -307,7 +307,7 @@ class Replica:
         return known == there
 
     @contextmanager
-    def _writing(self, model: str, prompts: Prompts) -> Iterator[None]:
+    def _write_in_background(self, model: str, prompts: Prompts) -> Iterator[None]:
         """A model writes, one answer after the other, until the end of the block: it has begun
         when the block does. Raises what is wrong with the answers."""
         begun, enough = threading.Event(), threading.Event()
@@ -337,25 +337,25 @@ class Replica:
             "ignore_eos": True, "stream": True,
         }  # fmt: skip
         with (
-            self._lost_beyond(self.url, self._patience) as limits,
+            self._guard_request(self.url, self._patience) as limits,
             self._client.stream(
                 "POST", f"{self.url}/completions", json=body, timeout=limits
             ) as answer,
         ):
             if answer.status_code != 200:
-                self._refused(model, _reply(self.url, answer))
+                self._raise_refusal(model, _reply(self.url, answer))
             for _ in answer.iter_raw():
                 begun.set()
                 if enough.is_set():
                     return
 
-    def _refused(self, model: str, reply: _Reply) -> NoReturn:
+    def _raise_refusal(self, model: str, reply: _Reply) -> NoReturn:
         """Say why a model gives no answer. Raises NotServed, NoAnswer, ReplicaLost."""
         if reply.status == 404:
-            raise NotServed(f"{self.url} serves no {model}: {reply.said}")
+            raise NoSuchModel(f"{self.url} serves no {model}: {reply.complaint}")
         self._check_alive()
         raise NoAnswer(
-            f"{self.url} refuses to answer as {model}: {reply.status}: {reply.said}; its "
+            f"{self.url} refuses to answer as {model}: {reply.status}: {reply.complaint}; its "
             "weights are damaged, or those of an adapter before it were (what is no number "
             "stays in vLLM's cache and is met by others): unload it, and start the engine again"
         )
@@ -363,47 +363,47 @@ class Replica:
     def _why_not(self, name: str, there: str, reply: _Reply) -> str:
         """Why a load was refused, with the remedy."""
         remedy = "see its log"
-        if reply.status == 404 and reply.refused:
+        if reply.status == 404 and reply.refusal:
             remedy = "it does not see that folder: share it with the engine, or set path_map"
         elif reply.status == 404:
             remedy = (
                 "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and keep "
                 "its port to the gateway"
             )
-        return f"{self.url} does not load {name} from {there}: {reply.said} ({remedy})"
+        return f"{self.url} does not load {name} from {there}: {reply.complaint} ({remedy})"
 
-    def _agreed(self) -> Serving:
+    def _list_consistent_models(self) -> ModelList:
         """What it serves, as several connections are told. Raises SeveralProcesses."""
         # Twice: somebody may load while they ask.
         for _ in range(2):
-            told = self._told()
-            if all(one == told[0] for one in told):
-                return told[0]
+            answers = self._list_models_in_parallel()
+            if all(models == answers[0] for models in answers):
+                return answers[0]
         raise SeveralProcesses(
             f"{CONNECTIONS} connections to {self.url} are told different models: {_ONE_PROCESS}"
         )
 
-    def _told(self) -> list[Serving]:
+    def _list_models_in_parallel(self) -> list[ModelList]:
         """What several connections at once are told."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            return list(pool.map(lambda _: self.serving(), range(CONNECTIONS)))
+            return list(pool.map(lambda _: self.list_models(), range(CONNECTIONS)))
 
     def _check_version(self) -> None:
         """Raises NotUsable."""
-        said = str((self._above("/version").document or {}).get("version"))
-        found = tuple(int(part) for part in re.findall(r"\d+", said)[:3])
-        if found < OLDEST_VLLM:
+        text = str((self._above("/version").document or {}).get("version"))
+        version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+        if version < OLDEST_VLLM:
             oldest = ".".join(map(str, OLDEST_VLLM))
             raise NotUsable(
-                f"{self.url} is vLLM {said}, which may answer requests with another adapter while "
+                f"{self.url} is vLLM {text}, which may answer requests with another adapter while "
                 f"one is loaded (vLLM issue 47724); install {oldest} or later"
             )
 
     def _check_metrics(self) -> None:
         """Several engines behind one address did not begin at the same moment."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            told = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
-        starts = {found[1] for one in told if (found := _STARTED.search(one))}
+            pages = list(pool.map(lambda _: self._metrics().text, range(CONNECTIONS)))
+        starts = {match[1] for page in pages if (match := _STARTED.search(page))}
         if len(starts) > 1:
             raise SeveralProcesses(
                 f"the metrics of {self.url} are those of {len(starts)} processes: {_ONE_PROCESS}"
@@ -413,7 +413,7 @@ class Replica:
         """Raises ReplicaLost."""
         reply = self._above("/health")
         if reply.status != 200:
-            raise ReplicaLost(
+            raise ReplicaDown(
                 f"{self.url} cannot go on: its health is {reply.status}; see its log, and start it "
                 "again"
             )
@@ -438,22 +438,22 @@ class Replica:
     ) -> _Reply:
         """Raises ReplicaLost."""
         with (
-            self._lost_beyond(url, seconds) as limits,
+            self._guard_request(url, seconds) as limits,
             self._client.stream(method, url, json=body, timeout=limits) as answer,
         ):
             return _reply(url, answer)
 
     @contextmanager
-    def _lost_beyond(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
+    def _guard_request(self, url: str, seconds: float) -> Iterator[httpx2.Timeout]:
         """For one request. Raises ReplicaLost for whatever the network does to it."""
         try:
             yield httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         except httpx2.TimeoutException as error:
-            raise ReplicaLost(
+            raise ReplicaDown(
                 f"{url} gave no answer in {seconds:g} s; see to the engine"
             ) from error
         except httpx2.TransportError as error:
-            raise ReplicaLost(
+            raise ReplicaDown(
                 f"{url} cannot be reached: {error or type(error).__name__}; see to the engine"
             ) from error
 
@@ -468,12 +468,12 @@ def _reply(url: str, answer: httpx2.Response) -> _Reply:
     """The answer, read to a bound. Raises ReplicaLost."""
     coding = answer.headers.get("content-encoding", "identity")
     if coding != "identity":
-        raise ReplicaLost(f"{url} encodes its answer as {coding[:40]!r}; have it sent as it is")
+        raise ReplicaDown(f"{url} encodes its answer as {coding[:40]!r}; have it sent as it is")
     read = bytearray()
     for piece in answer.iter_raw():
         read += piece
         if len(read) > _MAX_ANSWER_BYTES:
-            raise ReplicaLost(
+            raise ReplicaDown(
                 f"{url} answers more than {_MAX_ANSWER_BYTES:,} bytes; see what listens there"
             )
     return _Reply(answer.status_code, _json(read), read.decode(errors="replace"))
@@ -486,13 +486,13 @@ def _json(body: bytearray) -> Any:
         return None
 
 
-def _serving(url: str, document: Any) -> Serving:
+def _parse_models(url: str, document: Any) -> ModelList:
     """Raises NotUsable."""
     try:
         cards = document["data"]
         bases = [str(card["id"]) for card in cards if not card.get("parent")]
         adapters = {str(card["id"]): str(card["root"]) for card in cards if card.get("parent")}
-        return Serving(bases[0], frozenset(bases), adapters, str(cards[0].get("owned_by")))
+        return ModelList(bases[0], frozenset(bases), adapters, str(cards[0].get("owned_by")))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise NotUsable(
             f"{url}/models gives no list of models with their parents ({type(error).__name__}: "

@@ -74,9 +74,9 @@ def plan(
     _check_slots(after, name, room, replica)
     # What has a slot has a place in memory too, for there are no fewer of these.
     surplus = max(0, len(after) - room.max_cpu_loras)
-    idle = [one for one, use in after.items() if use == _IDLE]
+    idle = [adapter for adapter, use in after.items() if use == _IDLE]
     given_up = tuple(idle[:surplus])
-    return Plan(tuple(one for one in after if one not in given_up), given_up)
+    return Plan(tuple(adapter for adapter in after if adapter not in given_up), given_up)
 
 
 def _check_slots(after: Mapping[str, Role], name: str, room: Room, replica: str) -> None:
@@ -86,12 +86,12 @@ def _check_slots(after: Mapping[str, Role], name: str, room: Room, replica: str)
     if answering + examined > room.max_loras:
         raise NoRoom(
             f"{replica} has no slot for {name}: {answering + examined} are needed "
-            f"({_counted(after)}, with {examined} for what is staged), and max_loras is "
+            f"({_format_counts(after)}, with {examined} for what is staged), and max_loras is "
             f"{room.max_loras}; wait until what drains is gone, or start the engine with "
             f"--max-loras {answering + examined} or more and say so in its settings"
         )
 
 
-def _counted(after: Mapping[str, Role]) -> str:
+def _format_counts(after: Mapping[str, Role]) -> str:
     counts = Counter(after.values())
     return ", ".join(f"{count} {role}" for role, count in sorted(counts.items()))

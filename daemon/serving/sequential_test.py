@@ -194,18 +194,18 @@ class LiveGuard:
         """Evidence that sessions of one arm are judged more often than the other's."""
         return self._unequal.value(self._cells)
 
-    def judged(self, arm: Arm) -> int:
+    def count_verdicts(self, arm: Arm) -> int:
         """How many sessions of an arm were judged."""
         return sum(number for cell, number in self._cells.items() if _is_of(cell, arm))
 
-    def failed(self, arm: Arm) -> int:
+    def count_failures(self, arm: Arm) -> int:
         """How many of them failed."""
         return sum(
             number for cell, number in self._cells.items() if _is_of(cell, arm) and not cell.success
         )
 
     @property
-    def expected(self) -> float:
+    def share_sum(self) -> float:
         """How many of the judged sessions the shares would give to the canary."""
         return fsum(cell.share * self._cells[cell] for cell in sorted(self._cells))
 
@@ -228,7 +228,7 @@ def _weight(number: int) -> float:
     return 4 / ((number + 4) * (number + 5))
 
 
-class Begun(NamedTuple):
+class ArmSession(NamedTuple):
     """A session that chance gave to one of both arms."""
 
     began: str
@@ -240,7 +240,7 @@ class Begun(NamedTuple):
     """Whether one without a verdict ended."""
 
 
-def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str = "") -> float:
+def measure_final_evidence(sessions: Iterable[ArmSession], risk_ratio: float, awaited: str = "") -> float:
     """The evidence for a canary that no verdict to come can take away.
 
     Over the sessions that began before some moment, one of the canary without a verdict taken for
@@ -251,7 +251,7 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str 
     evidence there is that the canary's are more often so divides the result.
     """
     better = Mixture(Ratios(risk_ratio, 1), _BETTER)
-    known, given_up = list[Begun](), list[Begun]()
+    known, given_up = list[ArmSession](), list[ArmSession]()
     for session in sessions:
         over = session.success is None and session.ended and session.began < awaited
         (given_up if over else known).append(session)
@@ -259,8 +259,8 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str 
     ordered = sorted(known, key=itemgetter(0))
     unfinished = [
         place
-        for place, one in enumerate(ordered)
-        if one.success is None and one.arm == "canary"
+        for place, entry in enumerate(ordered)
+        if entry.success is None and entry.arm == "canary"
     ]  # fmt: skip
     # Before the first of them, the 2nd, 3rd, 5th, 9th, ..., and at the end.
     moments = [place for n, place in enumerate(unfinished) if n.bit_count() <= 1]
@@ -268,7 +268,7 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str 
     largest, before = 0.0, 0
     for moment in (*moments, len(ordered)):
         for (arm, share, success), number in Counter(
-            one[1:4] for one in ordered[before:moment]
+            entry[1:4] for entry in ordered[before:moment]
         ).items():
             assumed = arm == "incumbent" if success is None else success
             cells[_Cell(share, assumed, arm == "canary")] += number
@@ -276,12 +276,12 @@ def settled_evidence(sessions: Iterable[Begun], risk_ratio: float, awaited: str 
     return largest / max(1.0, lack)
 
 
-def _lack(judged: Iterable[Begun], never: Iterable[Begun]) -> float:
+def _lack(judged: Iterable[ArmSession], never: Iterable[ArmSession]) -> float:
     """Evidence that the canary's sessions go without a verdict more often than the incumbent's:
     `against`, with that for the failure."""
-    cells = Counter(_Cell(one.share, False, one.arm == "canary") for one in never)
+    cells = Counter(_Cell(session.share, False, session.arm == "canary") for session in never)
     cells.update(
-        _Cell(one.share, True, one.arm == "canary") for one in judged if one.success is not None
+        _Cell(session.share, True, session.arm == "canary") for session in judged if session.success is not None
     )
     return Mixture(_EQUAL, _WORSE).value(cells)
 
@@ -296,7 +296,7 @@ def longest_wait(waits: Iterable[Sequence[float]]) -> float:
     return max((sorted(ages)[ceil(_WAITED * len(ages)) - 1] for ages in waits if ages), default=0.0)
 
 
-class Drawn(NamedTuple):
+class ArmFaults(NamedTuple):
     """Ended sessions of an arm that one share drew, judged or not."""
 
     arm: Arm
@@ -307,7 +307,7 @@ class Drawn(NamedTuple):
     """How many of the sessions had a fault, for each kind of fault."""
 
 
-def on_silence(drawn: Iterable[Drawn]) -> Literal["roll_back", "inconclusive"]:
+def on_silence(drawn: Iterable[ArmFaults]) -> Literal["roll_back", "inconclusive"]:
     """What to do with a canary of which too few sessions were judged.
 
     Roll back where more of its sessions had a fault than equal policies would have in 95 % of the

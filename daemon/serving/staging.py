@@ -21,7 +21,7 @@ from daemon.adapters.adoption import intact
 from daemon.adapters.fingerprint import Proof
 from daemon.core.decision_log import Decisions
 from daemon.serving.desired_state import ADMISSIBLE, roles
-from daemon.serving.fleet import Engine, Fleet, Look, answering, check_room
+from daemon.serving.fleet import Engine, Fleet, Look, collect_route_adapters, check_room
 from daemon.serving.reconciler import Reconciler, observe
 from daemon.serving.replica import ReplicaError
 from daemon.serving.residency import Role
@@ -42,11 +42,11 @@ _REMEDIES: Final = {
 _logger = logging.getLogger(__name__)
 
 
-class StageRefused(KintsugiError):
+class StageRefusal(KintsugiError):
     """An adapter is not staged, and nothing of it is loaded."""
 
 
-class ReplicaAway(StageRefused):
+class ReplicaAway(StageRefusal):
     """A replica gives no answer, so an adapter cannot be on all of them."""
 
 
@@ -55,7 +55,7 @@ def check_stageable(row: AdapterRow) -> None:
     trial = AdapterStaged(adapter=row.adapter, replicas=("any",), distance=0, from_base=0)
     if after(row.adapter, row.state, trial) is None:
         remedy = _REMEDIES.get(row.state, "")
-        raise StageRefused(f"{row.adapter} is {row.state}, and cannot be staged from there{remedy}")
+        raise StageRefusal(f"{row.adapter} is {row.state}, and cannot be staged from there{remedy}")
 
 
 def lies_ready(row: AdapterRow) -> bool:
@@ -73,7 +73,7 @@ class Staging:
         self._decisions = Decisions(app)
         self._reconciler = Reconciler(app, fleet, clock)
 
-    def is_staged(self, row: AdapterRow) -> bool:
+    def is_on_every_replica(self, row: AdapterRow) -> bool:
         """On every replica, by the tables and by what they say."""
         look = self._fleet.look()
         urls = look.of_base(row.base)
@@ -89,7 +89,7 @@ class Staging:
         try:
             proofs = self._load_everywhere(row, engines)
         except (KintsugiError, OSError) as error:
-            raise StageRefused(f"{row.adapter} was staged nowhere: {error}") from error
+            raise StageRefusal(f"{row.adapter} was staged nowhere: {error}") from error
         staged = AdapterStaged(
             adapter=row.adapter,
             replicas=tuple(engine.url for engine in engines),
@@ -100,22 +100,22 @@ class Staging:
             self._decisions.take(staged, f"staged {row.adapter}", cause)
         except LogError as error:
             self._take_back(row, engines)
-            raise StageRefused(f"{row.adapter} was staged nowhere: {error}") from error
+            raise StageRefusal(f"{row.adapter} was staged nowhere: {error}") from error
         return self._again(row)
 
     def bring(self, row: AdapterRow, role: Role, cause: str, *, back: bool = False) -> None:
         """See that every replica answers with an adapter that a route is to name; on the way
         `back` those that answer at all. Raises what `stage` raises, ReplicaError, NotProven."""
-        if row.state not in LOADED or (row.state in ADMISSIBLE and not self.is_staged(row)):
+        if row.state not in LOADED or (row.state in ADMISSIBLE and not self.is_on_every_replica(row)):
             row = self.stage(row, cause)
-        engines = self._reached(row) if back else self.replicas(row)
+        engines = self._find_live_replicas(row) if back else self.replicas(row)
         if row.state not in SERVING:
             self.make_room(row, role, engines, cause)
             row = self._again(row)
         if row.state not in LOADED:
             # Nobody used it until now, so it was unloaded with what made room.
             row = self.stage(row, cause)
-        if row.state in RETIRED and not self.is_staged(row):
+        if row.state in RETIRED and not self.is_on_every_replica(row):
             self._check_files(row, engines)
             rivals = self._fleet.rivals(row, self._table().adapters)
             for engine in engines:
@@ -154,34 +154,34 @@ class Staging:
         look = self._fleet.look()
         if look.lost:
             raise ReplicaAway(
-                f"{row.adapter} would not be on every replica: {look.unreached}; start it, or "
+                f"{row.adapter} would not be on every replica: {look.error_text}; start it, or "
                 "take it out of upstreams"
             )
         return [self._fleet.engines[url] for url in self._of_base(row, look)]
 
-    def _reached(self, row: AdapterRow) -> list[Engine]:
+    def _find_live_replicas(self, row: AdapterRow) -> list[Engine]:
         """The replicas that answer: to go back, one is enough."""
         return [self._fleet.engines[url] for url in self._of_base(row, self._fleet.look())]
 
     def _of_base(self, row: AdapterRow, look: Look) -> list[str]:
         urls = look.of_base(row.base)
         if not urls:
-            found = ", ".join(sorted({one.base for one in look.holding.values()}))
-            raise StageRefused(
-                f"{row.adapter} is for {row.base}, and the engines serve {found or 'nothing'}"
+            bases = ", ".join(sorted({contents.base for contents in look.holding.values()}))
+            raise StageRefusal(
+                f"{row.adapter} is for {row.base}, and the engines serve {bases or 'nothing'}"
             )
         return urls
 
     def _check_files(self, row: AdapterRow, engines: Iterable[Engine]) -> None:
         for engine in engines:
-            said = engine.started
-            intact(Path(row.path), row.sha256, said.checkpoint, said.max_lora_rank)
+            options = engine.started
+            intact(Path(row.path), row.sha256, options.checkpoint, options.max_lora_rank)
 
     def _load_everywhere(self, row: AdapterRow, engines: Iterable[Engine]) -> list[Proof]:
         """All of them, or none: what was loaded is unloaded again."""
         table = self._table()
         rivals = self._fleet.rivals(row, table.adapters)
-        beside_base = None in answering(table.routes, row.base)
+        beside_base = None in collect_route_adapters(table.routes, row.base)
         proofs: list[Proof] = []
         loaded: list[Engine] = []
         try:

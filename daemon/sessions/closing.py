@@ -119,7 +119,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class CloseResult:
     """What was done."""
 
     ended: int
@@ -130,7 +130,7 @@ class Closed:
     """Why other sessions wait, as sentences; they are tried again."""
 
 
-def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> Closed:
+def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> CloseResult:
     """End what was idle until `now`, and make everything that ended into rollouts.
 
     `lost` is kept by who calls this again: rollouts that were appended and did not come into the
@@ -143,9 +143,9 @@ def close_sessions(app: "App", now: datetime, lost: set[str] | None = None) -> C
     if ends:
         app.append(ends)
         app.settle()
-    closing = _Closing(app, set() if lost is None else lost)
+    closing = _CloseRound(app, set() if lost is None else lost)
     closing.run()
-    return Closed(len(ends), closing.rollouts, tuple(closing.failures), closing.troubles)
+    return CloseResult(len(ends), closing.rollouts, tuple(closing.failures), closing.troubles)
 
 
 def retry(app: "App", failed: ClosingFailed) -> None:
@@ -165,7 +165,7 @@ def retry(app: "App", failed: ClosingFailed) -> None:
                 "dead letter itself, see kintsugi dlq list"
             )
         session = _Session.read(connection, end)
-    app.append(_Making(app, _Keys(app)).rollout(session))
+    app.append(_RolloutBuilder(app, _Keys(app)).rollout(session))
     app.settle()
 
 
@@ -196,7 +196,7 @@ class _Keys:
             raise
 
 
-class _Closing:
+class _CloseRound:
     """One round of making ended sessions into rollouts."""
 
     def __init__(self, app: "App", lost: set[str]) -> None:
@@ -235,51 +235,51 @@ class _Closing:
                 return closed
             after = (ends[-1].time, ends[-1].session_end)
             # What takes long is done without a transaction, which a server would end.
-            made = self._made(sessions)
-            if made:
-                self._append(made)
+            results = self._build_rollouts(sessions)
+            if results:
+                self._append(results)
                 closed = True
 
-    def _made(
+    def _build_rollouts(
         self, sessions: "Sequence[_Session]"
     ) -> dict[str, tuple[Row[Any], list[Entry], Failure | None]]:
         """What each becomes."""
-        made: dict[str, tuple[Row[Any], list[Entry], Failure | None]] = {}
+        results: dict[str, tuple[Row[Any], list[Entry], Failure | None]] = {}
         for session in sessions:
             end = session.end
             if end.rollout in self._lost:
-                self._hold_lost(end)
+                self._hold_absent(end)
                 continue
             try:
-                entries = _Making(self._app, self._keys).rollout(session)
+                entries = _RolloutBuilder(self._app, self._keys).rollout(session)
             except WAITS as error:
                 self._hold(end, type(error).__name__, str(error) or type(error).__name__)
             except STOPS:
                 raise
             except Exception as error:  # of this session alone: a dead letter says so
                 failed = failure(end.session, error)
-                made[end.session] = end, [_failed(self._app, end, failed)], failed
+                results[end.session] = end, [_build_failure(self._app, end, failed)], failed
             else:
-                made[end.session] = end, entries, None
-        return made
+                results[end.session] = end, entries, None
+        return results
 
-    def _append(self, made: dict[str, tuple[Row[Any], list[Entry], Failure | None]]) -> None:
-        self._app.append([entry for _, entries, _ in made.values() for entry in entries])
+    def _append(self, results: dict[str, tuple[Row[Any], list[Entry], Failure | None]]) -> None:
+        self._app.append([entry for _, entries, _ in results.values() for entry in entries])
         self._app.settle()
-        wanted = {end.rollout for end, _, _ in made.values()}
+        wanted = {end.rollout for end, _, _ in results.values()}
         with self._app.reading() as connection:
             known = filter_rollout_ids(connection, sorted(wanted))
             aside = _set_aside(connection, wanted - known)
         self.rollouts += len(known)
-        for end, _, failed in made.values():
+        for end, _, failed in results.values():
             if failed is not None:
                 self.failures.append(failed)
             if end.rollout in known or end.rollout in aside:
                 continue
             self._lost.add(end.rollout)
-            self._hold_lost(end)
+            self._hold_absent(end)
 
-    def _hold_lost(self, end: Row[Any]) -> None:
+    def _hold_absent(self, end: Row[Any]) -> None:
         why = f"rollout {end.rollout} was appended, and is not in the tables; see kintsugi doctor"
         self._hold(end, "", why)
 
@@ -442,7 +442,7 @@ class _Session:
         return _Session(end, rows, others)
 
 
-class _Making:
+class _RolloutBuilder:
     """Makes one end of a session into a rollout."""
 
     def __init__(self, app: "App", keys: _Keys) -> None:
@@ -485,9 +485,9 @@ class _Making:
         if task is not None and not erased:
             data = add_verdict(self._app, data, task)
         within = of_session(end.session, end.since, first).header
-        return [*self._naming(end, data, line, forks, owner, within)]
+        return [*self._build_entries(end, data, line, forks, owner, within)]
 
-    def _naming(
+    def _build_entries(
         self,
         end: Row[Any],
         data: RolloutEnded,
@@ -500,7 +500,7 @@ class _Making:
         moment = parse_timestamp(end.time)
         count = len(line) + len(forks)
         if count > MOST_CALLS:
-            for gathered in _gathered(data.rollout, end.session, line, forks):
+            for gathered in _split_calls(data.rollout, end.session, line, forks):
                 name = derive_id(data.rollout, "calls", str(gathered.number))
                 yield _entry(self._app, gathered, name, moment, end.session_end)
             data = data.model_copy(update={"gathered": count})
@@ -515,7 +515,7 @@ class _Making:
         )
 
 
-def _gathered(
+def _split_calls(
     rollout: str, session: str, line: Sequence[str], forks: Sequence[str]
 ) -> Iterator[CallsGathered]:
     parts: list[dict[str, tuple[str, ...]]] = [
@@ -527,7 +527,7 @@ def _gathered(
         yield CallsGathered(rollout=rollout, session=session, number=number).model_copy(update=part)
 
 
-def _failed(app: "App", end: Row[Any], failed: Failure) -> Entry:
+def _build_failure(app: "App", end: Row[Any], failed: Failure) -> Entry:
     data = ClosingFailed(
         session=end.session,
         end=end.session_end,

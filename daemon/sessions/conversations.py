@@ -78,17 +78,17 @@ class History:
 
     def is_unreadable(self, row: Row[Any]) -> bool:
         """Whether nobody can read any more what was said up to a call, or its answer."""
-        self._asked_length(row)
+        self._request_length(row)
         self._answer(row)
         return row.call in self._erased or row.call in self._erased_answers
 
     def length(self, row: Row[Any]) -> int:
         """Messages of a call's conversation, its answer included; 0 where it is erased."""
-        return 0 if self.is_unreadable(row) else self._asked_length(row) + len(self._answer(row)[:1])
+        return 0 if self.is_unreadable(row) else self._request_length(row) + len(self._answer(row)[:1])
 
     def whole(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call, and its answer."""
-        return self.asked(row) + self._answer(row)[:1]
+        return self.read_request(row) + self._answer(row)[:1]
 
     def tools(self, row: Row[Any]) -> tuple[str, ...]:
         """Names of the tools that a call offered."""
@@ -98,25 +98,25 @@ class History:
             start = self._start(row)
         return start.tools
 
-    def asked(self, row: Row[Any]) -> tuple[Message, ...]:
+    def read_request(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was said up to a call."""
-        said: list[Message] = []
+        messages: list[Message] = []
         for call in reversed(self._chain(row)):
             start = self._start(call)
-            del said[start.kept :]
-            said += start.own
+            del messages[start.kept :]
+            messages += start.own
             if call.call != row.call:
-                said += self._answer(call)[:1]
-        return tuple(said)
+                messages += self._answer(call)[:1]
+        return tuple(messages)
 
-    def answered(self, row: Row[Any]) -> tuple[Message, ...]:
+    def read_answer(self, row: Row[Any]) -> tuple[Message, ...]:
         """What was answered to it, one message per choice."""
         return self._answer(row)
 
     def owner(self, row: Row[Any]) -> Key | str | None:
         """Whose data a call is: by the key that sealed it, or by name where none did."""
-        found = self._whole(row, row.started_offset)
-        return None if self.is_unreadable(row) else found.key or found.event.envelope.person
+        whole = self._whole(row, row.started_offset)
+        return None if self.is_unreadable(row) else whole.key or whole.event.envelope.person
 
     def traceparent(self, row: Row[Any]) -> str | None:
         """The header of the client's span."""
@@ -124,14 +124,14 @@ class History:
 
     def _chain(self, row: Row[Any]) -> list[Row[Any]]:
         """A call and all that it goes on from, the first one last."""
-        self._asked_length(row)  # which refuses a chain without an end
+        self._request_length(row)  # which refuses a chain without an end
         chain = [row]
         while (parent := self._start(row).parent) is not None:
             row = self._row(parent, row.call)
             chain.append(row)
         return chain
 
-    def _asked_length(self, row: Row[Any]) -> int:
+    def _request_length(self, row: Row[Any]) -> int:
         unknown: dict[str, Row[Any]] = {}
         at: Row[Any] | None = row
         while at is not None and at.call not in self._lengths:
@@ -149,22 +149,22 @@ class History:
             if start.parent is not None:
                 answer = self._answer(self._row(start.parent, call.call))[:1]
                 before = min(start.kept, self._lengths[start.parent] + len(answer))
-                if self._is_lost(start.parent, start.kept):
+                if self._has_unreadable_prefix(start.parent, start.kept):
                     self._erased.add(call.call)
             self._lengths[call.call] = before + len(start.own)
         return self._lengths[row.call]
 
-    def _is_lost(self, parent: str, kept: int) -> bool:
+    def _has_unreadable_prefix(self, parent: str, kept: int) -> bool:
         """Whether the first `kept` messages of a call are an erased person's."""
         is_answered = kept > self._lengths[parent]
         return parent in self._erased or (is_answered and parent in self._erased_answers)
 
     def _start(self, row: Row[Any]) -> _Start:
         if row.call not in self._starts:
-            self._starts[row.call] = self._started(row)
+            self._starts[row.call] = self._read_start(row)
         return self._starts[row.call]
 
-    def _started(self, row: Row[Any]) -> _Start:
+    def _read_start(self, row: Row[Any]) -> _Start:
         whole = self._whole(row, row.started_offset)
         event = whole.event
         data = event.data
@@ -188,10 +188,10 @@ class History:
 
     def _answer(self, row: Row[Any]) -> tuple[Message, ...]:
         if row.call not in self._answers:
-            self._answers[row.call] = self._answered(row)
+            self._answers[row.call] = self._read_answer(row)
         return self._answers[row.call]
 
-    def _answered(self, row: Row[Any]) -> tuple[Message, ...]:
+    def _read_answer(self, row: Row[Any]) -> tuple[Message, ...]:
         if row.ended_offset is None:
             return ()
         whole = self._whole(row, row.ended_offset)
@@ -203,17 +203,17 @@ class History:
         return data.content.messages if data.content else ()
 
     def _row(self, call: str, child: str) -> Row[Any]:
-        found = self._rows.get(call)
-        if found is None and self._connection is not None:
+        row = self._rows.get(call)
+        if row is None and self._connection is not None:
             calls = Call.table().c
             query = select(Call.table()).where(calls.call == call)
-            found = self._connection.execute(query).first()
-        if found is None or found.started_offset is None:
+            row = self._connection.execute(query).first()
+        if row is None or row.started_offset is None:
             raise SessionIncomplete(
                 f"call {child} goes on from call {call}, whose start is not in the tables; look "
                 "for it with kintsugi dlq list"
             )
-        return self._rows.setdefault(call, found)
+        return self._rows.setdefault(call, row)
 
     def _whole(self, row: Row[Any], offset: int) -> Whole:
         records = self._log.read(ROLLOUTS.name, row.partition, offset, limit=1)

@@ -56,7 +56,7 @@ class Transcript:
         return self.data.task.gold_actions if self.data.task else None
 
     @property
-    def executed(self) -> list[ExecutedCall]:
+    def tool_calls(self) -> list[ExecutedCall]:
         return executed_calls(self.messages)
 
     @property
@@ -65,22 +65,22 @@ class Transcript:
         return set(_turns(self.row.evidence))
 
 
-def find(connection: "Connection", given: str) -> "RolloutRow":
+def find(connection: "Connection", id_or_prefix: str) -> "RolloutRow":
     """The row of a rollout by its id, or by a beginning that no other id has."""
     from consumers.reads.rollouts import rollout_row, find_rollouts_by_prefix
 
-    row = rollout_row(connection, given)
+    row = rollout_row(connection, id_or_prefix)
     if row is not None:
         return row
-    candidates = find_rollouts_by_prefix(connection, given) if given else []
+    candidates = find_rollouts_by_prefix(connection, id_or_prefix) if id_or_prefix else []
     if len(candidates) > 1:
         raise NoSuchRollout(
-            f"rollout {given!r} is ambiguous, {', '.join(candidates)} begin with it; write more"
+            f"rollout {id_or_prefix!r} is ambiguous, {', '.join(candidates)} begin with it; write more"
         )
-    found = rollout_row(connection, candidates[0]) if candidates else None
-    if found is None:
-        raise NoSuchRollout(f"rollout {given!r} does not exist; kintsugi rollouts ls lists them")
-    return found
+    match = rollout_row(connection, candidates[0]) if candidates else None
+    if match is None:
+        raise NoSuchRollout(f"rollout {id_or_prefix!r} does not exist; kintsugi rollouts ls lists them")
+    return match
 
 
 def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
@@ -98,8 +98,8 @@ def read(row: "RolloutRow", log: EventLog, bodies: Bodies) -> Transcript:
             "should be there; this is another log than the one that was folded"
         )
     if whole.key is not None or event.blob is not None:
-        found = label_rollout(event.data).evidence
-        evidence = None if found is None else json.loads(exact_json(found))
+        labels = label_rollout(event.data).evidence
+        evidence = None if labels is None else json.loads(exact_json(labels))
         row = replace(row, evidence=evidence)
     erased = whole.is_unreadable or event.data.reason == ERASED
     return Transcript(row, event.data, event.envelope.keyid is not None, erased)

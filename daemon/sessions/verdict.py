@@ -26,17 +26,17 @@ def add_verdict(app: "App", data: RolloutEnded, task_id: str) -> RolloutEnded:
     Raises EnvironmentsAway, EnvironmentBroken."""
     try:
         # A task that no engine was there for says nothing of the agent.
-        found = None if data.base == NOBODY else _definition(app, task_id)
-        if found is None:
+        definition = None if data.base == NOBODY else _definition(app, task_id)
+        if definition is None:
             return data.model_copy(update={"task": Task(id=task_id)})
-        return _graded(data, *found)
+        return _grade(data, *definition)
     except SystemExit as error:
         raise EnvironmentBroken(
             f"the environment of task {task_id} ends the program that grades it; mend its code"
         ) from error
 
 
-def _graded(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
+def _grade(data: RolloutEnded, environment: Environment, task: TaskDefinition) -> RolloutEnded:
     messages = data.content.messages if data.content else ()
     spoken = [message for message in messages if message.role not in ("system", "developer")]
     grading = grade(environment, task, spoken, Termination.USER_STOP)

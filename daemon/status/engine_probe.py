@@ -75,8 +75,8 @@ class Answer:
     def message(self) -> str:
         """What it says went wrong."""
         error = self.document.get("error")
-        said = error.get("message") if isinstance(error, dict) else None
-        return str(said)[:300] if said else f"status {self.status}"
+        text = error.get("message") if isinstance(error, dict) else None
+        return str(text)[:300] if text else f"status {self.status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +154,15 @@ def _engine(patient: Patient) -> Check:
 
 
 async def _version(patient: Patient) -> Finding:
-    said = str((await patient.look("/version")).document.get("version"))
+    text = str((await patient.look("/version")).document.get("version"))
     if patient.upstream.dialect is not VLLM:
-        return True, f"{said}, as it says"
+        return True, f"{text}, as it says"
     oldest = ".".join(map(str, OLDEST_VLLM))
-    found = tuple(int(part) for part in re.findall(r"\d+", said)[:3])
+    found = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
     if found >= OLDEST_VLLM:
-        return True, f"vLLM {said}, as it says ({oldest} or later)"
+        return True, f"vLLM {text}, as it says ({oldest} or later)"
     return False, (
-        f"vLLM {said}, as it says: requests may be answered with another adapter while one is "
+        f"vLLM {text}, as it says: requests may be answered with another adapter while one is "
         f"loaded (vLLM issue 47724); install {oldest} or later"
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumers.reads.learning import CycleRow, JobRow
     from consumers.reads.rollouts import RoundLine
     from daemon.core.app import App
-    from daemon.core.health import Folded
+    from daemon.core.health import FoldState
     from daemon.cycle.outlook import Outlook
 
 
@@ -23,7 +23,7 @@ def situation(app: "App") -> dict[str, Any]:
     """The document. Raises DatabaseUnavailable."""
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
-    from daemon.core.health import folded
+    from daemon.core.health import read_fold_state
     from daemon.cycle.outlook import outlooks
     from daemon.cycle.views import step_of
     from events.envelope import utc_now
@@ -33,7 +33,7 @@ def situation(app: "App") -> dict[str, Any]:
         letters = rollouts.dead_letter_counts(connection)
         line = rollouts.last_round(connection)
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
-        reached = folded(connection)
+        reached = read_fold_state(connection)
         cycle = learning.newest_cycle(connection)
         step = None if cycle is None else step_of(connection, cycle)
         expected = outlooks(connection, app.settings, utc_now())
@@ -56,9 +56,9 @@ def situation(app: "App") -> dict[str, Any]:
     }
 
 
-def _log(app: "App", reached: "Folded") -> dict[str, Any]:
+def _log(app: "App", reached: "FoldState") -> dict[str, Any]:
     """Streams, lag and halts; where the log cannot be reached, null and why."""
-    from daemon.core.health import halts, lag, missing, streams
+    from daemon.core.health import halts, lag, describe_gaps, streams
     from events.errors import LogError
 
     where = app.settings.kafka_bootstrap_servers or str(app.settings.home / "log.db")
@@ -72,7 +72,7 @@ def _log(app: "App", reached: "Folded") -> dict[str, Any]:
             "projection": {
                 "state": "halted" if halted else "live",
                 "halted": halted,
-                "gaps": missing(log, reached),
+                "gaps": describe_gaps(log, reached),
             },
         }
     except LogError as error:

@@ -46,7 +46,7 @@ def sampling_of(text: str | None) -> "Attributes":
 def content_of(history: "History", row: Row[Any]) -> "Attributes":
     """What was asked and answered; without it where the log cannot say any more."""
     try:
-        asked, answered = history.asked(row), history.answered(row)
+        asked, answered = history.read_request(row), history.read_answer(row)
         if history.is_unreadable(row):
             return {ERASED: True}
     except KintsugiError as error:

@@ -98,8 +98,8 @@ class Case:
 
     def say(self, templates: Phrases, **values: str) -> str:
         """One of the phrases, filled in and with a capital."""
-        said = self.phrase(templates).format_map(values)
-        return said[0].upper() + said[1:]
+        text = self.phrase(templates).format_map(values)
+        return text[0].upper() + text[1:]
 
     def in_stock(self, item: str, order: Any) -> str:
         """A colour that an item can be exchanged for."""

@@ -22,5 +22,5 @@ class IdentityOracle(GoldAgent):
         return super().reply(messages)
 
     def _has_identity(self, messages: Sequence[Message]) -> bool:
-        said = " ".join(message.text for message in messages if message.role == "user")
-        return all(str(value) in said for value in self.actions[0].arguments.values())
+        text = " ".join(message.text for message in messages if message.role == "user")
+        return all(str(value) in text for value in self.actions[0].arguments.values())

@@ -41,8 +41,8 @@ from typing import Any, Final
 from consumers.folds.routing import RouteState
 from consumers.reads.serving import AdapterRow, RouteRow
 from daemon.config.settings import Canary
-from daemon.serving.canary_monitor import Watched, decide
-from daemon.serving.sequential_test import Arm, Begun, LiveGuard, longest_wait, settled_evidence
+from daemon.serving.canary_monitor import CanaryEvidence, decide
+from daemon.serving.sequential_test import Arm, ArmSession, LiveGuard, longest_wait, measure_final_evidence
 from events.envelope import timestamp
 from events.lifecycle import State
 from events.serving import RouteChanged, RouteShare, Why
@@ -119,7 +119,7 @@ class Watch:
         self._share = settings.shares[0]
         self._verdicts: list[tuple[float, int, Arm, int, bool, float]] = []
         """A heap: when, number, arm, kind, success, share."""
-        self._sessions: list[tuple[Begun, float, float]] = []
+        self._sessions: list[tuple[ArmSession, float, float]] = []
         """Those that began, when each ends and when it is judged; infinite for never."""
         self._minute = 0.0
 
@@ -135,8 +135,8 @@ class Watch:
             self._hear(minute)
             turned = decide(self._watched(), self._settings, _START + timedelta(minutes=minute))
             if turned is not None and turned.why != "canary":
-                return Ended(turned.why, minute, self._guard.judged("canary")
-                             + self._guard.judged("incumbent"))  # fmt: skip
+                return Ended(turned.why, minute, self._guard.count_verdicts("canary")
+                             + self._guard.count_verdicts("incumbent"))  # fmt: skip
             if turned is not None:
                 self._share = _canary_share(turned)
 
@@ -153,7 +153,7 @@ class Watch:
         if chance.random() < traffic.judged[arm == "canary"]:
             judged = ends + (_LATE_MINUTES if chance.random() < traffic.late else 0.0)
             heapq.heappush(self._verdicts, (judged, number, arm, kind, success, share))
-        begun = Begun(f"{minute:012.6f}", arm, share, success)
+        begun = ArmSession(f"{minute:012.6f}", arm, share, success)
         self._sessions.append((begun, ends, judged))
 
     def _hear(self, minute: float) -> None:
@@ -179,11 +179,11 @@ class Watch:
             else begun._replace(success=None, ended=ends <= self._minute)
             for begun, ends, judged in self._sessions
         ]
-        return settled_evidence(sessions, self._settings.risk_ratio, awaited)
+        return measure_final_evidence(sessions, self._settings.risk_ratio, awaited)
 
-    def _watched(self) -> Watched:
+    def _watched(self) -> CanaryEvidence:
         """What `kintsugi work` would read from the tables."""
-        return Watched(
+        return CanaryEvidence(
             _route(self._share), _CANARY, self._guard, lambda: (),
             self._settled, {},
         )  # fmt: skip

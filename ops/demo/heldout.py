@@ -16,7 +16,7 @@ from random import Random
 from statistics import fmean
 from typing import Final
 
-from daemon.evaluation.trial import CHUNK, Adapter, Plan, read_played
+from daemon.evaluation.trial import CHUNK, Adapter, Plan, read_attempts
 from daemon.jobs.runner import JOURNAL
 from envs.shop.environment import Shop
 from envs.statistics import LEVEL, RESAMPLES, Interval, mean
@@ -110,7 +110,7 @@ def _chunks(folder: Path) -> int:
 def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> list[Outcomes]:
     found: list[dict[str, dict[str, list[bool]]]] = [{} for _ in range(players)]
     for plan, folder in zip(plans, folders, strict=True):
-        for chunk in read_played(folder, plan):
+        for chunk in read_attempts(folder, plan):
             for one in chunk:
                 task = one.head.task
                 assert task is not None, "a trial's rollouts have tasks"

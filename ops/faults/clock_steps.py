@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Ended, Job, Running
+from daemon.jobs.runner import Exit, Job, Active
 from events.messages import StrictModel
 from ops.faults.scene import report
 
@@ -62,12 +62,12 @@ def _job(runner: LocalRunner, name: str, chance: Random) -> list[str]:
         step = chance.uniform(-_DAY, _DAY)
         _set(runner.folder(name), step)
         state = runner.state(name)
-        if not isinstance(state, Running) or not _plausible(state.silent, state.seconds):
+        if not isinstance(state, Active) or not _plausible(state.silent, state.seconds):
             wrong.append(f"after {step:+.0f} s: {state}")
     runner.cancel(name, "it was long enough")
-    _until(lambda: isinstance(runner.state(name), Ended))
+    _until(lambda: isinstance(runner.state(name), Exit))
     state = runner.state(name)
-    if not isinstance(state, Ended) or not _plausible(state.seconds):
+    if not isinstance(state, Exit) or not _plausible(state.seconds):
         wrong.append(f"in the end: {state}")
     return wrong
 
@@ -84,9 +84,9 @@ def _set(folder: Path, forward: float) -> None:
 
 
 def _end(runner: LocalRunner, name: str) -> None:
-    if isinstance(runner.state(name), Running):
+    if isinstance(runner.state(name), Active):
         runner.cancel(name, "the driver ends")
-        _until(lambda: isinstance(runner.state(name), Ended))
+        _until(lambda: isinstance(runner.state(name), Exit))
 
 
 def _until(holds: Callable[[], bool]) -> None:

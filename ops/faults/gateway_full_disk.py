@@ -96,9 +96,9 @@ def _until_refused(client: Client, name: str, chance: random.Random) -> None:
 
 def _ask(client: Client, mark: str, chance: random.Random, size: int = 100) -> Seen:
     # Of chance: what repeats is packed, and fits where nothing should.
-    said = chance.randbytes(size // 2).hex()
+    text = chance.randbytes(size // 2).hex()
     script = {"mark": mark, "words": chance.randint(1, 20)}
-    message = {"role": "user", "content": f"{mark} {said}"}
+    message = {"role": "user", "content": f"{mark} {text}"}
     return client.ask([message], script, stream=chance.random() < 0.5)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from daemon.config.settings import Settings
-from daemon.jobs.runner import JobRunner, Running
+from daemon.jobs.runner import JobRunner, Active
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.roles.supervisor import Program, programs
 from ops.demo.place import ROOT, Place
@@ -144,7 +144,7 @@ def _running_jobs(runner: JobRunner) -> Iterator[int]:
     """The process groups of the jobs that run."""
     for folder in runner.folder("").glob("*/attempts"):
         state = runner.state(folder.parent.name)
-        if isinstance(state, Running):
+        if isinstance(state, Active):
             said = folder / f"{state.attempt}.pid"
             number = said.read_text().strip() if said.exists() else ""
             if number:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from consumers.database import DatabaseUnavailable
 from consumers.reads import learning
-from daemon.core.health import events_in, folded, lag
+from daemon.core.health import events_in, read_fold_state, lag
 from daemon.metrics.exposition import port_of
 from events.errors import LogError
 from ops.demo.place import ALIAS
@@ -161,7 +161,7 @@ class _Run:
         app = self._stage.app
         try:
             with app.reading() as connection:
-                reached, cycle = folded(connection), learning.open_cycle(connection, ALIAS)
+                reached, cycle = read_fold_state(connection), learning.open_cycle(connection, ALIAS)
             behind = sum(lag(app.readable_log, reached).values())
         except (DatabaseUnavailable, LogError):
             return None

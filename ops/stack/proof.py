@@ -99,7 +99,7 @@ def _proofs(app: App) -> dict[str, Proof]:
         (engine,) = fleet.engines.values()
         return {
             row.adapter: engine.replica.prove(
-                row.adapter, fleet.expected(row), EXACT, fleet.rivals(row, table.adapters)
+                row.adapter, fleet.read_expectation(row), EXACT, fleet.rivals(row, table.adapters)
             )
             for row in rows
         }

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Running
+from daemon.jobs.runner import Active
 from ops.demo.children import CROWD, Programs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def end_jobs(settings: "Settings") -> int:
 def _ended(runner: LocalRunner, job: str) -> bool:
     """Whether it ran."""
     ran = False
-    while isinstance(runner.state(job), Running):
+    while isinstance(runner.state(job), Active):
         ran = True
         # The first time it is asked to, and after its grace made to.
         runner.cancel(job, "everything of its place was stopped")

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.ray import Cluster, RayRunner
-from daemon.jobs.runner import Absent, Again, Ended, Job, JobRunner, Over, Running, verdict
+from daemon.jobs.runner import Absent, Again, Exit, Job, JobRunner, Over, Active, verdict
 from daemon.jobs.runner_factory import LEARNER
 from daemon.solver.job import run
 from events.jobs import JobSpec
@@ -76,10 +76,10 @@ def test_a_job_that_does_not_listen_is_killed(make: Make, tmp_path: Path) -> Non
     speaking(here, tmp_path)
     here.cancel("j", "over")
 
-    def killed() -> Ended | None:
+    def killed() -> Exit | None:
         here.cancel("j", "over")
         found = here.state("j")
-        return found if isinstance(found, Ended) else None
+        return found if isinstance(found, Exit) else None
 
     assert until(killed).stopped == "over"
 
@@ -92,11 +92,11 @@ def test_a_job_that_is_stopped_dead_is_silent_and_is_killed(make: Make, tmp_path
     group = int((tmp_path / "jobs" / "j" / "attempts" / "1.pid").read_text())
     os.killpg(group, signal.SIGSTOP)
 
-    def killed() -> Ended | None:
+    def killed() -> Exit | None:
         found = here.state("j")
-        if isinstance(found, Running):
+        if isinstance(found, Active):
             here.cancel("j", f"it said nothing for {found.silent:.1f} seconds")
-        return found if isinstance(found, Ended) else None
+        return found if isinstance(found, Exit) else None
 
     over = until(killed)
     assert over.stopped is not None
@@ -170,7 +170,7 @@ def test_a_learner_that_is_killed_ends_with_the_same_adapter(make: Make, tmp_pat
     assert first.barren == 0
     adopting = make(command)
     assert adopting.start(wanted)
-    assert isinstance(adopting.state("j"), Running | Ended)
+    assert isinstance(adopting.state("j"), Active | Exit)
     second = ended(runner)
     assert verdict(second, 3) == Over("trained")
     assert second.result is not None

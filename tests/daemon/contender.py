@@ -12,13 +12,13 @@ from pathlib import Path
 
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.core.leadership import Leadership, Timing
+from daemon.core.leadership import Leadership, LeaseTimes
 from events.codec import encode
 from events.envelope import Envelope, derive_id
 from events.log import now_ms
 from tests.consumers.cycling import started
 
-TIMING = Timing(lease=1.5, renewal=0.3, margin=0.5)
+TIMING = LeaseTimes(lease=1.5, renewal=0.3, margin=0.5)
 
 
 def start(app: App, alias: str, epoch: int, holder: str) -> None:
@@ -43,7 +43,7 @@ def main(home: str, holder: str) -> None:
             elif command == "holds":
                 answer = leadership.holds()
             elif command == "renewing":
-                stack.enter_context(leadership.renewing())
+                stack.enter_context(leadership.keep_lease())
             else:
                 start(app, arguments[0], epoch, holder)
             print(answer, flush=True)

@@ -25,8 +25,8 @@ from consumers.reads.cycle_state import CycleState
 from consumers.reads.serving import AdapterRow
 from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App, Progress
-from daemon.core.decision_log import Act, DecisionRefused, Decisions
-from daemon.core.leadership import Leadership, Timing
+from daemon.core.decision_log import Act, DecisionRefusal, Decisions
+from daemon.core.leadership import Leadership, LeaseTimes
 from daemon.cycle.leader import Leader
 from daemon.cycle.state_machine import Step
 from daemon.cycle.views import read_next_step
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from events.log import Entry, EventLog
 
 ALIAS: Final = "agent"
-TIMING: Final = Timing(lease=1000.0, renewal=300.0, margin=100.0)
+TIMING: Final = LeaseTimes(lease=1000.0, renewal=300.0, margin=100.0)
 """Far above what a test takes: time passes only where the world lets it."""
 BATCH: Final = 3
 """Rollouts that make a cycle due."""
@@ -305,7 +305,7 @@ class Hands:
         if reached is not None:
             stands, step = reached
             # Refused: the other one was there first.
-            with suppress(DecisionRefused):
+            with suppress(DecisionRefusal):
                 self._take(stands, step if isinstance(step, Step) else None)
         if self._world.reconciles:
             self._reconcile()

@@ -44,7 +44,7 @@ def decided() -> list[Any]:
 
 def loaded(engine: Restartable) -> list[str]:
     with Replica(engine.url) as replica:
-        return sorted(replica.serving().adapters)
+        return sorted(replica.list_models().adapters)
 
 
 def test_without_an_adapter_there_is_a_hint_of_how_to_get_one(

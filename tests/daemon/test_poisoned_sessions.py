@@ -17,7 +17,7 @@ from daemon.core.app import App
 from daemon.core.isolation import PARTS, Breaks
 from daemon.roles.worker import Worker
 from daemon.serving.fleet import open_fleet
-from daemon.sessions.closing import Closed, close_sessions, failure
+from daemon.sessions.closing import CloseResult, close_sessions, failure
 from events.errors import LogUnavailable
 from events.log import Entry
 from events.privacy.keys import KeysUnavailable
@@ -183,7 +183,7 @@ def test_a_rollout_that_cannot_be_folded_is_appended_once(
     monkeypatch.setitem(cast(dict[str, Any], rollouts.FACTS), "RolloutEnded", breaks)
     app.append([*good(app, "bad"), *good(app, "well", 1)])
     assert close_sessions(app, LATER).rollouts == 1
-    assert close_sessions(app, LATER) == Closed(ended=0, rollouts=0)
+    assert close_sessions(app, LATER) == CloseResult(ended=0, rollouts=0)
     made = [one["data"]["session"] for one in events(kintsugi, "RolloutEnded")]
     assert sorted(made) == ["bad", "well"]
     (letter,) = letters(kintsugi)

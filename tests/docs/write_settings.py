@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from daemon.config.reference import Described, described
+from daemon.config.reference import SettingEntry, list_settings
 from daemon.config.settings import Settings
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -24,7 +24,7 @@ def meanings(text: str) -> dict[str, str]:
     return {cells[0].strip(" `"): cells[3].strip() for cells in rows}
 
 
-def row(one: Described, said: Mapping[str, str]) -> str:
+def row(one: SettingEntry, said: Mapping[str, str]) -> str:
     """One line of the table."""
     default = _default(one.setting)
     shown = f"`{default}`" if default not in (None, "", ()) else ""
@@ -47,7 +47,7 @@ def written(text: str) -> str:
     before, rest = text.split(_HEADING)
     head, table = rest.split(_RULE)
     after = table[table.index("\n\n") + 1 :]
-    rows = "".join(row(one, meanings(text)) for one in described())
+    rows = "".join(row(one, meanings(text)) for one in list_settings())
     return f"{before}{_HEADING}{head}{_RULE}{rows}{after}"
 
 

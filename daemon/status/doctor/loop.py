@@ -54,8 +54,8 @@ def cycle(app: "App") -> Finding:
         return True, "none yet"
     if not stands:
         return True, f"cycle {newest.number} of {newest.alias}: {newest.outcome}"
-    stuck = [said for ok, said in stands if not ok]
-    return not stuck, "; ".join(stuck or [said for _, said in stands])
+    stuck = [text for ok, text in stands if not ok]
+    return not stuck, "; ".join(stuck or [text for _, text in stands])
 
 
 def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
@@ -66,20 +66,20 @@ def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Fin
     from events.envelope import parse_timestamp
 
     step, since = step_of(connection, row), entered(read_cycle_state(connection, row))
-    said = f"cycle {row.number} of {row.alias} needs {step} next"
+    text = f"cycle {row.number} of {row.alias} needs {step} next"
     if since is None:
-        return True, said
+        return True, text
     stands = (now - parse_timestamp(since)).total_seconds()
-    said = f"{said}, for {stands:,.0f} s"
+    text = f"{text}, for {stands:,.0f} s"
     if step != Step.WATCH and stands > STUCK_SECONDS:
-        return False, f"{said}; see kintsugi cycle show {row.cycle}"
-    return True, said
+        return False, f"{text}; see kintsugi cycle show {row.cycle}"
+    return True, text
 
 
 def jobs(app: "App") -> Finding:
     """Who runs jobs answers, and those that run say something."""
     from consumers.reads import learning
-    from daemon.jobs.runner import Running
+    from daemon.jobs.runner import Active
     from daemon.jobs.runner_factory import jobs_of
 
     with app.reading() as connection:
@@ -90,11 +90,11 @@ def jobs(app: "App") -> Finding:
         states = {row.job: runner.state(row.job) for row in wanted}
     finally:
         runner.close()
-    running = {job: state for job, state in states.items() if isinstance(state, Running)}
+    running = {job: state for job, state in states.items() if isinstance(state, Active)}
     for job, state in running.items():
         if state.silent > SILENT_SECONDS:
-            said = f"job {job} has said nothing for {state.silent:,.0f} s"
-            return False, f"{said}; kintsugi jobs cancel {job} --reason TEXT"
+            text = f"job {job} has said nothing for {state.silent:,.0f} s"
+            return False, f"{text}; kintsugi jobs cancel {job} --reason TEXT"
     where = app.settings.jobs.ray.address if app.settings.jobs.runner == "ray" else "this machine"
     return True, f"{len(wanted)} wanted, {len(running)} running; {where} answers"
 

@@ -63,21 +63,21 @@ def database(app: "App") -> Finding:
 
 def fold(app: "App") -> Finding:
     """The fold: not halted, without gaps, and not behind for long."""
-    from daemon.core.health import folded, halts, lag, missing, oldest_unfolded_ms
+    from daemon.core.health import read_fold_state, halts, lag, describe_gaps, find_oldest_backlog_ms
 
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return True, "nothing to fold yet"
     with app.reading() as connection:
-        reached = folded(connection)
+        reached = read_fold_state(connection)
     events = app.readable_log
-    wrong = [*halts(events, reached), *missing(events, reached)]
+    wrong = [*halts(events, reached), *describe_gaps(events, reached)]
     if wrong:
         return False, "; ".join(wrong)
-    said = f"{sum(lag(events, reached).values()):,} events behind"
-    waits = _age(min(oldest_unfolded_ms(events, reached).values(), default=None))
+    text = f"{sum(lag(events, reached).values()):,} events behind"
+    waits = _age(min(find_oldest_backlog_ms(events, reached).values(), default=None))
     if waits > WAITING_SECONDS:
-        return False, f"{said}, the oldest for {waits:,.0f} s; is kintsugi consume running?"
-    return True, said
+        return False, f"{text}, the oldest for {waits:,.0f} s; is kintsugi consume running?"
+    return True, text
 
 
 def keys(app: "App") -> Finding:
@@ -97,8 +97,8 @@ def keys(app: "App") -> Finding:
             "the key store from its backup (docs/privacy.md), or set privacy.keys_url"
         )
     if back := ids & erased:
-        said = f"{len(back):,} keys of persons who were erased came back with a copy"
-        return False, f"{said}; kintsugi work --once destroys them"
+        text = f"{len(back):,} keys of persons who were erased came back with a copy"
+        return False, f"{text}; kintsugi work --once destroys them"
     if missing:
         return True, "keys.db will be made when a person is named"
     where = "in this home, for this machine alone" if alone else "in privacy.keys_url"
@@ -124,30 +124,30 @@ def dead_letters(app: "App") -> Finding:
     with app.reading() as connection:
         counts = rollouts.dead_letter_counts(connection)
     if counts:
-        said = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items())
-        return False, f"{said} could not be folded; see kintsugi dlq list"
+        text = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items())
+        return False, f"{text} could not be folded; see kintsugi dlq list"
     return True, "none"
 
 
 def spool(app: "App") -> Finding:
     """What this home recorded and Kafka does not have yet; and that it was not set back."""
-    from daemon.core.spool_check import SpoolRestored, check_spool
+    from daemon.core.spool_check import SpoolBehindTables, check_spool
     from producers.spool.backlog import read_backlog
 
     if not (app.settings.home / "log.db").exists():
         return True, "nothing was recorded here"
     try:
         check_spool(app.reading, app.readable_spool)
-    except SpoolRestored as error:
+    except SpoolBehindTables as error:
         return False, str(error)
     streams = read_backlog(app.readable_spool).values()
     waiting = sum(one.unshipped for one in streams)
     moments = [ms for one in streams if (ms := one.oldest_unshipped_ms) is not None]
     waits = _age(min(moments, default=None))
-    said = f"{waiting:,} events wait for Kafka"
+    text = f"{waiting:,} events wait for Kafka"
     if waits > WAITING_SECONDS:
-        return False, f"{said}, the oldest for {waits:,.0f} s; is kintsugi ship running?"
-    return True, said
+        return False, f"{text}, the oldest for {waits:,.0f} s; is kintsugi ship running?"
+    return True, text
 
 
 def spools(app: "App") -> Finding:
@@ -160,8 +160,8 @@ def spools(app: "App") -> Finding:
     silent = [one for one in told if one.age_seconds > SILENT_SECONDS and one.unfolded]
     if silent:
         first = silent[0].report
-        said = f"{first.path} on {first.host} is silent, and events of it are in no table"
-        return False, f"{said}; see kintsugi spool ls"
+        text = f"{first.path} on {first.host} is silent, and events of it are in no table"
+        return False, f"{text}; see kintsugi spool ls"
     return True, f"{len(told)} told of"
 
 

@@ -32,8 +32,8 @@ def adapters(app: "App") -> Finding:
     here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
     lost = [row for row in here if not Path(row.path).is_dir()]
     if lost:
-        said = f"{lost[0].path} answers and is not there; restore it, or roll it back"
-        return False, f"{said}: kintsugi adapters rollback {lost[0].alias} --reason TEXT"
+        text = f"{lost[0].path} answers and is not there; restore it, or roll it back"
+        return False, f"{text}: kintsugi adapters rollback {lost[0].alias} --reason TEXT"
     check_whole(here)
     elsewhere = len(answering) - len(here)
     return True, f"{len(here)} answer and are whole; {elsewhere} are kept on other machines"
@@ -66,8 +66,8 @@ def gateways(app: "App") -> Finding:
         live = gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
     late = [one.report for one in live if one.report.position <= newest]
     if late:
-        said = f"gateway {late[0].gateway} on {late[0].host} has routes of position"
-        return False, f"{said} {late[0].position}, the newest is {newest}; can it read the tables?"
+        text = f"gateway {late[0].gateway} on {late[0].host} has routes of position"
+        return False, f"{text} {late[0].position}, the newest is {newest}; can it read the tables?"
     return True, f"{len(live)} live"
 
 
@@ -82,14 +82,14 @@ def canaries(app: "App") -> Finding:
         guard = one.guard
         if guard.imbalance >= UNEQUAL:
             return False, (
-                f"{guard.judged('canary')} sessions of {one.canary.adapter} were judged where its "
-                f"shares foretell {guard.expected:.1f}: it is not promoted; find out why sessions "
+                f"{guard.count_verdicts('canary')} sessions of {one.canary.adapter} were judged where its "
+                f"shares foretell {guard.share_sum:.1f}: it is not promoted; find out why sessions "
                 "of one are judged more often than the other's (are its calls answered by others?)"
             )
     if not watched:
         return True, "none"
     return True, "; ".join(
-        f"{one.canary.adapter}: {one.guard.judged('canary')} judged sessions, evidence "
+        f"{one.canary.adapter}: {one.guard.count_verdicts('canary')} judged sessions, evidence "
         f"{one.guard.against:.3g} that it is worse and {one.guard.towards:.3g} that it is not"
         for one in watched
     )
@@ -117,8 +117,8 @@ def engines(app: "App") -> Finding:
         except httpx2.HTTPError as error:
             return False, f"{url} does not answer ({type(error).__name__}: {error}); start it"
         if answer.status_code in (401, 403):
-            said = f"{url}/models answers {answer.status_code}, so it does not know the key"
-            return False, f"{said}; correct upstreams[].api_key"
+            text = f"{url}/models answers {answer.status_code}, so it does not know the key"
+            return False, f"{text}; correct upstreams[].api_key"
         if answer.status_code != 200:
             return False, f"{url}/models answers {answer.status_code}; see its log"
     return True, f"{', '.join(urls)} answer"

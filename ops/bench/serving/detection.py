@@ -32,14 +32,14 @@ def detection(here: Place, folder: Path) -> Json:
 
 
 def _found(here: Place, adapters: Adapters, plant: Fault) -> bool:
-    before = set(here.replica.serving().adapters)
+    before = set(here.replica.list_models().adapters)
     name, expected = plant(here.replica, adapters)
     try:
         here.replica.prove(name, expected, EXACT, adapters.others("v2"))
     except NotProven:
         return True
     finally:
-        for one in set(here.replica.serving().adapters) - before:
+        for one in set(here.replica.list_models().adapters) - before:
             here.replica.unload(one)
     return False
 

@@ -26,7 +26,7 @@ from daemon.adapters.fingerprint import (
     EXACT,
     Fingerprint,
     Prompts,
-    answered,
+    parse_answer,
     distance,
     prompts,
     question,
@@ -82,7 +82,7 @@ class Checks:
         """Whether there are so many, and some of them the adapter's."""
         return self.count >= count and self.by[adapter] >= AFTER
 
-    def add(self, adapter: str, apart: float, said: str) -> None:
+    def add(self, adapter: str, apart: float, text: str) -> None:
         """Take one."""
         with self.lock:
             self.by[adapter] += 1
@@ -90,7 +90,7 @@ class Checks:
                 self.right += 1
                 self.farthest = max(self.farthest, apart)
             else:
-                self.wrong.append(said)
+                self.wrong.append(text)
 
 
 class Checker:
@@ -114,7 +114,7 @@ class Checker:
         answer = self._client.post("/completions", json=question(ALIAS, asked))
         answer.raise_for_status()
         name = answer.headers["x-kintsugi-adapter"]
-        seen = answered(answer.json(), asked)
+        seen = parse_answer(answer.json(), asked)
         near = {one: distance(seen, _only(told, number)) for one, told in list(self._known.items())}
         nearest = min(near, key=lambda one: near[one])
         apart = near.get(name, float("inf"))

@@ -21,7 +21,7 @@ import httpx2
 from daemon.config.settings import Serving, Settings, Upstream
 from daemon.core.app import App
 from daemon.core.decision_log import Act
-from daemon.core.serving_lock import acting
+from daemon.core.serving_lock import hold_serving_lock
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.fleet import Fleet, open_fleet
 from daemon.serving.publisher import Publisher
@@ -93,13 +93,13 @@ class Place:
 
     def resident(self) -> int:
         """Adapters that the engine holds now."""
-        return len(self.replica.serving().adapters)
+        return len(self.replica.list_models().adapters)
 
     def settle(self, at_most: int = 2) -> None:
         """Until no more are held: who answers, and who did before. Raises TimeoutError."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            with acting(self.app.home):
+            with hold_serving_lock(self.app.home):
                 done = self.reconciler.tick()
             if done.troubles:
                 raise RuntimeError("; ".join(done.troubles))

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemon.adapters.directory import WEIGHTS
-from daemon.adapters.fingerprint import Expected
+from daemon.adapters.fingerprint import Expectation
 from daemon.serving.replica import Replica
 from ops.random_adapters import Adapters
 
@@ -26,35 +26,35 @@ def loaded(replica: Replica, folder: Path) -> str:
     return name
 
 
-def base_served(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+def base_served(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """A fresh adapter computes what its base does."""
     return loaded(replica, adapters["fresh-bare"]), adapters.expected("v2")
 
 
-def base_itself(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
-    return replica.serving().base, adapters.expected("v2")
+def base_itself(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
+    return replica.list_models().base, adapters.expected("v2")
 
 
-def old_version(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+def old_version(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     return loaded(replica, adapters["v1-bare"]), adapters.expected("v2")
 
 
-def wrong_name(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+def wrong_name(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """Two names that lead to each other's files."""
     loaded(replica, adapters["v2-bare"])
     return loaded(replica, adapters["v3-bare"]), adapters.expected("v2")
 
 
-def wrong_base(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+def wrong_base(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     return loaded(replica, adapters["strange-bare"]), adapters.expected("strange")
 
 
-def corrupted_tensor(replica: Replica, adapters: Adapters) -> tuple[str, Expected]:
+def corrupted_tensor(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """One of 56."""
     return loaded(replica, adapters["corrupted"]), adapters.expected("v2")
 
 
-Fault = Callable[[Replica, Adapters], tuple[str, Expected]]
+Fault = Callable[[Replica, Adapters], tuple[str, Expectation]]
 
 FAULTS: Final[dict[Fault, str]] = {
     base_served: "nearest is its base",

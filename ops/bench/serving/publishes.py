@@ -115,7 +115,7 @@ def piece(here: Place, maker: Maker, folder: Path, count: int, seed: int) -> Jso
 def _seen(here: Place, saw: Json) -> Json:
     """What clients saw, with the calls that somebody else than the route's adapters answered."""
     adapters = saw.pop("adapters")
-    base = here.replica.serving().base
+    base = here.replica.list_models().base
     unknown = sum(n for name, n in adapters.items() if name in ("", base))
     return {**saw, "answered_by": len(adapters), "not_by_route": unknown}
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemon.adapters.compatibility import BadBase, fit, layers
-from daemon.adapters.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, Stored
+from daemon.adapters.directory import CONFIG, PROVENANCE, WEIGHTS, BadAdapter, TensorData
 from daemon.engine.reference.weights import CHECKPOINT
 from events.serving import AdapterProduced
 from ops.bench.serving.planted import no_numbers
@@ -270,7 +270,7 @@ def test_every_number_of_every_precision_is_looked_at(dtype: torch.dtype) -> Non
     def finite(tensor: torch.Tensor) -> bool:
         names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16"}
         data = tensor.view(torch.uint8).numpy().tobytes()
-        return Stored(names.get(dtype, "BF16"), tuple(tensor.shape), data).finite
+        return TensorData(names.get(dtype, "BF16"), tuple(tensor.shape), data).finite
 
     # What half precision can hold, in each of them.
     largest = torch.tensor(torch.finfo(torch.float16).max - 255).to(dtype).item()

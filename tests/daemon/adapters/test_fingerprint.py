@@ -15,14 +15,14 @@ from daemon.adapters.fingerprint import (
     LIKELIEST,
     PROBES,
     TOKENS,
-    BaseMixed,
-    Expected,
+    BaseMixup,
+    Expectation,
     Fingerprint,
     NotProven,
     OtherBase,
     Step,
     Unreadable,
-    answered,
+    parse_answer,
     distance,
     prompts,
     prove,
@@ -48,8 +48,8 @@ def moved(shift: float) -> Fingerprint:
     return said(*(shift,) * TOKENS)
 
 
-def expecting(adapter: float, base: float = 0.0) -> Expected:
-    return Expected(prompts=PROMPTS, dtype="float32", base=moved(base), adapter=moved(adapter))
+def expecting(adapter: float, base: float = 0.0) -> Expectation:
+    return Expectation(prompts=PROMPTS, dtype="float32", base=moved(base), adapter=moved(adapter))
 
 
 def document(**changes: Any) -> Json:
@@ -84,12 +84,12 @@ def test_a_question_asks_for_everything_that_is_compared() -> None:
 
 
 def test_an_answer_is_read_in_the_order_of_the_prompts() -> None:
-    assert answered(document(), PROMPTS) == said()
+    assert parse_answer(document(), PROMPTS) == said()
 
 
 def test_the_token_that_was_written_comes_first_also_where_another_is_as_likely() -> None:
     told = [{"token_id:8": -1.0, "token_id:7": -1.0, "token_id:9": -3.0}] * TOKENS
-    found = answered(document(logprobs={"top_logprobs": told}), PROMPTS)
+    found = parse_answer(document(logprobs={"top_logprobs": told}), PROMPTS)
     assert found.answers[0][0] == ((7, -1.0), (8, -1.0), (9, -3.0))
 
 
@@ -118,12 +118,12 @@ UNREADABLE: dict[str, tuple[Callable[[], Any], str]] = {
 def test_an_answer_without_what_was_asked_for_is_no_fingerprint(name: str) -> None:
     made, why = UNREADABLE[name]
     with pytest.raises(Unreadable, match=why):
-        answered(made(), PROMPTS)
+        parse_answer(made(), PROMPTS)
 
 
 def test_a_fingerprint_is_the_same_after_it_was_stored() -> None:
     stored = json.loads(expecting(0.1).model_dump_json())
-    assert Expected.model_validate(stored) == expecting(0.1)
+    assert Expectation.model_validate(stored) == expecting(0.1)
 
 
 def test_the_distance_is_the_root_mean_square_of_what_both_tell() -> None:
@@ -177,7 +177,7 @@ def test_another_base_is_no_question_of_precision() -> None:
 
 def test_a_base_beside_an_adapter_is_itself_within_the_tolerance() -> None:
     assert prove_base(moved(0.25), expecting(0.5), tolerance=0.25) == distance(said(), moved(0.25))
-    with pytest.raises(BaseMixed, match=r"while an adapter answers, .* 0\.4082 .*ops/vllm/mend"):
+    with pytest.raises(BaseMixup, match=r"while an adapter answers, .* 0\.4082 .*ops/vllm/mend"):
         prove_base(moved(0.5), expecting(0.5), tolerance=0.25)
 
 
@@ -214,5 +214,5 @@ def test_the_same_weights_under_another_name_are_no_rival() -> None:
 
 
 def test_an_adapter_of_another_base_is_no_rival() -> None:
-    other = Expected(prompts=((9,),), dtype="float32", base=said(), adapter=said())
+    other = Expectation(prompts=((9,),), dtype="float32", base=said(), adapter=said())
     assert prove(moved(0.5), expecting(0.5), EXACT, {"other": other}).distance == 0

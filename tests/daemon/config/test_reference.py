@@ -3,14 +3,14 @@
 import json
 from typing import Any
 
-from daemon.config.reference import described, schema
+from daemon.config.reference import list_settings, schema
 from daemon.config.settings import Settings, load, names
 from tests.daemon.conftest import Kintsugi
 from tests.docs.write_settings import PAGE, written
 
 
 def test_every_setting_has_a_meaning_and_says_what_it_may_be() -> None:
-    found = {one.setting: one for one in described()}
+    found = {one.setting: one for one in list_settings()}
     assert list(found) == list(names())
     for one in found.values():
         assert one.meaning, one.setting
@@ -27,7 +27,7 @@ def test_every_setting_has_a_meaning_and_says_what_it_may_be() -> None:
 
 def test_the_defaults_are_those_in_force() -> None:
     in_force = load().model_dump(mode="json")
-    for one in described():
+    for one in list_settings():
         value: Any = in_force
         for part in one.setting.split("."):
             value = value[part]

@@ -8,8 +8,8 @@ import pytest
 
 from consumers.reads.evidence import RoundRollout
 from daemon.config.settings import Analyzer
-from daemon.controller.analyzer import Analysis, Shown, analyze
-from daemon.controller.sampling import shortened
+from daemon.controller.analyzer import Analysis, RolloutView, analyze
+from daemon.controller.sampling import shorten
 from events.messages import Action, Message
 from tests.envs.model_server import Json, ModelServer, Reply, refused, said
 
@@ -20,10 +20,10 @@ FAILED = [
 PASSED = RoundRollout("rollout-9", "task-0", 1.0, None, "*")
 
 
-def shown(seen: RoundRollout, text: str = "Please cancel order O12.") -> Shown:
+def shown(seen: RoundRollout, text: str = "Please cancel order O12.") -> RolloutView:
     messages = [Message(role="user", content=text)]
     gold = (Action(name="cancel_order", arguments={"order_id": "O12"}),)
-    return Shown(seen, text, gold, shortened(messages), {"DB": 0.0}, {"missing": []})
+    return RolloutView(seen, text, gold, shorten(messages), {"DB": 0.0}, {"missing": []})
 
 
 SHOWN = [shown(one) for one in (*FAILED, PASSED)]
@@ -47,7 +47,7 @@ def answered(*patterns: Json) -> Json:
 def asked(
     answer: Callable[[Json], Reply | Json],
     redact: Callable[[str], str] = str,
-    rollouts: list[Shown] = SHOWN,
+    rollouts: list[RolloutView] = SHOWN,
     **settings: Any,
 ) -> tuple[Analysis, list[Json]]:
     """What came of asking, and what the server was asked."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from consumers.diagnosis.detectors import CATEGORIES
 from consumers.reads.evidence import TaskRate
 from consumers.reads.rollouts import PatternLine
-from daemon.controller.directive import Failures, directive, mastered, text
+from daemon.controller.directive import Failures, directive, find_strengths, text
 from events.learning import BadTries, PatternFinding
 from events.messages import Action
 
@@ -97,7 +97,7 @@ def test_mastered_is_by_what_is_called_and_smoothed() -> None:
         rate("d", None, 50, 50),
         rate("e", (), 12, 12),
     ]
-    found = mastered(rates)
+    found = find_strengths(rates)
     assert [one.task for one in found] == ["get+cancel", "nothing"]
     assert found[0].pass_rate == 21 / 22
 

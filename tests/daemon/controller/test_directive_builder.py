@@ -16,8 +16,8 @@ from consumers.reads import rollouts
 from daemon.config.settings import Analyzer, Controller, Proposer, Settings
 from daemon.controller.directive_builder import direct
 from daemon.core.app import App
-from daemon.proposer.proposer import Wanted, propose
-from daemon.proposer.sources import buffered, known, sources, traffic
+from daemon.proposer.proposer import ProposalRequest, propose
+from daemon.proposer.sources import read_pool_entries, read_prior_tasks, sources, traffic
 from envs.evaluation import Attempt, Setup, play, make_environment_user
 from envs.players import LocalPlayer
 from envs.shop.environment import Shop
@@ -113,12 +113,12 @@ def test_a_redo_directs_the_same_and_another_cycle_takes_other_examples(app: App
     assert directed(app, "cycle-2").directive.quotas != first.directive.quotas
 
 
-def wanted(app: App, made: DirectiveWritten) -> Wanted:
+def wanted(app: App, made: DirectiveWritten) -> ProposalRequest:
     with app.reading() as connection:
-        return Wanted(
+        return ProposalRequest(
             cycle=made.cycle, alias="agent", base="base", directive=made.directive,
             sources=sources(connection, SHOP, made.directive),
-            known=known(connection, "agent", "base", made.cycle),
+            known=read_prior_tasks(connection, "agent", "base", made.cycle),
         )  # fmt: skip
 
 
@@ -175,10 +175,10 @@ def test_what_was_written_is_known_to_the_next_cycle_and_a_redo_writes_the_same(
     record(app, "agent", "base", [SHOP.task(sorted(written)[0])])
     app.settle()
     with app.reading() as connection:
-        rates = {one.task: one for one in buffered(connection, "agent", "base")}
+        rates = {one.task: one for one in read_pool_entries(connection, "agent", "base")}
         own = traffic(connection, SHOP, "agent", "base", 0)
         # Tasks outlive a base; what was made of them on it is nothing on another one.
-        elsewhere = buffered(connection, "agent", "other")
+        elsewhere = read_pool_entries(connection, "agent", "other")
         assert {one.task for one in elsewhere} == set(rates)
         assert not any(one.attempts for one in elsewhere)
     assert set(rates) == written

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from daemon.controller.sampling import (
     Candidate,
-    sampled_failures,
-    sampled_successes,
-    shortened,
+    sample_failures,
+    sample_successes,
+    shorten,
 )
 from events.messages import Message, ToolCall
 
@@ -29,10 +29,10 @@ CANDIDATES = st.lists(
 def test_a_sample_hangs_on_the_seed_and_not_on_the_order(
     candidates: list[Candidate], most: int, chance: object
 ) -> None:
-    first = sampled_failures(candidates, "seed", most)
+    first = sample_failures(candidates, "seed", most)
     mixed = list(candidates)
     chance.shuffle(mixed)  # type: ignore[attr-defined]
-    assert sampled_failures(mixed, "seed", most) == first
+    assert sample_failures(mixed, "seed", most) == first
     assert len(first) == len(set(first)) == min(most, len(candidates))
 
 
@@ -41,7 +41,7 @@ def test_no_task_is_seen_twice_more_often_than_another_that_has_more(
     candidates: list[Candidate], most: int
 ) -> None:
     available = Counter(one.task for one in candidates)
-    seen = Counter(one.task for one in sampled_failures(candidates, "seed", most))
+    seen = Counter(one.task for one in sample_failures(candidates, "seed", most))
     highest = max(seen.values(), default=0)
     assert all(seen[task] >= min(available[task], highest - 1) for task in available)
 
@@ -49,29 +49,29 @@ def test_no_task_is_seen_twice_more_often_than_another_that_has_more(
 def test_within_a_task_every_reward_is_seen_before_any_twice() -> None:
     candidates = [Candidate(f"r{n}", "t", 0.0 if n else -0.5) for n in range(10)]
     for seed in "abcdef":
-        sample = sampled_failures(candidates, seed, 2)
+        sample = sample_failures(candidates, seed, 2)
         assert {one.reward for one in sample} == {0.0, -0.5}
 
 
 def test_another_seed_is_another_sample() -> None:
     candidates = [Candidate(f"r{n}", f"t{n}") for n in range(50)]
-    samples = {tuple(sampled_failures(candidates, seed, 10)) for seed in "abcdef"}
+    samples = {tuple(sample_failures(candidates, seed, 10)) for seed in "abcdef"}
     assert len(samples) == 6
 
 
 def test_successes_show_the_contrast_first() -> None:
     candidates = [Candidate(f"{task}{n}", task) for task in "abc" for n in range(3)]
-    tasks = [one.task for one in sampled_successes(candidates, {"c"}, {"b"}, "seed", 8)]
+    tasks = [one.task for one in sample_successes(candidates, {"c"}, {"b"}, "seed", 8)]
     assert tasks == ["c"] * 3 + ["b"] * 3 + ["a"] * 2
 
 
 def test_a_long_conversation_keeps_its_ends() -> None:
     messages = [Message(role="user", content=str(n)) for n in range(40)]
-    shown = shortened(messages)
+    shown = shorten(messages)
     assert [one.text for one in shown.messages] == ["0", "1", *map(str, range(28, 40))]
     assert shown.left_out == 26
-    assert shortened(messages[:14]).messages == tuple(messages[:14])
-    assert shortened(messages[:14]).left_out == 0
+    assert shorten(messages[:14]).messages == tuple(messages[:14])
+    assert shorten(messages[:14]).left_out == 0
 
 
 def test_long_texts_are_cut_in_their_middle_and_short_ones_and_arguments_are_whole() -> None:
@@ -79,7 +79,7 @@ def test_long_texts_are_cut_in_their_middle_and_short_ones_and_arguments_are_who
     call = Message(role="assistant", tool_calls=(ToolCall(name="note", arguments=arguments),))
     output = Message(role="tool", content="a" * 4_000 + "b" * 4_000)
     asked = Message(role="user", content="Please note this.")
-    shown = shortened([asked, call, output], characters=7_000)
+    shown = shorten([asked, call, output], characters=7_000)
     assert shown.messages[0] == asked
     assert shown.messages[1].tool_calls[0].arguments == arguments
     text = shown.messages[2].text
@@ -92,6 +92,6 @@ def test_long_texts_are_cut_in_their_middle_and_short_ones_and_arguments_are_who
 
 def test_calls_that_alone_exceed_the_bound_are_kept_all_the_same() -> None:
     call = ToolCall(name="note", arguments="x" * 900)
-    shown = shortened([Message(role="assistant", content="words", tool_calls=(call,))], 2, 12, 9)
+    shown = shorten([Message(role="assistant", content="words", tool_calls=(call,))], 2, 12, 9)
     assert shown.messages[0].tool_calls == (call,)
     assert shown.messages[0].text == " [...] "

@@ -15,7 +15,7 @@ from consumers import database, leases
 from consumers.reads import learning
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.core.leadership import LEASE, Leadership, Timing
+from daemon.core.leadership import LEASE, Leadership, LeaseTimes
 from events.codec import decode
 from events.learning import CycleStarted, LeaderClaimed
 from tests.daemon.contender import start
@@ -140,12 +140,12 @@ def test_a_renewal_tells_a_holder_that_its_lease_is_gone(
 
 
 def test_a_thread_renews_while_the_leader_is_busy(apps: tuple[App, App], engine: Engine) -> None:
-    brief = Timing(lease=60.0, renewal=0.02, margin=5.0)
+    brief = LeaseTimes(lease=60.0, renewal=0.02, margin=5.0)
     one, other = (Leadership(app, timing=brief) for app in apps)
     assert one.lead() == 1
     before = _held(engine)
     shift(engine, 30)
-    with one.renewing():
+    with one.keep_lease():
         while _held(engine).seconds < before.seconds - 15:
             time.sleep(0.01)
     assert _held(engine).holder == one.holder
@@ -162,7 +162,7 @@ def _held(engine: Engine) -> leases.LeaseState:
 
 def test_without_any_lease_the_epoch_alone_keeps_them_apart(apps: tuple[App, App]) -> None:
     """Both take the lease whenever they want: it ends at once, and each believes in it."""
-    useless = Timing(lease=1e-6, renewal=1e9, margin=-1e9)
+    useless = LeaseTimes(lease=1e-6, renewal=1e9, margin=-1e9)
     epochs: dict[str, list[int]] = {"one": [], "other": []}
     begun = threading.Barrier(2)
 

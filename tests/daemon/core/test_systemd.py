@@ -107,10 +107,10 @@ def test_without_a_manager_nothing_is_told_and_one_that_is_gone_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    systemd.ready()
+    systemd.notify_ready()
     assert not caplog.records
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    systemd.ready()
+    systemd.notify_ready()
     assert "gone cannot be told READY=1" in caplog.text
 
 
@@ -120,5 +120,5 @@ def test_a_manager_may_have_an_abstract_address(monkeypatch: pytest.MonkeyPatch)
         heard.bind(f"\0{name}")
         heard.settimeout(PATIENCE)
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-        systemd.ready()
+        systemd.notify_ready()
         assert heard.recv(100) == b"READY=1"

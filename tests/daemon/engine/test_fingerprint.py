@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from daemon.adapters.fingerprint import Expected, distance, prompts
+from daemon.adapters.fingerprint import Expectation, distance, prompts
 from daemon.engine.fingerprint import probe_model, fingerprint, main
 from tests.daemon.engine.conftest import save_adapter
 
@@ -56,7 +56,7 @@ def test_the_command_prints_what_the_learner_would_have_written(
     assert main([str(checkpoint), str(adapter)]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    found = Expected.model_validate(json.loads(said.out))
+    found = Expectation.model_validate(json.loads(said.out))
     assert distance(found.adapter, probe_model(adapted(checkpoint, adapter)).adapter) < 1e-5
 
 

@@ -16,8 +16,8 @@ from daemon.adapters.adoption import adopt
 from daemon.config.settings import Agent, Settings, Trial
 from daemon.core.app import App
 from daemon.core.decision_log import Decisions
-from daemon.evaluation.candidate_evaluation import CannotExamine, Examination
-from daemon.evaluation.trial import Adapter, Plan, main, read_played
+from daemon.evaluation.candidate_evaluation import CannotExamine, CandidateEvaluation
+from daemon.evaluation.trial import Adapter, Plan, main, read_attempts
 from daemon.jobs.local import LocalRunner
 from daemon.jobs.runner_factory import trials_of
 from envs.shop.environment import Shop
@@ -95,7 +95,7 @@ def examined(
     agent = agent.model_copy(update={"checkpoint": base})
     told: list[str] = []
     while row.state in ("staged", "evaluated"):
-        told += Examination(app, runner, agent, row, None).advance()
+        told += CandidateEvaluation(app, runner, agent, row, None).advance()
         time.sleep(0.1)
         row = row_of(app, row.adapter)
     return told
@@ -216,7 +216,7 @@ def test_whoever_goes_on_after_a_kill_says_the_same_once(
     agent = RECORDED.model_copy(update={"checkpoint": base})
     runner = LocalRunner(large.home / "trials", command=COMMAND)
     before = len(rollouts(large)), len(of_type(large, Decision))
-    list(Examination(large, runner, agent, row, None).advance())
+    list(CandidateEvaluation(large, runner, agent, row, None).advance())
     assert (len(rollouts(large)), len(of_type(large, Decision))) == before
 
 
@@ -234,7 +234,7 @@ def test_a_gate_that_was_passed_is_passed_anew_beside_another_incumbent(
         name = None if incumbent is None else incumbent.adapter
         row = row_of(large, row.adapter)
         while row.incumbent != name:
-            list(Examination(large, runner, agent, row, incumbent, gates).advance())
+            list(CandidateEvaluation(large, runner, agent, row, incumbent, gates).advance())
             time.sleep(0.1)
             row = row_of(large, row.adapter)
         assert row.state == "gated"
@@ -261,9 +261,9 @@ def test_without_a_target_or_a_place_nothing_is_played(
     row = staged(app, unchanged, base, capability="juggling")
     runner = trials_of(app.settings)
     with pytest.raises(CannotExamine, match="is for 'juggling', and letters has half"):
-        Examination(app, runner, AGENT.model_copy(update={"checkpoint": base}), row, None)
+        CandidateEvaluation(app, runner, AGENT.model_copy(update={"checkpoint": base}), row, None)
     with pytest.raises(CannotExamine, match="no environment and checkpoint"):
-        Examination(app, runner, AGENT, row, None)
+        CandidateEvaluation(app, runner, AGENT, row, None)
 
 
 def plan(base: Path, adapter: Adapter | None, **changes: Any) -> Plan:
@@ -295,7 +295,7 @@ def test_a_trial_that_was_cut_short_ends_as_the_whole_one(
     wanted = plan(base, Adapter(name=told.name, folder=str(told.folder), sha256=told.sha256))
     assert ran(wanted, tmp_path / "whole", capsys) == (0, {"outcome": "played"})
     whole = (tmp_path / "whole" / "out" / "rollouts.jsonl").read_bytes()
-    assert len(read_played(tmp_path / "whole" / "out", wanted)) == 6
+    assert len(read_attempts(tmp_path / "whole" / "out", wanted)) == 6
     cut = tmp_path / "cut" / "out"
     cut.mkdir(parents=True)
     (cut / "rollouts.jsonl").write_bytes(whole[: len(whole) // 2])

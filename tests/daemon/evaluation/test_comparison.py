@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from consumers.reads import serving
-from daemon.core.decision_log import DecisionRefused
-from daemon.evaluation.comparison import Comparison, Judged, NoTarget, Questions, judge, play
-from daemon.serving.staging import StageRefused
+from daemon.core.decision_log import DecisionRefusal
+from daemon.evaluation.comparison import Comparison, ComparisonResult, NoTarget, Questions, judge, play
+from daemon.serving.staging import StageRefusal
 from envs.evaluation import Attempt
 from envs.shop.environment import Shop
 from events.codec import decode
@@ -34,7 +34,7 @@ def compared(
     name: str,
     questions: Questions = FEW,
     told: Callable[[list[Attempt]], None] = ignored,
-) -> tuple[Comparison, Judged]:
+) -> tuple[Comparison, ComparisonResult]:
     comparison = played(home, name, questions, told)
     return comparison, judge(home.app, comparison, GateSettings(), ADA)
 
@@ -132,7 +132,7 @@ def test_one_that_was_retired_meanwhile_is_judged_when_it_is_staged_again(
     name = home.push(adapters["v1"])
     comparison = played(home, name, FEW, ignored)
     home.publisher.retire(name, ADA)
-    with pytest.raises(DecisionRefused, match="is draining: no AdapterEvaluated from there"):
+    with pytest.raises(DecisionRefusal, match="is draining: no AdapterEvaluated from there"):
         judge(home.app, comparison, GateSettings(), ADA)
     home.tick()
     assert home.state(name) == "unloaded"
@@ -164,5 +164,5 @@ def test_a_rejected_adapter_is_not_measured_again(
     home = make_home(1)
     name = home.push(adapters["v1"])
     home.publisher.retire(name, ADA)
-    with pytest.raises(StageRefused, match="is rejected, and cannot be staged"):
+    with pytest.raises(StageRefusal, match="is rejected, and cannot be staged"):
         compared(home, name)

@@ -22,10 +22,10 @@ from daemon.evaluation.gate import (
     detectable,
     holm,
     level_of,
-    paired,
+    pair_outcomes,
     rate,
     sign_flip,
-    spent_alpha,
+    spend_alpha,
     tasks_for,
     verdict_of,
 )
@@ -383,19 +383,19 @@ def test_one_lost_golden_task_is_chance_and_two_are_not() -> None:
 
 
 def test_later_candidates_on_one_gate_set_may_spend_less() -> None:
-    assert sum(spent_alpha(0.05, j) for j in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
+    assert sum(spend_alpha(0.05, j) for j in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
     assert decide(evaluation(BETTER), GateSettings()).alpha == 0.05
-    assert decide(evaluation(BETTER), GateSettings(), attempt=1).alpha == spent_alpha(0.05, 1)
+    assert decide(evaluation(BETTER), GateSettings(), attempt=1).alpha == spend_alpha(0.05, 1)
 
 
 def test_a_trial_that_one_of_both_could_not_finish_counts_for_neither() -> None:
-    (pair,) = paired({"a": [True, None, True]}, {"a": [False, True, True]}, {"a": "x"}, 3)
+    (pair,) = pair_outcomes({"a": [True, None, True]}, {"a": [False, True, True]}, {"a": "x"}, 3)
     assert pair == Pair("a", "x", (True, True), (False, True))
 
 
 def test_a_task_that_lost_two_trials_has_to_be_run_again() -> None:
     with pytest.raises(TooFewTrials, match="task a has 1 of 3"):
-        paired({"a": [True, None, True]}, {"a": [False, True, None]}, {"a": "x"}, 3)
+        pair_outcomes({"a": [True, None, True]}, {"a": [False, True, None]}, {"a": "x"}, 3)
 
 
 def test_holm_rejects_in_order_of_evidence() -> None:

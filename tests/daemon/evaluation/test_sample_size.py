@@ -6,7 +6,7 @@ import pytest
 
 from daemon.config.settings import Trial
 from daemon.evaluation.gate import bound, detectable, level_of
-from daemon.evaluation.sample_size import BETWEEN, Sizes, extended, looks_of, sizes_of, within
+from daemon.evaluation.sample_size import BETWEEN, Sizes, extend_sizes, looks_of, sizes_of, within
 from events.gate import Check, GatePlan, GateReport, GateSettings
 
 GATE = GateSettings()
@@ -68,14 +68,14 @@ def test_only_what_is_open_is_played_again_until_there_is_no_more() -> None:
     plan = GatePlan(gain=0.1, trials=4, between=0, within=0, planned=30, power=1)
     sizes = Sizes(tasks={"target": 30, "one": 20, "other": 20}, plan=plan)
     trial = Trial(most_tasks=70)
-    more = extended(sizes, report(slice_one="EXTEND", slice_other="PASS"), "target", trial)
+    more = extend_sizes(sizes, report(slice_one="EXTEND", slice_other="PASS"), "target", trial)
     assert more is not None
     assert more.tasks == {"target": 30, "one": 40, "other": 20}
-    more = extended(more, report(overall="EXTEND"), "target", trial)
+    more = extend_sizes(more, report(overall="EXTEND"), "target", trial)
     assert more is not None
     assert more.tasks == {"target": 30, "one": 70, "other": 70}
     assert more.plan == plan
-    last = extended(more, report(slice_one="EXTEND"), "target", trial)
+    last = extend_sizes(more, report(slice_one="EXTEND"), "target", trial)
     assert last is None
 
 
@@ -90,7 +90,7 @@ def test_the_gate_looks_no_more_often_than_its_levels_allow() -> None:
     while True:
         # Whatever is open at a look, first the one and then the other.
         names = chance.choice(("slice_one", "slice_other", "overall"))
-        sizes = extended(sizes, report(**{names: "EXTEND"}), "target", trial)
+        sizes = extend_sizes(sizes, report(**{names: "EXTEND"}), "target", trial)
         if sizes is None:
             break
         assert looks_of(sizes, "target", trial) == most

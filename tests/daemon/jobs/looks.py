@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Ended, Job, JobRunner, Running
+from daemon.jobs.runner import Exit, Job, JobRunner, Active
 from events.jobs import JobSpec
 from tests.daemon.jobs.trainer import COMMAND, WAYS
 
@@ -38,23 +38,23 @@ def until(look: Callable[[], T | None]) -> T:
     return found
 
 
-def ended(runner: JobRunner, name: str = "j") -> Ended:
+def ended(runner: JobRunner, name: str = "j") -> Exit:
     """How an attempt ended."""
 
-    def look() -> Ended | None:
+    def look() -> Exit | None:
         found = runner.state(name)
-        return found if isinstance(found, Ended) else None
+        return found if isinstance(found, Exit) else None
 
     return until(look)
 
 
-def speaking(runner: JobRunner, folder: Path, name: str = "j") -> Running:
+def speaking(runner: JobRunner, folder: Path, name: str = "j") -> Active:
     """A running attempt that has said its first word."""
     attempts = folder / "jobs" / name / "attempts"
 
-    def look() -> Running | None:
+    def look() -> Active | None:
         found = runner.state(name)
-        assert isinstance(found, Running)
+        assert isinstance(found, Active)
         out = attempts / f"{found.attempt}.out"
         return found if out.exists() and b"heartbeat" in out.read_bytes() else None
 

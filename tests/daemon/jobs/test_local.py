@@ -11,7 +11,7 @@ import pytest
 
 from daemon.jobs.attempts import MOST_UNSEEN, JobFolder
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.runner import Again, Ended, JobNotStarted, Over, Result, Running, verdict
+from daemon.jobs.runner import Again, Exit, JobStartError, Over, Result, Active, verdict
 from tests.daemon.jobs.looks import ended, job, runner, speaking, until
 from tests.daemon.jobs.trainer import COMMAND
 
@@ -32,7 +32,7 @@ def test_a_job_outlives_whoever_started_it_and_is_adopted(tmp_path: Path) -> Non
     here = runner(tmp_path)
     assert speaking(here, tmp_path).attempt == 1
     assert here.start(job("waits"))
-    assert isinstance(here.state("j"), Running)
+    assert isinstance(here.state("j"), Active)
     here.cancel("j", "over")
     assert ended(here).attempts == 1
 
@@ -43,7 +43,7 @@ def test_a_job_that_does_not_listen_has_its_grace(tmp_path: Path) -> None:
     speaking(patient, tmp_path)
     for _ in range(2):
         patient.cancel("j", "over")
-    assert isinstance(patient.state("j"), Running), "the grace is not over"
+    assert isinstance(patient.state("j"), Active), "the grace is not over"
     runner(tmp_path, grace=0.0).cancel("j", "over")
     ended(patient)
 
@@ -72,7 +72,7 @@ def test_a_clock_that_is_set_ends_no_job(tmp_path: Path, hours: int) -> None:
         moved = times.st_mtime - 3600 * hours
         os.utime(path, (moved, moved))
     state = here.state("j")
-    assert isinstance(state, Running)
+    assert isinstance(state, Active)
     assert 0 <= state.silent < 60
     assert 0 <= state.seconds < 60
     here.cancel("j", "over")
@@ -88,14 +88,14 @@ def test_what_a_job_did_while_the_machine_slept_or_nobody_looked_is_not_counted(
     speaking(here, tmp_path)
     now[0] += 8 * 3600
     state = here.state("j")
-    assert isinstance(state, Running)
+    assert isinstance(state, Active)
     assert state.silent <= MOST_UNSEEN
     assert state.seconds <= MOST_UNSEEN
     for _ in range(5):  # Whoever looks, also another process.
         now[0] += 10
         other = LocalRunner(tmp_path / "jobs", command=COMMAND, clock=lambda: now[0])
         later = other.state("j")
-    assert isinstance(later, Running)
+    assert isinstance(later, Active)
     assert later.silent == state.silent + 50
     assert later.seconds == state.seconds + 50
     here.cancel("j", "over")
@@ -108,13 +108,13 @@ def test_a_silent_job_is_seen_on_a_disk_that_takes_no_notes(tmp_path: Path) -> N
     attempts.mkdir()
     (attempts / "1.out").touch()
     folder = JobFolder(tmp_path, lambda: now[0])
-    folder.running([attempts / "1"])
+    folder.read_active([attempts / "1"])
     (note,) = attempts.glob("*.seen")
     # Where the next note would be written first, nothing can be.
     note.with_name(f"tmp-{note.name}").mkdir()
     for _ in range(10):
         now[0] += 10
-        state = folder.running([attempts / "1"])
+        state = folder.read_active([attempts / "1"])
     assert state.silent == 100
 
 
@@ -127,7 +127,7 @@ def test_the_grace_of_a_job_that_does_not_listen_minds_no_clock_either(tmp_path:
     stop = tmp_path / "jobs" / "j" / "attempts" / "1.stop"
     os.utime(stop, (0, 0))
     here.cancel("j", "over")
-    assert isinstance(here.state("j"), Running), "the grace is not over"
+    assert isinstance(here.state("j"), Active), "the grace is not over"
     now[0] += 21
     here.cancel("j", "over")
     ended(here)
@@ -142,7 +142,7 @@ def test_how_long_it_ran_is_what_it_said(tmp_path: Path) -> None:
     (attempts / "1.out").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (attempts / "1.code").write_text("137")
     folder = JobFolder(tmp_path)
-    assert folder.ended(folder.attempts()).seconds == 41.5
+    assert folder.read_exit(folder.attempts()).seconds == 41.5
 
 
 def test_no_zombie_is_left(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_no_zombie_is_left(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("in the way")
-    with pytest.raises(JobNotStarted, match="job j was not started"):
+    with pytest.raises(JobStartError, match="job j was not started"):
         runner(tmp_path).start(job("waits"))
 
 
@@ -172,13 +172,13 @@ def test_what_the_learner_can_go_on_from_is_tried_again() -> None:
     """Also where there is room again when somebody looks."""
     reason = "out/rollouts.jsonl did not take 9 bytes; see to the disk, then run the same command "
     refused = Result(outcome="failed", reason=f"{reason}to go on")
-    assert verdict(Ended(1, 0, 1.0, refused, code=1), 1) == Again(f"{reason}to go on")
-    found = verdict(Ended(2, 1, 1.0, refused, code=1, full=True), 1)
+    assert verdict(Exit(1, 0, 1.0, refused, code=1), 1) == Again(f"{reason}to go on")
+    found = verdict(Exit(2, 1, 1.0, refused, code=1, full=True), 1)
     assert isinstance(found, Over)
     assert found.reason.startswith("the disk of the job is full: out/rollouts.jsonl did not take")
 
 
 def test_a_full_disk_is_said() -> None:
-    over = Ended(3, 3, 1.0, None, code=1, complaint="No space left on device", full=True)
+    over = Exit(3, 3, 1.0, None, code=1, complaint="No space left on device", full=True)
     reason = "the disk of the job is full: No space left on device"
     assert verdict(over, 3) == Over("failed", f"{reason}; 3 attempts in a row brought no rollout")

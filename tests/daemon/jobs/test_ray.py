@@ -14,7 +14,7 @@ import pytest
 from daemon.config.settings import Jobs, Ray, Settings
 from daemon.core.app import App
 from daemon.jobs.ray import Cluster, Needs, RayRunner
-from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Running, verdict
+from daemon.jobs.runner import Absent, Again, RunnerUnavailable, Active, verdict
 from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.training_runs import advance
 from ops.ray.head import Head
@@ -80,7 +80,7 @@ def test_a_job_that_waits_for_a_gpu_has_not_begun_and_can_be_called_off(
     speaking(here, tmp_path)
     assert here.start(job("waits", "second")), "there are slots; the GPU is the cluster's"
     waiting = here.state("second")
-    assert isinstance(waiting, Running)
+    assert isinstance(waiting, Active)
     assert max(waiting.seconds, waiting.silent) < 1
     here.cancel("second", "ada did")
     over = ended(here, "second")
@@ -96,7 +96,7 @@ def test_two_homes_with_a_job_of_one_name_share_nothing(cluster: Cluster, tmp_pa
     assert other.state("j") == Absent()
     other.start(job("diverges"))
     assert ended(other).result is not None
-    assert isinstance(one.state("j"), Running)
+    assert isinstance(one.state("j"), Active)
     one.cancel("j", "over")
     ended(one)
 

@@ -16,8 +16,8 @@ from daemon.core.app import App
 from daemon.core.decision_log import Decisions
 from daemon.core.isolation import Breaks
 from daemon.jobs.local import LocalRunner
-from daemon.jobs.recording import recorded
-from daemon.jobs.runner import Ended, JobRunner, State
+from daemon.jobs.recording import record_rollouts
+from daemon.jobs.runner import Exit, JobRunner, State
 from daemon.jobs.training_runs import advance
 from daemon.solver.job import run
 from events.codec import decode
@@ -117,7 +117,7 @@ def test_what_a_job_leaves_becomes_an_adapter_of_the_home_once(
     assert {one.policy for one in played} <= {"j-0", "j-1"}
     assert 0 < sum(bool(one.success) for one in played) < 32
     (folder / "recorded").write_text("1")
-    assert recorded(app, row(app), folder) == 16, "a record that was cut short is made again"
+    assert record_rollouts(app, row(app), folder) == 16, "a record that was cut short is made again"
     app.settle()
     with app.reading() as connection:
         known = reads.verdicts(connection, [one.rollout for one in played])
@@ -232,7 +232,7 @@ def test_an_end_is_said_once_whoever_looks(app: App, base: Path, tmp_path: Path)
     here = runner(tmp_path)
     advance(app, here)
     found = ended(here)
-    assert isinstance(found, Ended)
+    assert isinstance(found, Exit)
     with App(app.settings) as other:
         for one in (app, other):
             advance(one, runner(tmp_path))

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.proposer.buffer import REPLAY, TRAFFIC, Buffered, Mixing, pools
+from daemon.proposer.buffer import REPLAY, TRAFFIC, PoolEntry, PoolMix, pools
 from events.jobs import JobSpec, TaskPool
 
 PATTERNS = ("a|x", "b|y", "c|*")
 
 
 @st.composite
-def buffers(draw: st.DrawFn) -> list[Buffered]:
+def buffers(draw: st.DrawFn) -> list[PoolEntry]:
     made = []
     for number in range(draw(st.integers(0, 12))):
         attempts = draw(st.integers(0, 16))
         passes = draw(st.integers(0, attempts))
-        made.append(Buffered(f"t{number}", draw(st.sampled_from(PATTERNS)), attempts, passes))
+        made.append(PoolEntry(f"t{number}", draw(st.sampled_from(PATTERNS)), attempts, passes))
     return made
 
 
@@ -29,10 +29,10 @@ def buffers(draw: st.DrawFn) -> list[Buffered]:
     st.integers(1, 12),
 )
 def test_shares_sum_to_one_and_every_task_stands_once(
-    buffered: list[Buffered], priorities: Mapping[str, float], traffic: int, number: int
+    buffered: list[PoolEntry], priorities: Mapping[str, float], traffic: int, number: int
 ) -> None:
     made = pools(buffered, priorities, [f"o{n}" for n in range(traffic)], number)
-    aimed = [one for one in buffered if not one.retired and priorities[one.pattern] > 0]
+    aimed = [one for one in buffered if not one.retires and priorities[one.pattern] > 0]
     assert bool(made) == bool(aimed)
     if not made:
         return
@@ -41,7 +41,7 @@ def test_shares_sum_to_one_and_every_task_stands_once(
     assert len(drawn) == len(set(drawn))
     assert {one.task for one in aimed} <= set(drawn)
     targeted = sum(pool.share for pool in made if not pool.replay)
-    kept = 0.95 if any(one.retired for one in buffered) else 1.0
+    kept = 0.95 if any(one.retires for one in buffered) else 1.0
     assert targeted == pytest.approx(kept * (min(0.5, 0.1 * number) if traffic else 1))
     JobSpec(job="job", base="base", checkpoint="/base", environment="shop", pools=made)
 
@@ -51,7 +51,7 @@ def by_name(made: tuple[TaskPool, ...]) -> dict[str, TaskPool]:
 
 
 def test_priority_and_open_outcomes_weigh() -> None:
-    even, mostly = Buffered("t1", "a|x", 8, 4), Buffered("t2", "b|y", 8, 8)
+    even, mostly = PoolEntry("t1", "a|x", 8, 4), PoolEntry("t2", "b|y", 8, 8)
     made = by_name(pools([even, mostly], {"a|x": 1.0, "b|y": 1.0}, [], 1))
     assert made["a|x"].share == pytest.approx(1 / (1 + mostly.openness))
     assert list(made) == ["a|x", "b|y"]
@@ -60,10 +60,10 @@ def test_priority_and_open_outcomes_weigh() -> None:
 
 
 def test_what_is_always_passed_retires_into_the_replay() -> None:
-    done, open_ = Buffered("t1", "a|x", 16, 16), Buffered("t2", "a|x", 16, 15)
-    assert done.retired
-    assert not open_.retired
-    assert not Buffered("t3", "a|x", 15, 15).retired
+    done, open_ = PoolEntry("t1", "a|x", 16, 16), PoolEntry("t2", "a|x", 16, 15)
+    assert done.retires
+    assert not open_.retires
+    assert not PoolEntry("t3", "a|x", 15, 15).retires
     made = by_name(pools([done, open_], {"a|x": 1.0}, ["o1"], 9))
     assert made[REPLAY].tasks == ("t1",)
     assert made[REPLAY].share == 0.05
@@ -74,14 +74,14 @@ def test_what_is_always_passed_retires_into_the_replay() -> None:
 
 
 def test_a_pattern_without_priority_is_not_aimed_at() -> None:
-    buffered = [Buffered("t1", "a|x"), Buffered("t2", "b|y")]
+    buffered = [PoolEntry("t1", "a|x"), PoolEntry("t2", "b|y")]
     assert list(by_name(pools(buffered, {"a|x": 1.0}, [], 1))) == ["a|x"]
 
 
 def test_how_much_is_aimed_is_a_setting() -> None:
-    mixing = Mixing(step=0.9, most=0.9)
-    made = by_name(pools([Buffered("t1", "a|x")], {"a|x": 1.0}, ["o1"], 1, mixing))
+    mixing = PoolMix(step=0.9, most=0.9)
+    made = by_name(pools([PoolEntry("t1", "a|x")], {"a|x": 1.0}, ["o1"], 1, mixing))
     assert made["a|x"].share == pytest.approx(0.9)
-    assert [Mixing().targeted(number) for number in (0, 1, 3, 5, 99)] == pytest.approx(
+    assert [PoolMix().compute_target_share(number) for number in (0, 1, 3, 5, 99)] == pytest.approx(
         [0.1, 0.1, 0.3, 0.5, 0.5]
     )

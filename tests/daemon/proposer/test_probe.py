@@ -13,7 +13,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.proposer.candidate import CannotSample
-from daemon.proposer.probe import Engine, Probed, Prober
+from daemon.proposer.probe import Engine, ProbeTarget, Prober
 from daemon.proposer.proposer import propose
 from daemon.proposer.verification import SAMPLES
 from envs.endpoint import Sampling
@@ -39,12 +39,12 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield opened
 
 
-def probed(url: str, **changes: Any) -> Probed:
+def probed(url: str, **changes: Any) -> ProbeTarget:
     given: dict[str, Any] = {
         "cycle": "cycle-1", "alias": "agent", "base": "reference", "policy": "reference",
         "engine": Engine(f"{url}/v1"), "sampling": Sampling(1.0, 64),
     }  # fmt: skip
-    return Probed(**(given | changes))
+    return ProbeTarget(**(given | changes))
 
 
 def prober(app: App, url: str, **changes: Any) -> Prober:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, Known
-from daemon.proposer.proposer import TRIES, Proposal, Source, Wanted, propose
+from daemon.proposer.candidate import FIRST_SEED, LAST_SEED, Evaluation, PriorTask
+from daemon.proposer.proposer import TRIES, Proposal, Source, ProposalRequest, propose
 from daemon.proposer.verification import seed_of
 from envs.shop.environment import Shop
 from envs.task import TaskDefinition
@@ -22,11 +22,11 @@ def source(kind: str, number: int = 0) -> Source:
 
 def wanted(
     sources: Mapping[str, Sequence[Source]], tasks: int = 8, cycle: str = "cycle-1", **given: Any
-) -> Wanted:
+) -> ProposalRequest:
     """So many tasks for each pattern."""
     quotas = tuple(Quota(pattern=name, tasks=tasks, priority=1.0, status="NEW") for name in sources)
     directive = Directive(quotas=quotas)
-    return Wanted(
+    return ProposalRequest(
         cycle=cycle, alias="agent", base="base", directive=directive, sources=sources, **given
     )
 
@@ -82,8 +82,8 @@ def test_a_redo_is_the_same_and_another_cycle_is_not() -> None:
 def test_what_the_buffer_has_is_not_written_again() -> None:
     one = source("one_order")
     given = wanted({PATTERN: [one]}, 12, explore=0.0)
-    known = [Known.of(made) for n in range(400) if (made := SHOP.rephrase(one.task, n)) is not None]
-    accepted, rejected = split(list(propose(SHOP, Wanted(**{**vars_of(given), "known": known}))))
+    known = [PriorTask.of(made) for n in range(400) if (made := SHOP.rephrase(one.task, n)) is not None]
+    accepted, rejected = split(list(propose(SHOP, ProposalRequest(**{**vars_of(given), "known": known}))))
     assert len(accepted) == 12
     assert {(one.mode, one.check) for one in rejected} == {("inherit", "novelty")}
     assert len(rejected) >= 12 * (TRIES - 1) * 0.9
@@ -100,7 +100,7 @@ def test_a_mode_that_failed_in_the_cycle_before_is_not_begun_with() -> None:
             BadTries(pattern=PATTERN, mode=mode, tries=4, rejected=3, reasons=()) for mode in bad
         ]
         directive = given.directive.model_copy(update={"bad_tries": tuple(tries)})
-        proposals = list(propose(SHOP, Wanted(**{**vars_of(given), "directive": directive})))
+        proposals = list(propose(SHOP, ProposalRequest(**{**vars_of(given), "directive": directive})))
         return {
             pattern: {one.data.mode for one in proposals if one.data.pattern == pattern}
             for pattern in sources
@@ -113,8 +113,8 @@ def test_a_mode_that_failed_in_the_cycle_before_is_not_begun_with() -> None:
     assert "inherit" in begun("explore")[PATTERN]
 
 
-def vars_of(given: Wanted) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in Wanted.__slots__}
+def vars_of(given: ProposalRequest) -> dict[str, Any]:
+    return {name: getattr(given, name) for name in ProposalRequest.__slots__}
 
 
 def test_at_most_three_tries_a_place() -> None:

@@ -7,10 +7,10 @@ import pytest
 from daemon.proposer.candidate import (
     FIRST_SEED,
     Candidate,
-    CheckFailed,
+    CheckFailure,
     Evaluation,
-    Examined,
-    Known,
+    CandidateFacts,
+    PriorTask,
 )
 from daemon.proposer.verification import CHECKS, Verdict, likeness, seed_of, verify
 from envs.airline.environment import Airline
@@ -30,8 +30,8 @@ def examined(
     source: TaskDefinition | None = None,
     environment: Environment = SHOP,
     **given: Any,
-) -> Examined:
-    return Examined(environment, Candidate(task, mode, source or task), **given)
+) -> CandidateFacts:
+    return CandidateFacts(environment, Candidate(task, mode, source or task), **given)
 
 
 def fresh(kind: str = "cancel", seed: int = 1) -> TaskDefinition:
@@ -51,9 +51,9 @@ def changed(task: TaskDefinition, **fields: Any) -> TaskDefinition:
     return task.model_copy(update=update)
 
 
-def refused(check: Check, examination: Examined) -> str:
+def refused(check: Check, examination: CandidateFacts) -> str:
     """Why a check refuses it."""
-    with pytest.raises(CheckFailed) as failure:
+    with pytest.raises(CheckFailure) as failure:
         CHECKS[check](examination)
     return str(failure.value)
 
@@ -62,7 +62,7 @@ def refused(check: Check, examination: Examined) -> str:
 def test_what_shop_writes_passes_in_both_modes(kind: str) -> None:
     source = SHOP.generate(kind, 2**24)
     task = fresh(kind)
-    verdict = verify(examined(task, source=source, known=[Known.of(fresh(kind, 2))]))
+    verdict = verify(examined(task, source=source, known=[PriorTask.of(fresh(kind, 2))]))
     assert verdict.failed is None, verdict.reason
     assert [one.check for one in verdict.passed] == [one for one in CHECKS if one != "informative"]
     assert {one.check: one.note for one in verdict.passed}["solvable"] == "scripted oracle"
@@ -218,13 +218,13 @@ def test_informative_is_claimed_only_where_somebody_samples() -> None:
 def test_novelty_is_other_calls_or_other_words() -> None:
     task, source = fresh(), fresh(seed=2)
     assert "nearly the same words" in refused(
-        "novelty", examined(task, source=source, known=[Known.of(task)])
+        "novelty", examined(task, source=source, known=[PriorTask.of(task)])
     )
     record = task.record()
-    recorded = Known.recorded(record.gold_actions, record.instruction)
-    assert recorded == Known.of(task)
-    CHECKS["novelty"](examined(task, source=source, known=[Known(task.signature, "Call it off!")]))
-    other = Known(source.signature, task.scenario.reason_for_call)
+    recorded = PriorTask.from_record(record.gold_actions, record.instruction)
+    assert recorded == PriorTask.of(task)
+    CHECKS["novelty"](examined(task, source=source, known=[PriorTask(task.signature, "Call it off!")]))
+    other = PriorTask(source.signature, task.scenario.reason_for_call)
     CHECKS["novelty"](examined(task, source=source, known=[other]))
     assert "nearly the same words" in refused("novelty", examined(task, "inherit", task))
 

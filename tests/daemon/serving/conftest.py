@@ -34,7 +34,7 @@ def replica(embedded: Live) -> Iterator[Replica]:
     """That engine as a replica; what a test loads it need not unload."""
     with Replica(f"{embedded.url}/v1") as replica:
         yield replica
-        for name in replica.serving().adapters:
+        for name in replica.list_models().adapters:
             replica.unload(name)
 
 

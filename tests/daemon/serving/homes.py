@@ -26,7 +26,7 @@ from daemon.engine.server import Server
 from daemon.serving.fleet import open_fleet
 from daemon.serving.publisher import Publisher
 from daemon.serving.push import push
-from daemon.serving.reconciler import Done, Reconciler
+from daemon.serving.reconciler import ReconcileResult, Reconciler
 from events.codec import Event, decode
 from events.envelope import utc_now
 from events.serving import OperatorActed
@@ -104,7 +104,7 @@ class Home:
         self.fleet.__exit__(None, None, None)
         self.app.close()
 
-    def tick(self) -> Done:
+    def tick(self) -> ReconcileResult:
         return self.reconciler.tick()
 
     def push(self, folder: Path, **options: Any) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from daemon.evaluation.trial import _CHUNK, Plan, Played, _chunks, _Head
+from daemon.evaluation.trial import _CHUNK, Plan, TrialAttempt, _chunks, _Head
 from daemon.jobs.runner import JOURNAL
 from envs.registry import open_place
 from events.rollouts import RolloutEnded
@@ -22,7 +22,7 @@ RATES: Final = "RECORDED_RATES"
 """Environment variable: kind -> pass rates of incumbent and candidate, JSON."""
 
 
-def played(plan: Plan) -> Iterator[Played]:
+def played(plan: Plan) -> Iterator[TrialAttempt]:
     """Everything that a plan wants."""
     environment, rates = open_place(plan.environment), json.loads(os.environ[RATES])
     for chunk in _chunks(plan):
@@ -32,11 +32,11 @@ def played(plan: Plan) -> Iterator[Played]:
             passed = Random(f"{player} {task} {trial}").random() < rate
             head = RolloutEnded(
                 rollout=plan.rollout(player, task, trial), alias=plan.alias, base=plan.base,
-                policy=plan.named(player), source="simulation", purpose="evaluate",
+                policy=plan.name_policy(player), source="simulation", purpose="evaluate",
                 task=definition.record(), trial=trial, success=passed, reward=float(passed),
                 grader="letters/1", termination="user_stop", write_tools=(), known_tools=(),
             )  # fmt: skip
-            yield Played(player=player, trial=trial, tokens=4, head=head, messages=())
+            yield TrialAttempt(player=player, trial=trial, tokens=4, head=head, messages=())
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from daemon.serving.backoff import FIRST_PAUSE, LONGEST_PAUSE, Postponed
+from daemon.serving.backoff import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from daemon.serving.desired_state import Delete, Load, Note, Step, Unload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -12,11 +12,11 @@ LOAD = Load("http://one", "a")
 
 
 def test_the_pause_doubles_up_to_its_longest_and_begins_anew_after_a_success() -> None:
-    postponed, now = Postponed(), NOW
+    postponed, now = Backoff(), NOW
     pauses: list[timedelta] = []
     for _ in range(9):
         assert not postponed.waits(LOAD, now)
-        postponed.failed(LOAD, now)
+        postponed.record_failure(LOAD, now)
         pause = FIRST_PAUSE
         while postponed.waits(LOAD, now + pause):
             pause += timedelta(seconds=5)
@@ -24,8 +24,8 @@ def test_the_pause_doubles_up_to_its_longest_and_begins_anew_after_a_success() -
         now += pause
     assert pauses[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
     assert pauses[-2:] == [LONGEST_PAUSE] * 2
-    postponed.done(LOAD)
-    postponed.failed(LOAD, now)
+    postponed.record_success(LOAD)
+    postponed.record_failure(LOAD, now)
     assert not postponed.waits(LOAD, now + FIRST_PAUSE)
 
 
@@ -44,8 +44,8 @@ def test_the_pause_doubles_up_to_its_longest_and_begins_anew_after_a_success() -
 def test_what_is_not_wanted_is_kept_only_where_it_could_not_be_seen(
     step: Step, lost: tuple[str, ...], kept: bool
 ) -> None:
-    postponed = Postponed()
-    postponed.failed(step, NOW)
+    postponed = Backoff()
+    postponed.record_failure(step, NOW)
     postponed.keep([step], ())
     assert len(postponed) == 1, "it is wanted"
     postponed.keep([Load("http://two", "b")], lost)
@@ -54,16 +54,16 @@ def test_what_is_not_wanted_is_kept_only_where_it_could_not_be_seen(
 
 
 def test_a_process_that_lives_for_months_remembers_what_is_wanted_now() -> None:
-    postponed = Postponed()
+    postponed = Backoff()
     for number in range(1000):
         step = Load("http://one", f"adapter-{number}")
-        postponed.failed(step, NOW)
+        postponed.record_failure(step, NOW)
         postponed.keep([step], ())
     assert len(postponed) == 1
 
 
 def test_a_clock_that_is_set_back_makes_nobody_wait_for_the_hour() -> None:
-    postponed = Postponed()
-    postponed.failed(LOAD, NOW)
+    postponed = Backoff()
+    postponed.record_failure(LOAD, NOW)
     assert postponed.waits(LOAD, NOW)
     assert not postponed.waits(LOAD, NOW - timedelta(hours=1))

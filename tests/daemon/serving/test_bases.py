@@ -6,10 +6,10 @@ import pytest
 
 from consumers.folds.routing import RouteRefusal, RouteState, apply_route_change
 from consumers.reads.serving import RouteRow, RouteTable
-from daemon.serving.bases import rebased
-from daemon.serving.desired_state import Holding
+from daemon.serving.bases import rebase_routes
+from daemon.serving.desired_state import ReplicaContents
 from daemon.serving.fleet import Look
-from daemon.serving.replica import ReplicaLost
+from daemon.serving.replica import ReplicaDown
 from events.lifecycle import State, after
 from events.serving import RouteChanged, RouteShare
 
@@ -27,12 +27,12 @@ TABLE = RouteTable(position=4, routes=(ROUTE,), adapters=())
 def look(*bases: str, lost: bool = False) -> Look:
     """Engines that serve these bases; and one that gives no answer."""
     urls = [f"http://e{place}" for place in range(len(bases))]
-    found = {url: Holding(url, base, frozenset()) for url, base in zip(urls, bases, strict=True)}
-    return Look(found, {"http://away": ReplicaLost("it is away")} if lost else {})
+    found = {url: ReplicaContents(url, base, frozenset()) for url, base in zip(urls, bases, strict=True)}
+    return Look(found, {"http://away": ReplicaDown("it is away")} if lost else {})
 
 
 def test_an_alias_moves_where_every_engine_serves_another_base() -> None:
-    (turned,) = rebased(TABLE, look(NEW, NEW))
+    (turned,) = rebase_routes(TABLE, look(NEW, NEW))
     assert (turned.alias, turned.base, turned.why) == ("agent", NEW, "rebased")
     assert turned.shares == (RouteShare(share=1),)
     standing = apply_route_change(ROUTE.standing, {}, turned)
@@ -46,7 +46,7 @@ def test_an_alias_moves_where_every_engine_serves_another_base() -> None:
     ids=["the same", "one of two", "one is away", "two others", "nobody answers"],
 )
 def test_nobody_moves_while_the_old_base_may_be_served(seen: Look) -> None:
-    assert rebased(TABLE, seen) == []
+    assert rebase_routes(TABLE, seen) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_nobody_moves_while_the_old_base_may_be_served(seen: Look) -> None:
     ],
 )
 def test_on_another_base_one_begins_with_the_base_alone(change: dict[str, object]) -> None:
-    (turned,) = rebased(TABLE, look(NEW))
+    (turned,) = rebase_routes(TABLE, look(NEW))
     other = RouteChanged.model_validate({**turned.model_dump(), **change})
     with pytest.raises(RouteRefusal):
         apply_route_change(ROUTE.standing, {}, other)

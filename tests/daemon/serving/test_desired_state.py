@@ -14,13 +14,13 @@ from daemon.serving.desired_state import (
     PIN,
     UNPIN,
     Delete,
-    Holding,
-    Keeping,
+    ReplicaContents,
+    Retention,
     Load,
     Note,
     Situation,
     Unload,
-    pinned,
+    read_pins,
     roles,
     steps,
 )
@@ -29,7 +29,7 @@ from events.lifecycle import LOADED, RETIRED, SERVING, State
 from events.serving import RouteShare
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
-KEEPING: Final = Keeping(timedelta(hours=4), timedelta(hours=1), 1)
+KEEPING: Final = Retention(timedelta(hours=4), timedelta(hours=1), 1)
 R1, R2 = "http://r1/v1", "http://r2/v1"
 
 
@@ -52,8 +52,8 @@ def route(
     return RouteRow("agent", standing, "operator", "", None, "c", 5)
 
 
-def holding(*names: str, url: str = R1, base: str = "base") -> Holding:
-    return Holding(url, base, frozenset(names))
+def holding(*names: str, url: str = R1, base: str = "base") -> ReplicaContents:
+    return ReplicaContents(url, base, frozenset(names))
 
 
 def gateway(position: int = 9, **open_sessions: int) -> GatewayState:
@@ -134,8 +134,8 @@ def test_a_pin_holds_until_it_is_taken_off() -> None:
         return OperatorActionLine("e", "ada", action, {"adapter": name}, "", None)
 
     actions = [line(PIN, "a"), line(PIN, "b"), line(UNPIN, "a"), line("adapters stage", "c")]
-    assert pinned(actions) == {"b"}
-    assert pinned([*actions, line(PIN, "a")]) == {"a", "b"}
+    assert read_pins(actions) == {"b"}
+    assert read_pins([*actions, line(PIN, "a")]) == {"a", "b"}
 
 
 NAMES: Final = ("a", "b", "c")

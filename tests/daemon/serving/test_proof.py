@@ -27,13 +27,13 @@ def proving(request: pytest.FixtureRequest) -> Iterator[Replica]:
     url = engine.url if isinstance(engine, Vllm) else f"{engine.url}/v1"
     with Replica(url) as replica:
         yield replica
-        for name in replica.serving().adapters:
+        for name in replica.list_models().adapters:
             replica.unload(name)
 
 
 def test_every_version_is_proven_with_room_to_spare(proving: Replica, adapters: Adapters) -> None:
     proving.examine()
-    assert proving.calibrated(adapters.expected("v1")) == EXACT
+    assert proving.measure_tolerance(adapters.expected("v1")) == EXACT
     for version, apart in (("v1", 0.1), ("v2", 0.1), ("v3", 0.1)):
         name = loaded(proving, adapters[version])
         proof = proving.prove(name, adapters.expected(version), EXACT, adapters.others(version))
@@ -54,7 +54,7 @@ def test_the_engine_of_another_base_is_found_before_anything_is_loaded(
     proving: Replica, adapters: Adapters
 ) -> None:
     with pytest.raises(OtherBase, match="serve the base that the adapter was trained on"):
-        proving.calibrated(adapters.expected("strange"))
+        proving.measure_tolerance(adapters.expected("strange"))
 
 
 def test_a_fresh_adapter_cannot_be_told_from_its_base(proving: Replica, adapters: Adapters) -> None:

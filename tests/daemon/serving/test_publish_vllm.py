@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from daemon.adapters.fingerprint import BaseMixed
+from daemon.adapters.fingerprint import BaseMixup
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.evaluation.comparison import Questions
 from daemon.serving.residency import NoRoom
-from daemon.serving.staging import StageRefused
+from daemon.serving.staging import StageRefusal
 from envs.shop.environment import Shop
 from ops.bench.serving.planted import loaded
 from ops.random_adapters import Adapters
@@ -63,15 +63,15 @@ def test_where_adapters_reach_the_base_it_answers_beside_none(
         for name in [loaded(replica, adapters["strong"]) for _ in range(4)]:
             replica.unload(name)
         name, other = home.push(adapters["v1"]), home.push(adapters["v2"])
-        with pytest.raises(BaseMixed, match=rf"{vllm.url}: .* ops/vllm/mend"):
+        with pytest.raises(BaseMixup, match=rf"{vllm.url}: .* ops/vllm/mend"):
             home.publisher.compare(name, Shop(), Questions(1, 0, 1, "cancel"), ADA, 2)
-        with pytest.raises(BaseMixed):
+        with pytest.raises(BaseMixup):
             home.publisher.set_route("agent", {name: 0.5, None: 0.5}, ADA)
         assert home.shares() == {}
         home.publisher.promote(name, ADA, override=True)
         assert home.shares() == {name: 1.0}, "alone it may answer"
         home.publisher.rollback("agent", ADA)
-        with pytest.raises(StageRefused, match="while an adapter answers, the base answers"):
+        with pytest.raises(StageRefusal, match="while an adapter answers, the base answers"):
             home.publisher.stage(other, ADA)
         assert other not in home.loaded()[0]
     finally:

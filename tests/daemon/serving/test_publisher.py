@@ -7,14 +7,14 @@ import pytest
 
 from consumers.folds.routing import RouteRefusal
 from consumers.reads.serving import UnknownAdapter
-from daemon.adapters.adoption import BadName, NoFingerprint, adopt, expected_of
+from daemon.adapters.adoption import BadName, NoFingerprint, adopt, read_expectation
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.core.decision_log import Act
-from daemon.core.serving_lock import ServingBusy, acting
-from daemon.serving.publisher import NothingBefore, PromotionRefused, RetirementRefused
-from daemon.serving.push import PushRefused, push
+from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
+from daemon.serving.publisher import NothingBefore, PromotionRefusal, RetirementRefusal
+from daemon.serving.push import PushRefusal, push
 from daemon.serving.residency import NoRoom
-from daemon.serving.staging import ReplicaAway, StageRefused
+from daemon.serving.staging import ReplicaAway, StageRefusal
 from events.serving import AdapterStaged, RouteChanged
 from ops.random_adapters import Adapters
 from tests.daemon.serving.conftest import MakeHome
@@ -32,7 +32,7 @@ def test_a_push_copies_the_files_under_a_name_made_of_them(
     folder = Path(row.path)
     assert folder == home.app.settings.adapters / row.adapter
     assert (folder / WEIGHTS).read_bytes() == (adapters["v1"] / WEIGHTS).read_bytes()
-    assert expected_of(folder) == adapters.expected("v1")
+    assert read_expectation(folder) == adapters.expected("v1")
     assert (row.state, row.origin, row.capability) == ("produced", "push", "cancel order")
     (acted,) = home.acts().values()
     assert (acted.actor, acted.action, acted.reason) == ("ada", "adapters push", "because")
@@ -71,7 +71,7 @@ def test_a_name_of_ones_own_is_kept_and_never_given_twice(
 ) -> None:
     home = make_home(0)
     assert home.push(adapters["v1"], base="reference", name="tuesday") == "tuesday"
-    with pytest.raises(PushRefused, match=r"tuesday is an adapter of agent .* another --name"):
+    with pytest.raises(PushRefusal, match=r"tuesday is an adapter of agent .* another --name"):
         home.push(adapters["v2"], base="reference", name="tuesday")
     with pytest.raises(BadName, match="no name of an adapter"):
         home.push(adapters["v2"], base="reference", name="../tuesday")
@@ -83,7 +83,7 @@ def test_what_a_directory_does_not_say_of_itself_is_computed(
     home = make_home(0)
     name = home.push(adapters["v1-bare"], base="reference", checkpoint=adapters.base)
     assert name.startswith("agent-")
-    assert expected_of(Path(home.row(name).path)) == adapters.expected("v1")
+    assert read_expectation(Path(home.row(name).path)) == adapters.expected("v1")
 
 
 def test_without_the_base_or_without_torch_nothing_can_be_computed(
@@ -117,7 +117,7 @@ def test_an_adapter_of_another_base_is_found_out_when_it_answers(
 ) -> None:
     home = make_home(1)
     name = home.push(adapters["strange"])
-    with pytest.raises(StageRefused, match=r"staged nowhere: .* base"):
+    with pytest.raises(StageRefusal, match=r"staged nowhere: .* base"):
         home.publisher.stage(name, ADA)
     assert (home.loaded(), home.state(name)) == ([[]], "produced")
 
@@ -159,7 +159,7 @@ def test_what_one_replica_refuses_is_unloaded_from_the_other(
     nowhere = {"path_map": {tmp_path: "/nowhere"}}
     home = make_home(2, upstream=[{}, nowhere])
     name = home.push(adapters["v1"])
-    with pytest.raises(StageRefused, match=r"staged nowhere: .* does not load .*path_map"):
+    with pytest.raises(StageRefusal, match=r"staged nowhere: .* does not load .*path_map"):
         home.publisher.stage(name, ADA)
     assert (home.loaded(), home.state(name)) == ([[], []], "produced")
     assert not [e for e in home.decided() if isinstance(e.data, AdapterStaged)]
@@ -175,7 +175,7 @@ def test_a_replica_that_answers_with_other_weights_is_found_out(
     folder = Path(home.row(name).path)
     copy = elsewhere / folder.relative_to(tmp_path / "home")
     shutil.copytree(adapters["v2"], copy)
-    with pytest.raises(StageRefused, match="nats from what the adapter computes"):
+    with pytest.raises(StageRefusal, match="nats from what the adapter computes"):
         home.publisher.stage(name, ADA)
     assert (home.loaded(), home.state(name)) == ([[], []], "produced")
 
@@ -219,7 +219,7 @@ def test_what_is_only_kept_makes_room(make_home: MakeHome, adapters: Adapters) -
     second = home.serve(adapters["v2"])
     assert home.state(first) == "draining"
     pinned = home.push(adapters["fresh"])
-    with pytest.raises(StageRefused, match="cannot be told from its base"):
+    with pytest.raises(StageRefusal, match="cannot be told from its base"):
         home.publisher.stage(pinned, ADA)
     third = home.push(adapters["v3"])
     home.publisher.pin(third, ADA)
@@ -238,9 +238,9 @@ def test_a_promotion_needs_a_passed_gate_or_a_persons_reason(
 ) -> None:
     home = make_home(1)
     name = home.push(adapters["v1"])
-    with pytest.raises(PromotionRefused, match=r"produced and has passed no gate; evaluate it"):
+    with pytest.raises(PromotionRefusal, match=r"produced and has passed no gate; evaluate it"):
         home.publisher.promote(name, ADA)
-    with pytest.raises(PromotionRefused, match="only with a reason; give --reason"):
+    with pytest.raises(PromotionRefusal, match="only with a reason; give --reason"):
         home.publisher.promote(name, Act("ada"), override=True)
     assert home.shares() == {}
     route = home.publisher.promote(name, ADA, override=True)
@@ -298,7 +298,7 @@ def test_a_rollback_is_one_command_and_finds_its_target_loaded(
     second = home.serve(adapters["v2"])
     home.tick()
     assert home.loaded() == [sorted([first, second])], "kept for the way back"
-    with acting(home.app.home):
+    with hold_serving_lock(home.app.home):
         route = home.publisher.rollback("agent", ADA)
     assert (home.shares(), route.why) == ({first: 1.0}, "rollback")
     assert (home.state(first), home.state(second)) == ("promoted", "rolled_back")
@@ -378,11 +378,11 @@ def test_what_is_on_its_way_out_is_neither_staged_nor_pinned_before_it_is_unload
     for name in (loaded, never):
         home.publisher.retire(name, ADA)
     acts = home.acts()
-    with pytest.raises(StageRefused, match=r"is draining, .* once it is unloaded"):
+    with pytest.raises(StageRefusal, match=r"is draining, .* once it is unloaded"):
         home.publisher.stage(loaded, ADA)
-    with pytest.raises(StageRefused, match=r"is rejected, .* once it is unloaded"):
+    with pytest.raises(StageRefusal, match=r"is rejected, .* once it is unloaded"):
         home.publisher.pin(never, ADA)
-    with pytest.raises(StageRefused, match="is rejected"):
+    with pytest.raises(StageRefusal, match="is rejected"):
         home.publisher.promote(never, ADA, override=True)
     assert home.acts() == acts, "what is refused at once leaves no event"
     home.tick()
@@ -393,7 +393,7 @@ def test_what_is_on_its_way_out_is_neither_staged_nor_pinned_before_it_is_unload
 def test_who_serves_is_not_retired(make_home: MakeHome, adapters: Adapters) -> None:
     home = make_home(1)
     name = home.serve(adapters["v1"])
-    with pytest.raises(RetirementRefused, match="promoted; give its sessions to somebody else"):
+    with pytest.raises(RetirementRefusal, match="promoted; give its sessions to somebody else"):
         home.publisher.retire(name, ADA)
 
 
@@ -414,12 +414,12 @@ def test_one_process_of_a_home_acts_at_a_time(
 ) -> None:
     home = make_home(0)
     with (
-        acting(home.app.home),
-        pytest.raises(ServingBusy, match=r"serving.lock"),
-        acting(home.app.home, patience=0),
+        hold_serving_lock(home.app.home),
+        pytest.raises(HomeLockBusy, match=r"serving.lock"),
+        hold_serving_lock(home.app.home, patience=0),
     ):
         pass
-    with acting(home.app.home, patience=0):
+    with hold_serving_lock(home.app.home, patience=0):
         pass
 
 

@@ -109,7 +109,7 @@ def test_a_rollback_while_a_replica_gets_an_adapter_disturbs_nobody(
     def take_back() -> None:
         """Begun once the first of both tries the adapter: what was seen before says it serves."""
         with Replica(both.engines[0].url) as replica, App(both.app.settings) as app:
-            while not replica.serving().adapters:
+            while not replica.list_models().adapters:
                 time.sleep(0.001)
             Publisher(app, both.fleet).rollback("agent", ADA)
 
@@ -151,14 +151,14 @@ def test_of_steps_that_nobody_wants_any_more_no_failure_is_kept(
     weights.write_bytes(weights.read_bytes()[:-100])
     home.engines[0].restart()
     assert WEIGHTS in home.tick().troubles[0]
-    assert len(home.reconciler.postponed) == 1
+    assert len(home.reconciler.backoff) == 1
     home.engines[0].stop()
     home.tick()
-    assert len(home.reconciler.postponed) == 1, "it is not known what that replica lacks"
+    assert len(home.reconciler.backoff) == 1, "it is not known what that replica lacks"
     home.engines[0].start()
     home.publisher.rollback("agent", ADA)
     home.tick()
-    assert len(home.reconciler.postponed) == 0
+    assert len(home.reconciler.backoff) == 0
 
 
 def test_a_replica_that_came_back_with_another_base_is_not_admitted(
@@ -289,7 +289,7 @@ def test_of_adapters_whose_files_went_nothing_is_kept(
     home = make_home(1, serving={"kept_versions": 0})
     names = three_served(home, adapters)
     home.tick()
-    known = weakref.ref(home.fleet.expected(home.row(names[0])))
+    known = weakref.ref(home.fleet.read_expectation(home.row(names[0])))
     home.later = 2 * HOUR
     assert names[0] in home.tick().collected
     home.serve(adapters["strong"])

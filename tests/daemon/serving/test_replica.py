@@ -17,14 +17,14 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import (
-    LoadRefused,
+    LoadRefusal,
     NameConflict,
     NoPath,
-    NotServed,
+    NoSuchModel,
     NotUsable,
     PathMap,
     Replica,
-    ReplicaLost,
+    ReplicaDown,
     SeveralProcesses,
 )
 from ops.random_adapters import Adapters
@@ -34,14 +34,14 @@ from tests.daemon.serving.engines import balanced, models, saying, silent
 
 def test_what_is_loaded_is_served_from_its_folder(replica: Replica, adapters: Adapters) -> None:
     replica.examine()
-    assert replica.serving().adapters == {}
+    assert replica.list_models().adapters == {}
     replica.load("a-1", adapters["v1"])
     replica.load("a-2", adapters["v2"])
-    found = replica.serving()
+    found = replica.list_models()
     assert found.base == "reference"
     assert found.adapters == {"a-1": str(adapters["v1"]), "a-2": str(adapters["v2"])}
     replica.unload("a-1")
-    assert list(replica.serving().adapters) == ["a-2"]
+    assert list(replica.list_models().adapters) == ["a-2"]
 
 
 def test_the_same_load_and_unload_again_change_nothing(
@@ -53,20 +53,20 @@ def test_the_same_load_and_unload_again_change_nothing(
     assert embedded.server.adapters.policy("a-1") is before
     replica.unload("a-1")
     replica.unload("a-1")
-    assert replica.serving().adapters == {}
+    assert replica.list_models().adapters == {}
 
 
 def test_a_name_never_leads_to_other_files(replica: Replica, adapters: Adapters) -> None:
     replica.load("a-1", adapters["v1"])
     with pytest.raises(NameConflict, match=r"serves a-1 from .*/v1, and it was to be .*/v2"):
         replica.load("a-1", adapters["v2"])
-    assert replica.serving().adapters == {"a-1": str(adapters["v1"])}
+    assert replica.list_models().adapters == {"a-1": str(adapters["v1"])}
 
 
 def test_the_base_keeps_its_name_and_its_place(replica: Replica, adapters: Adapters) -> None:
     with pytest.raises(NameConflict, match="calls its base reference"):
         replica.load("reference", adapters["v1"])
-    with pytest.raises(NotServed, match="reference is the base"):
+    with pytest.raises(NoSuchModel, match="reference is the base"):
         replica.unload("reference")
 
 
@@ -76,15 +76,15 @@ def test_a_refused_adapter_is_refused_with_the_engines_reason(
     copied = Path(shutil.copytree(adapters["v1-bare"], tmp_path / "nan"))
     tensors = {n: torch.full_like(t, torch.nan) for n, t in load_file(copied / WEIGHTS).items()}
     save_file(tensors, copied / WEIGHTS)
-    with pytest.raises(LoadRefused, match=r"does not load bad from .* is not finite"):
+    with pytest.raises(LoadRefusal, match=r"does not load bad from .* is not finite"):
         replica.load("bad", copied)
-    assert replica.serving().adapters == {}
+    assert replica.list_models().adapters == {}
 
 
 def test_a_folder_that_the_engine_does_not_see_is_a_matter_of_sharing_it(
     replica: Replica, tmp_path: Path
 ) -> None:
-    with pytest.raises(LoadRefused, match="share it with the engine, or set path_map"):
+    with pytest.raises(LoadRefusal, match="share it with the engine, or set path_map"):
         replica.load("far", tmp_path / "nowhere")
 
 
@@ -95,7 +95,7 @@ def test_folders_are_named_as_the_engine_names_them(
     paths = PathMap({here: str(adapters.folder), Path("/kintsugi"): "/nowhere"})
     with Replica(f"{embedded.url}/v1/", paths=paths) as mapped:
         mapped.load("a-1", here / "v1")
-    assert replica.serving().adapters == {"a-1": str(adapters["v1"])}
+    assert replica.list_models().adapters == {"a-1": str(adapters["v1"])}
 
 
 def test_a_folder_that_no_prefix_fits_has_no_name_there() -> None:
@@ -108,7 +108,7 @@ def test_a_folder_that_no_prefix_fits_has_no_name_there() -> None:
 
 
 def test_a_model_that_is_not_there_says_nothing(replica: Replica, adapters: Adapters) -> None:
-    with pytest.raises(NotServed, match="serves no a-9"):
+    with pytest.raises(NoSuchModel, match="serves no a-9"):
         replica.score("a-9", adapters.expected("v1").prompts)
 
 
@@ -116,7 +116,7 @@ def test_its_base_is_itself_while_an_adapter_answers(replica: Replica, adapters:
     expected = adapters.expected("strong")
     replica.load("a-1", adapters["strong"])
     assert replica.prove_base("a-1", expected, EXACT) < EXACT / 20
-    with pytest.raises(NotServed, match="serves no a-9"):
+    with pytest.raises(NoSuchModel, match="serves no a-9"):
         replica.prove_base("a-9", expected, EXACT)
 
 
@@ -182,7 +182,7 @@ def test_an_engine_without_adapters_says_how_to_start_it(tmp_path: Path) -> None
     with (
         saying(said) as url,
         Replica(f"{url}/v1") as replica,
-        pytest.raises(LoadRefused, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+        pytest.raises(LoadRefusal, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
     ):
         replica.load("a-1", tmp_path)
 
@@ -193,20 +193,20 @@ def test_an_engine_that_is_gone_is_lost(adapters: Adapters) -> None:
     with Replica(f"{url}/v1") as replica:
         for ask in (
             replica.examine,
-            replica.serving,
+            replica.list_models,
             lambda: replica.load("a-1", adapters["v1"]),
             lambda: replica.unload("a-1"),
             lambda: replica.score("a-1", adapters.expected("v1").prompts),
         ):
-            with pytest.raises(ReplicaLost, match="cannot be reached"):
+            with pytest.raises(ReplicaDown, match="cannot be reached"):
                 ask()
 
 
 def test_an_engine_that_gives_no_answer_is_lost_in_time(adapters: Adapters) -> None:
     with silent() as url, Replica(f"{url}/v1", patience=0.2) as replica:
-        with pytest.raises(ReplicaLost, match=r"no answer in 0\.2 s"):
+        with pytest.raises(ReplicaDown, match=r"no answer in 0\.2 s"):
             replica.unload("a-1")
-        with pytest.raises(ReplicaLost, match=r"no answer in 0\.2 s"):
+        with pytest.raises(ReplicaDown, match=r"no answer in 0\.2 s"):
             replica.score("a-1", adapters.expected("v1").prompts)
 
 
@@ -245,9 +245,9 @@ def test_an_engine_whose_answer_has_no_end_is_left(head: bytes, why: str) -> Non
     with (
         endless(head) as (url, sent),
         Replica(f"{url}/v1") as replica,
-        pytest.raises(ReplicaLost, match=why),
+        pytest.raises(ReplicaDown, match=why),
     ):
-        replica.serving()
+        replica.list_models()
     assert sum(sent) < 64 << 20
 
 
@@ -257,6 +257,6 @@ def test_an_engine_that_cannot_go_on_is_lost_and_refuses_nothing(adapters: Adapt
         live.engine.cache.keys.clear()
         with (
             Replica(f"{live.url}/v1") as replica,
-            pytest.raises(ReplicaLost, match="its health is 503"),
+            pytest.raises(ReplicaDown, match="its health is 503"),
         ):
             replica.score("reference", adapters.expected("v1").prompts)

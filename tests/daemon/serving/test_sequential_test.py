@@ -12,12 +12,12 @@ from daemon.serving.sequential_test import (
     ENOUGH,
     UNEQUAL,
     Arm,
-    Begun,
-    Drawn,
+    ArmSession,
+    ArmFaults,
     LiveGuard,
     longest_wait,
     on_silence,
-    settled_evidence,
+    measure_final_evidence,
 )
 from ops.bench.guard import Ended, Traffic, Watch
 
@@ -119,7 +119,7 @@ def test_the_order_of_verdicts_changes_nothing() -> None:
         guard = LiveGuard(RISK_RATIO)
         for session, when in mixed:
             guard.count(*session, when)
-        found.add((guard.against, guard.towards, guard.imbalance, guard.pairs, guard.expected))
+        found.add((guard.against, guard.towards, guard.imbalance, guard.pairs, guard.share_sum))
     assert len(found) == 1
 
 
@@ -128,7 +128,7 @@ def test_each_session_counts_with_the_share_that_drew_it() -> None:
     rare, often = (told([("canary", "a", False, share)] * 3) for share in (0.01, 0.5))
     assert rare.against > 2 * often.against
     mixed = told([("canary", "a", False, 0.01), ("incumbent", "a", True, 0.5)])
-    assert mixed.expected == pytest.approx(0.51)
+    assert mixed.share_sum == pytest.approx(0.51)
     with pytest.raises(ValueError, match="above 0 and below 1, not 1"):
         told([("canary", "a", True, 1.0)])
 
@@ -161,12 +161,12 @@ def test_the_kinds_of_task_hold_the_level_together() -> None:
 
 
 def test_open_sessions_count_against_the_canary_in_the_order_of_their_beginnings() -> None:
-    early = [Begun(f"{n:04}", "incumbent", 0.5, success=False) for n in range(12)]
-    open_later = [Begun(f"{n:04}", "canary", 0.5, success=None) for n in range(100, 150)]
-    assert settled_evidence([*early, *open_later], RISK_RATIO) >= ENOUGH, "the path before them"
+    early = [ArmSession(f"{n:04}", "incumbent", 0.5, success=False) for n in range(12)]
+    open_later = [ArmSession(f"{n:04}", "canary", 0.5, success=None) for n in range(100, 150)]
+    assert measure_final_evidence([*early, *open_later], RISK_RATIO) >= ENOUGH, "the path before them"
     open_first = [one._replace(began="0000") for one in open_later]
-    assert settled_evidence([*open_first, *early], RISK_RATIO) == 1
-    assert settled_evidence([], RISK_RATIO) == 1
+    assert measure_final_evidence([*open_first, *early], RISK_RATIO) == 1
+    assert measure_final_evidence([], RISK_RATIO) == 1
 
 
 def test_an_age_is_waited_for_that_nearly_all_verdicts_of_an_arm_and_outcome_have() -> None:
@@ -184,7 +184,7 @@ def test_a_worse_canary_whose_failures_alone_are_judged_late_is_rarely_promoted(
 def promoted_with_late_failures(seed: int) -> bool:
     """Whether a canary is promoted that fails `RISK_RATIO` times as often, and of which a failure
     is judged 400 sessions after the session ended, on average; all others at once."""
-    chance, guard, began = Random(seed), LiveGuard(RISK_RATIO), list[Begun]()
+    chance, guard, began = Random(seed), LiveGuard(RISK_RATIO), list[ArmSession]()
     verdicts: list[tuple[float, int]] = []
     waits: dict[tuple[Arm, bool | None], list[float]] = {}
     judged: set[int] = set()
@@ -192,7 +192,7 @@ def promoted_with_late_failures(seed: int) -> bool:
         arm: Arm = "canary" if chance.random() < 0.25 else "incumbent"
         success = chance.random() >= (0.3 * RISK_RATIO if arm == "canary" else 0.3)
         late = 400 if arm == "canary" and not success else 1
-        began.append(Begun(f"{now:06}", arm, 0.25, success))
+        began.append(ArmSession(f"{now:06}", arm, 0.25, success))
         heappush(verdicts, (now + chance.expovariate(1 / late), now))
         while verdicts[0][0] <= now:
             when, number = heappop(verdicts)
@@ -209,16 +209,16 @@ def promoted_with_late_failures(seed: int) -> bool:
             session if number in judged else session._replace(success=None, ended=True)
             for number, session in enumerate(began)
         ]
-        if settled_evidence(known, RISK_RATIO, awaited) >= ENOUGH:
+        if measure_final_evidence(known, RISK_RATIO, awaited) >= ENOUGH:
             return True
     return False
 
 
-def drawn(share: float, canary: Sequence[int], incumbent: Sequence[int]) -> list[Drawn]:
+def drawn(share: float, canary: Sequence[int], incumbent: Sequence[int]) -> list[ArmFaults]:
     """Of each arm: its sessions, then how many of them had each fault."""
     return [
-        Drawn("canary", share, canary[0], tuple(canary[1:])),
-        Drawn("incumbent", share, incumbent[0], tuple(incumbent[1:])),
+        ArmFaults("canary", share, canary[0], tuple(canary[1:])),
+        ArmFaults("incumbent", share, incumbent[0], tuple(incumbent[1:])),
     ]
 
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from daemon.adapters.compatibility import fit
 from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
-from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixed, NotProven, OtherBase, distance
+from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixup, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
-from daemon.serving.replica import LoadRefused, NameConflict, NoAnswer, Replica
+from daemon.serving.replica import LoadRefusal, NameConflict, NoAnswer, Replica
 from ops.bench.serving.planted import foreign_modules, loaded, no_numbers
 from ops.isolated import NotInstalled
 from ops.random_adapters import Adapters
@@ -33,7 +33,7 @@ def exact(vllm: Vllm) -> Iterator[Replica]:
     """The vLLM in float32."""
     with Replica(vllm.url) as replica:
         yield replica
-        for name in replica.serving().adapters:
+        for name in replica.list_models().adapters:
             replica.unload(name)
 
 
@@ -77,11 +77,11 @@ def test_what_it_refuses_is_not_registered_and_the_engine_lives(
 ) -> None:
     spoil, why = REFUSED[name]
     spoil(copy)
-    with pytest.raises(LoadRefused, match=why):
+    with pytest.raises(LoadRefusal, match=why):
         exact.load("bad", copy)
     with pytest.raises(BadAdapter):
         fit(copy, CHECKPOINT, max_rank=16)
-    assert exact.serving().adapters == {}
+    assert exact.list_models().adapters == {}
     expected = adapters.expected("v1")
     assert exact.prove(loaded(exact, adapters["v1"]), expected, EXACT).distance < EXACT
 
@@ -113,10 +113,10 @@ def test_a_name_never_leads_to_other_files(exact: Replica, adapters: Adapters) -
         exact.load(name, adapters["v2"])
     with pytest.raises(NameConflict, match="calls its base reference"):
         exact.load("reference", adapters["v2"])
-    assert exact.serving().adapters == {name: str(adapters["v1"])}
+    assert exact.list_models().adapters == {name: str(adapters["v1"])}
     exact.unload(name)
     exact.unload(name)
-    assert exact.serving().adapters == {}
+    assert exact.list_models().adapters == {}
 
 
 def test_it_is_fit_to_be_used_and_tells_its_slots(exact: Replica, adapters: Adapters) -> None:
@@ -133,11 +133,11 @@ def test_a_base_that_answers_with_an_adapter_is_noticed(exact: Replica, adapters
         exact.unload(name)
     expected = adapters.expected("v1")
     name = loaded(exact, adapters["v1"])
-    with pytest.raises(BaseMixed, match=r"0\.\d+ nats from what it computes .* ops/vllm/mend"):
+    with pytest.raises(BaseMixup, match=r"0\.\d+ nats from what it computes .* ops/vllm/mend"):
         exact.prove_base(name, expected, EXACT)
     with busy(exact.url, [name]), pytest.raises(OtherBase, match="while no adapter answers"):
-        exact.calibrated(expected)
-    assert exact.calibrated(expected) == EXACT
+        exact.measure_tolerance(expected)
+    assert exact.measure_tolerance(expected) == EXACT
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def coarse() -> Iterator[Replica]:
 def test_in_bfloat16_the_tolerance_is_what_its_rounding_costs(
     coarse: Replica, adapters: Adapters
 ) -> None:
-    tolerance = coarse.calibrated(adapters.expected("v1"))
+    tolerance = coarse.measure_tolerance(adapters.expected("v1"))
     assert 20 * EXACT < tolerance < 3 * COARSEST
     strong = adapters.expected("strong")
     proof = coarse.prove(loaded(coarse, adapters["strong"]), strong, tolerance)
@@ -170,13 +170,13 @@ def test_in_bfloat16_the_tolerance_is_what_its_rounding_costs(
     with pytest.raises(NotProven, match="nearest is its base"):
         coarse.prove("reference", strong, tolerance)
     with pytest.raises(OtherBase):
-        coarse.calibrated(adapters.expected("strange"))
+        coarse.measure_tolerance(adapters.expected("strange"))
 
 
 def test_what_rounding_hides_is_not_proven(coarse: Replica, adapters: Adapters) -> None:
     """One that stands nearer to its base, and two nearer to each other, than bfloat16 can tell."""
     expected = adapters.expected("faint")
-    tolerance = coarse.calibrated(expected)
+    tolerance = coarse.measure_tolerance(expected)
     with pytest.raises(NotProven, match=r"cannot be told from its base: .* higher precision"):
         coarse.prove(loaded(coarse, adapters["faint"]), expected, tolerance)
     name, rivals = loaded(coarse, adapters["v2"]), {"v1": adapters.expected("v1")}
@@ -188,7 +188,7 @@ def test_a_mended_one_answers_as_its_base_beside_adapters_in_all_slots(
     coarse: Replica, adapters: Adapters
 ) -> None:
     expected = adapters.expected("strong")
-    tolerance = coarse.calibrated(expected)
+    tolerance = coarse.measure_tolerance(expected)
     for name in [loaded(coarse, adapters["strong"]) for _ in range(SLOTS)]:
         assert coarse.prove(name, expected, tolerance).distance < tolerance
     assert coarse.prove_base(name, expected, tolerance) < tolerance
@@ -206,4 +206,4 @@ def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
     with pytest.raises(NoAnswer, match="unload it, and start the engine again"):
         coarse.prove("nan", adapters.expected("v1"), EXACT)
     with pytest.raises(NoAnswer, match="refuses to answer as reference"):
-        coarse.calibrated(adapters.expected("v1"))
+        coarse.measure_tolerance(adapters.expected("v1"))

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.config.settings import load
 from daemon.core.app import App
-from daemon.sessions.closing import Closed, close_sessions, count_backlog
+from daemon.sessions.closing import CloseResult, close_sessions, count_backlog
 from events.codec import encode
 from events.envelope import Envelope, new_id, utc_now
 from events.log import Entry, now_ms
@@ -65,8 +65,8 @@ def app(home: Path) -> Iterator[App]:
 
 def test_each_end_has_the_calls_since_the_one_before(app: App, kintsugi: Kintsugi) -> None:
     app.append([*called("a", 0), *over(2), *called("b", 3), *called("c", 5), *over(7), *over(8)])
-    assert close_sessions(app, at(9)) == Closed(ended=0, rollouts=2)
-    assert close_sessions(app, at(9)) == Closed(ended=0, rollouts=0)
+    assert close_sessions(app, at(9)) == CloseResult(ended=0, rollouts=2)
+    assert close_sessions(app, at(9)) == CloseResult(ended=0, rollouts=0)
     assert named(kintsugi) == [["a"], ["c", "b"]]
     assert kintsugi("rebuild", "--json").json["equal"] is True
 
@@ -76,15 +76,15 @@ def test_a_call_that_comes_when_its_session_is_a_rollout_is_in_another(
 ) -> None:
     """A gateway that died ships what it had recorded, hours after the session went on elsewhere."""
     app.append([*called("b", 10), *over(12)])
-    assert close_sessions(app, at(13)) == Closed(ended=0, rollouts=1)
+    assert close_sessions(app, at(13)) == CloseResult(ended=0, rollouts=1)
     app.append([*called("a", 0), *over(2), *called("late", 4)])
     with app.reading() as connection:
         assert count_backlog(connection, at(13)) == 0, "nothing of it is folded"
     # What was said before its own end is its own; the other call waits until it was idle for long.
     idle = at(13) + timedelta(seconds=app.settings.sessions.idle_seconds)
-    assert close_sessions(app, at(13)) == Closed(ended=0, rollouts=1)
-    assert close_sessions(app, idle) == Closed(ended=1, rollouts=1)
-    assert close_sessions(app, idle) == Closed(ended=0, rollouts=0)
+    assert close_sessions(app, at(13)) == CloseResult(ended=0, rollouts=1)
+    assert close_sessions(app, idle) == CloseResult(ended=1, rollouts=1)
+    assert close_sessions(app, idle) == CloseResult(ended=0, rollouts=0)
     assert named(kintsugi) == [["b"], ["a"], ["late"]]
     assert kintsugi("rebuild", "--json").json["equal"] is True
 
@@ -94,8 +94,8 @@ def test_an_end_without_a_start_ends_no_session_and_keeps_no_log(
 ) -> None:
     app.append([answered("lost", 1), *called("whole", 2), *over(4)])
     later = at(4) + timedelta(days=1)
-    assert close_sessions(app, later) == Closed(ended=0, rollouts=1)
-    assert close_sessions(app, later) == Closed(ended=0, rollouts=0)
+    assert close_sessions(app, later) == CloseResult(ended=0, rollouts=1)
+    assert close_sessions(app, later) == CloseResult(ended=0, rollouts=0)
     assert named(kintsugi) == [["whole"]]
     kintsugi("log", "export", tmp_path / "kept")
     trimmed = kintsugi("log", "trim", "--archive", tmp_path / "kept", "--before", END, "--json")

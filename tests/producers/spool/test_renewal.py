@@ -10,7 +10,7 @@ from consumers.reads import rollouts
 from consumers.runner import ORDER
 from daemon.config.settings import Settings
 from daemon.core.app import App
-from daemon.core.spool_check import SpoolRestored, check_spool
+from daemon.core.spool_check import SpoolBehindTables, check_spool
 from daemon.status.doctor import records
 from events.serving import OperatorActed
 from events.sqlite.log import SqliteLog
@@ -67,7 +67,7 @@ def test_a_spool_that_was_restored_is_told_however_far_it_has_grown(home: Path, 
         set_back(home, broker, app)
         if since:
             record(home, since)
-        with pytest.raises(SpoolRestored, match="kintsugi spool renew"):
+        with pytest.raises(SpoolBehindTables, match="kintsugi spool renew"):
             checked(home, app)
         ok, said = records.spool(app)
         assert not ok
