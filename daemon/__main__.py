@@ -17,7 +17,7 @@ from traceback import print_exc
 import typer
 from pydantic_core import ValidationError
 
-from daemon.cli.command import DONE, FAILED, UNAVAILABLE, USAGE, ReaderGone
+from daemon.cli.command import DONE, FAILED, UNAVAILABLE, USAGE, ReaderQuit
 from daemon.cli.output import plain
 
 INTERRUPTED = 130
@@ -28,15 +28,15 @@ _UsageError = typer.BadParameter.__bases__[0]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in command_line
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets another one, not an error.
         sys.stdout.reconfigure(errors="replace")
     try:
-        code = _run(given)
+        code = _run(command_line)
         sys.stdout.flush()
-    except (ReaderGone, BrokenPipeError):
+    except (ReaderQuit, BrokenPipeError):
         _discard_stdout()
         return DONE
     except KeyboardInterrupt:

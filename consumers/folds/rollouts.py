@@ -89,8 +89,8 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
         named = len(data.calls) + len(data.forks)
         raise BadRecord(f"rollout {data.rollout} names {named:,} calls, one has at most {CALLS:,}")
     task = data.task
-    found = label_event(folding.event, data)
-    labels = found.labels
+    result = label_event(folding.event, data)
+    labels = result.labels
     batch.stage(
         Rollout,
         {
@@ -114,7 +114,7 @@ def fold_rollout(folding: FoldInput, data: RolloutEnded, batch: Staging) -> None
             **labels.model_dump(exclude={"categories", "pivot"}),
             "categories": exact_json(labels.categories),
             "pivot": labels.pivot if labels.category else None,
-            "evidence": None if found.evidence is None else exact_json(found.evidence),
+            "evidence": None if result.evidence is None else exact_json(result.evidence),
             "round": None,
             **folding.pointer(),
         },

@@ -9,7 +9,7 @@ import typer
 
 from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
-from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, followed, publishing
+from daemon.cli.serving import ActorName, EngineUrls, WhyNot, act_of, print_live_route, open_publisher
 
 if TYPE_CHECKING:
     from consumers.reads.serving import AdapterLine, AdapterRow
@@ -34,12 +34,12 @@ def ls(
     if cli.out.json:
         cli.out.document([asdict(line) for line in lines])
     elif lines:
-        cli.out.show(_listing(lines))
+        cli.out.show(_build_table(lines))
     if not lines:
         cli.out.hint("there is no adapter yet: kintsugi adapters push FOLDER")
 
 
-def _listing(lines: "list[AdapterLine]") -> Any:
+def _build_table(lines: "list[AdapterLine]") -> Any:
     rows = [
         [
             line.adapter,
@@ -182,7 +182,7 @@ def stage(
     reason: WhyNot = "",
 ) -> None:
     """Load an adapter on every engine, and see that they answer with it; it gets no sessions."""
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         row = publisher.stage(adapter, act_of(actor, reason))
     _print(cli, row)
 
@@ -212,10 +212,10 @@ def promote(
     """Have an adapter answer its alias. It must have passed the gate."""
     if not 0 < share <= 1:
         raise typer.BadParameter(f"{share:g} is no share; above 0, up to 1", param_hint="--share")
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         act = act_of(actor, reason)
         row = publisher.promote(adapter, act, share=share, override=override)
-        followed(cli, publisher.app, row)
+        print_live_route(cli, publisher.app, row)
 
 
 @command(group)
@@ -233,10 +233,10 @@ def rollback(
     reason: WhyNot = "",
 ) -> None:
     """Have whoever answered an alias before answer it again, from every session's next call on."""
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         wanted = alias or cli.settings.gateway.alias
         row = publisher.rollback(wanted, act_of(actor, reason), to)
-        followed(cli, publisher.app, row)
+        print_live_route(cli, publisher.app, row)
 
 
 @command(group)
@@ -249,7 +249,7 @@ def pin(
     reason: WhyNot = "",
 ) -> None:
     """Keep an adapter loaded, for calls that name it exactly, whatever becomes of routes."""
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         row = publisher.pin(adapter, act_of(actor, reason), off=off)
     _print(cli, row)
 
@@ -257,7 +257,7 @@ def pin(
 @command(group)
 def retire(cli: Cli, adapter: Named, actor: ActorName = None, reason: WhyNot = "") -> None:
     """Take an adapter that no route names out of service; unloaded when nobody uses it."""
-    with publishing(cli) as publisher:
+    with open_publisher(cli) as publisher:
         row = publisher.retire(adapter, act_of(actor, reason))
     _print(cli, row)
 
@@ -293,23 +293,23 @@ def evaluate(
 
     Killed, the same command goes on where it was.
     """
-    from daemon.cli.environments import opened
+    from daemon.cli.environments import load_environment
     from daemon.evaluation.comparison import Questions, judge, play
 
     questions = Questions(tasks, others, trials, target, seed, temperature, max_tokens, timeout)
-    environment = opened(cli, env)
+    environment = load_environment(cli, env)
     act = act_of(actor, reason)
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         comparison, means = publisher.compare(adapter, environment, questions, act, concurrency)
         with cli.out.progress("Playing", comparison.attempts, "episodes") as advance:
-            told = lambda attempts: advance(len(attempts))  # noqa: E731
-            asyncio.run(play(publisher.app, environment, comparison, means, told))
+            report_attempts = lambda attempts: advance(len(attempts))  # noqa: E731
+            asyncio.run(play(publisher.app, environment, comparison, means, report_attempts))
         judged = judge(publisher.app, comparison, cli.settings.gate, act, spent)
-    _judged(cli, comparison, judged)
+    _print_decision(cli, comparison, judged)
     return {"PROMOTE": DONE, "EXTEND": PARTLY, "REJECT": FAILED}[judged.report.decision]
 
 
-def _judged(cli: Cli, comparison: "Comparison", judged: "ComparisonResult") -> None:
+def _print_decision(cli: Cli, comparison: "Comparison", judged: "ComparisonResult") -> None:
     name, report = comparison.adapter.adapter, judged.report
     if cli.out.json:
         cli.out.document(

@@ -64,9 +64,9 @@ def import_log(
 
     archive = Archive(folder)
     with cli.app() as app:
-        total = sum(one.count for one in archive.manifest.segments)
+        total = sum(segment.count for segment in archive.manifest.segments)
         with cli.out.progress("Importing", total) as advance:
-            done = _restored(app, archive, advance)
+            done = _restore(app, archive, advance)
         head = archive.manifest.head
     if cli.out.json:
         cli.out.document({"events": done.events, "blobs": done.blobs, "head": head})
@@ -75,7 +75,7 @@ def import_log(
         cli.out.hint("fold them: kintsugi rebuild")
 
 
-def _restored(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "Restored":
+def _restore(app: "App", archive: "Archive", advance: "Callable[[int], None]") -> "Restored":
     if app.on_kafka:
         from events.archive import restore_kafka
 
@@ -105,15 +105,15 @@ def trim_log(
 
     archive = Archive(folder)
     with cli.app() as app:
-        log = log_trim.archived(app, archive)
+        log = log_trim.find_source_log(app, archive)
         planned = log_trim.plan(app, log, archive, cut(log, before))
-        dropped = sum(one.events for one in planned) if dry_run else log_trim.trim(log, planned)
+        dropped = sum(portion.events for portion in planned) if dry_run else log_trim.trim(log, planned)
     portions = [
         {
-            "partition": one.partition, "start": one.start, "before": one.before,
-            "events": one.events, "kept_for": one.kept_for,
+            "partition": portion.partition, "start": portion.start, "before": portion.before,
+            "events": portion.events, "kept_for": portion.kept_for,
         }
-        for one in planned
+        for portion in planned
     ]  # fmt: skip
     if cli.out.json:
         cli.out.document(
@@ -125,7 +125,7 @@ def trim_log(
         return
     verb = "would be dropped" if dry_run else "were dropped"
     cli.out.show(f"{dropped:,} events {verb}; {folder} holds them")
-    kept = sorted({one.kept_for for one in planned if one.kept_for is not None})
+    kept = sorted({portion.kept_for for portion in planned if portion.kept_for is not None})
     if kept:
         cli.out.show(f"not all before {before}, because of: {', '.join(kept)}")
     if not dry_run and dropped:

@@ -53,7 +53,7 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
 }
 
 
-class ReaderGone(Exception):
+class ReaderQuit(Exception):
     """Whoever read our output has had enough."""
 
 
@@ -107,15 +107,15 @@ def _with_common_options(function: Callable[..., int | None]) -> Callable[..., i
     own = list(inspect.signature(function).parameters.values())[1:]
 
     @wraps(function)
-    def run(context: typer.Context, **given: Any) -> int | None:
-        common = {option: given.pop(option) for option in _COMMON}
+    def run(context: typer.Context, **options: Any) -> int | None:
+        common = {option: options.pop(option) for option in _COMMON}
         # What stood before the command's name went to the root (root.py).
         before = context.find_root().params
         try:
-            return function(_cli(common, before), **given)
+            return function(_cli(common, before), **options)
         except BrokenPipeError as error:
             # typer would exit with 1; a reader like `head` that has seen enough is no failure.
-            raise ReaderGone from error
+            raise ReaderQuit from error
 
     common = [
         inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

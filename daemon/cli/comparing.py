@@ -15,7 +15,7 @@ from daemon.cli.replaying import place_text
 if TYPE_CHECKING:
     from consumers.snapshots import SnapshotDivergence
     from daemon.replay.bisect import First
-    from daemon.replay.diff import Divergence, LogsCompared, TablesCompared
+    from daemon.replay.diff import Divergence, LogComparison, TableComparison
     from events.log import Record
 
 
@@ -75,32 +75,32 @@ def _first(cli: Cli, parted: "SnapshotDivergence", named: list[str], opened: Exi
         return first_event(parted, logs, Path(folder))
 
 
-def _show_logs(cli: Cli, one: str, other: str, found: "LogsCompared", first_only: bool) -> int:
-    kept = found.divergences[:1] if first_only else found.divergences
+def _show_logs(cli: Cli, left_name: str, right_name: str, comparison: "LogComparison", first_only: bool) -> int:
+    kept = comparison.divergences[:1] if first_only else comparison.divergences
     if cli.out.json:
         cli.out.document(
             {
-                "a": one, "b": other, "kind": "log", "equal": not found.divergences,
-                "events": found.events, "read": found.read,
+                "a": left_name, "b": right_name, "kind": "log", "equal": not comparison.divergences,
+                "events": comparison.events, "read": comparison.read,
                 "divergences": [_divergence(each) for each in kept],
             }
         )  # fmt: skip
-    elif not found.divergences:
-        cli.out.show(f"equal: {found.events:,} events")
+    elif not comparison.divergences:
+        cli.out.show(f"equal: {comparison.events:,} events")
     else:
         for each in kept:
-            cli.out.show(plain(_sentence(each, one, other)))
-    return FAILED if found.divergences else DONE
+            cli.out.show(plain(_sentence(each, left_name, right_name)))
+    return FAILED if comparison.divergences else DONE
 
 
-def _divergence(found: "Divergence") -> dict[str, Any]:
+def _divergence(divergence: "Divergence") -> dict[str, Any]:
     return {
-        "stream": found.stream, "partition": found.partition, "offset": found.offset,
-        "what": found.what, "a": _said(found.one), "b": _said(found.other),
+        "stream": divergence.stream, "partition": divergence.partition, "offset": divergence.offset,
+        "what": divergence.what, "a": _describe_record(divergence.one), "b": _describe_record(divergence.other),
     }  # fmt: skip
 
 
-def _said(record: "Record | None") -> dict[str, Any] | None:
+def _describe_record(record: "Record | None") -> dict[str, Any] | None:
     """An event as far as a person can tell it from another one."""
     from events.archive.segments import digest
     from events.envelope import from_headers
@@ -108,34 +108,34 @@ def _said(record: "Record | None") -> dict[str, Any] | None:
 
     if record is None:
         return None
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": None, "type": None, "source": record.source, "sequence": record.sequence,
         "recorded_ms": record.recorded_ms, "sha256": digest(record),
     }  # fmt: skip
     try:
         envelope = from_headers(record.headers)
     except BadRecord as error:
-        return said | {"error": str(error)}
-    return said | {"id": envelope.id, "type": envelope.type}
+        return fields | {"error": str(error)}
+    return fields | {"id": envelope.id, "type": envelope.type}
 
 
-def _sentence(found: "Divergence", one: str, other: str) -> str:
-    place = f"{found.stream}/{found.partition}@{found.offset}"
-    left, right = _said(found.one), _said(found.other)
+def _sentence(divergence: "Divergence", left_name: str, right_name: str) -> str:
+    place = f"{divergence.stream}/{divergence.partition}@{divergence.offset}"
+    left, right = _describe_record(divergence.one), _describe_record(divergence.other)
     if left is None or right is None:
-        there, said = (one, left) if right is None else (other, right)
-        assert said is not None, "one of the two has it"
-        return f"{place}: {there} alone has {said['type']} {said['id']}"
+        there, event = (left_name, left) if right is None else (right_name, right)
+        assert event is not None, "one of the two has it"
+        return f"{place}: {there} alone has {event['type']} {event['id']}"
     return (
-        f"{place}: {found.what} is not the same: {left['type']} {left['id']} in {one}, "
-        f"{right['type']} {right['id']} in {other}"
+        f"{place}: {divergence.what} is not the same: {left['type']} {left['id']} in {left_name}, "
+        f"{right['type']} {right['id']} in {right_name}"
     )
 
 
 def _show_tables(
-    cli: Cli, one: str, other: str, found: "TablesCompared", first: "First | None"
+    cli: Cli, left_name: str, right_name: str, comparison: "TableComparison", first: "First | None"
 ) -> int:
-    difference, parted = found.difference, found.parted
+    difference, parted = comparison.difference, comparison.parted
     if cli.out.json:
         snapshots = None
         if parted is not None:
@@ -146,22 +146,22 @@ def _show_tables(
             }
         cli.out.document(
             {
-                "a": one, "b": other, "kind": "database", "equal": difference is None,
+                "a": left_name, "b": right_name, "kind": "database", "equal": difference is None,
                 "difference": None if difference is None else asdict(difference),
-                "changed": found.changed, "between": snapshots,
+                "changed": comparison.changed, "between": snapshots,
                 "first_event": None if first is None else _event(first),
             }
         )  # fmt: skip
     elif difference is None:
         cli.out.show("equal")
     else:
-        cli.out.show(plain(difference.between(one, other)))
+        cli.out.show(plain(difference.between(left_name, right_name)))
         if parted is not None:
             before = 0 if parted.equal is None else parted.equal.events
             cli.out.show(f"they parted after event {before:,} and up to {parted.one.events:,}")
         if first is not None:
             cli.out.show(plain(_event_sentence(first)))
-        for name, rows in found.changed.items():
+        for name, rows in comparison.changed.items():
             cli.out.show(f"changed: {name}, {rows:,} rows")
     return DONE if difference is None else FAILED
 
@@ -169,14 +169,14 @@ def _show_tables(
 def _event(first: "First") -> dict[str, Any]:
     record = first.record
     place = {"stream": record.stream, "partition": record.partition, "offset": record.offset}
-    return {**place, **(_said(record) or {}), "found_by": first.found_by}
+    return {**place, **(_describe_record(record) or {}), "found_by": first.found_by}
 
 
 def _event_sentence(first: "First") -> str:
-    said = _event(first)
+    event = _event(first)
     why = {
         "log": "is not the same in both logs",
         "fold": "is the first that writes a row that differs",
     }[first.found_by]
-    place = f"{said['stream']}/{said['partition']}@{said['offset']}"
-    return f"at {place}: {said['type']} {said['id']} {why}"
+    place = f"{event['stream']}/{event['partition']}@{event['offset']}"
+    return f"at {place}: {event['type']} {event['id']} {why}"

@@ -20,20 +20,20 @@ def show(
     """Print every setting; secrets are starred out."""
     from daemon.config.settings import origins
 
-    found = origins(**cli.flags)
+    values = origins(**cli.flags)
     if cli.out.json:
         cli.out.document(
             {
-                one.setting: {"value": one.value, "origin": one.origin, "variable": one.variable}
+                item.setting: {"value": item.value, "origin": item.origin, "variable": item.variable}
                 if origin
-                else one.value
-                for one in found
+                else item.value
+                for item in values
             }
         )
         return
     rows = [
-        [one.setting, "" if one.value is None else one.value, *([one.origin] if origin else [])]
-        for one in found
+        [item.setting, "" if item.value is None else item.value, *([item.origin] if origin else [])]
+        for item in values
     ]
     cli.out.show(table(["setting", "value", *(["origin"] if origin else [])], rows))
 
@@ -60,11 +60,11 @@ def schema(cli: Cli) -> None:
     """Print the JSON Schema of the TOML file."""
     from daemon.config.reference import schema
 
-    found = schema()
+    document = schema()
     if cli.out.json:
-        cli.out.document(found)
+        cli.out.document(document)
     else:
-        cli.out.show(json.dumps(found, indent=2))
+        cli.out.show(json.dumps(document, indent=2))
 
 
 @command(group)
@@ -72,12 +72,12 @@ def reference(cli: Cli) -> None:
     """Print what every setting means, what it may be, and its default."""
     from daemon.config.reference import list_settings
 
-    found = list(list_settings())
+    settings = list(list_settings())
     if cli.out.json:
-        cli.out.document([asdict(one) for one in found])
+        cli.out.document([asdict(item) for item in settings])
         return
     rows = [
-        [one.setting, one.values, "" if one.default in (None, []) else one.default, one.meaning]
-        for one in found
+        [item.setting, item.values, "" if item.default in (None, []) else item.default, item.meaning]
+        for item in settings
     ]
     cli.out.show(table(["setting", "values", "default", "meaning"], rows))

@@ -39,7 +39,7 @@ def ls(
     if cli.out.json:
         cli.out.document(lines)
     elif lines:
-        cli.out.show(_listing(lines))
+        cli.out.show(_build_table(lines))
     if not lines:
         cli.out.hint("no cycle has begun yet; kintsugi status says what the next one waits for")
 
@@ -53,21 +53,21 @@ def line(row: "CycleRow", step: str | None) -> dict[str, Any]:
     return {**{name: getattr(row, name) for name in names}, "step": step}
 
 
-def _listing(lines: list[dict[str, Any]]) -> Any:
+def _build_table(lines: list[dict[str, Any]]) -> Any:
     rows = [
         [
-            one["cycle"][:_SHORT],
-            one["number"],
-            one["alias"],
-            one["base"],
-            one["trigger"],
-            one["outcome"] or one["step"],
-            one["accepted"],
-            one["rejected"],
-            one["started"],
-            one["ended_because"] or one["reason"],
+            cycle["cycle"][:_SHORT],
+            cycle["number"],
+            cycle["alias"],
+            cycle["base"],
+            cycle["trigger"],
+            cycle["outcome"] or cycle["step"],
+            cycle["accepted"],
+            cycle["rejected"],
+            cycle["started"],
+            cycle["ended_because"] or cycle["reason"],
         ]
-        for one in lines
+        for cycle in lines
     ]
     numbers = ["number", "tasks", "rejected"]
     columns = ["cycle", "number", "alias", "base", "by", "came to", *numbers[1:], "began", "why"]
@@ -95,24 +95,24 @@ def show(
         return
     cli.out.show(_about(row, step))
     if row.directive is not None and row.directive.quotas:
-        quotas = [[one.pattern, one.tasks, f"{one.priority:.3g}", one.status]
-                  for one in row.directive.quotas]  # fmt: skip
+        quotas = [[item.pattern, item.tasks, f"{item.priority:.3g}", item.status]
+                  for item in row.directive.quotas]  # fmt: skip
         columns = ["pattern", "tasks", "priority", "status"]
         cli.out.show("", table(columns, quotas, right=("tasks", "priority"), whole=("pattern",)))
     if rejected:
-        refused = [[one.pattern, one.mode, one.check, one.reason] for one in rejected]
+        refused = [[item.pattern, item.mode, item.check, item.reason] for item in rejected]
         cli.out.show("", table(["rejected for", "mode", "check", "why"], refused))
 
 
 def _document(row: "CycleRow", step: str | None, rejected: "list[RejectionRow]") -> dict[str, Any]:
     directive = None if row.directive is None else row.directive.model_dump(mode="json")
-    findings = [one.model_dump(mode="json") for one in row.findings]
+    findings = [item.model_dump(mode="json") for item in row.findings]
     return {
         **asdict(row),
         "directive": directive,
         "findings": findings,
         "step": step,
-        "rejections": [asdict(one) for one in rejected],
+        "rejections": [asdict(item) for item in rejected],
     }
 
 
@@ -147,27 +147,27 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
             _check_trainable(alias, outlook(connection, app.settings, alias, utc_now()))
         acted = Decisions(app).act(act_of(actor, reason), CYCLE_START, {"alias": alias})
         with app.reading() as connection:
-            found = outlook(connection, app.settings, alias, utc_now())
-    assert found is not None, "it was there a moment ago"
+            next_cycle = outlook(connection, app.settings, alias, utc_now())
+    assert next_cycle is not None, "it was there a moment ago"
     if cli.out.json:
-        cli.out.document({"acted": acted, **asdict(found)})
-    elif found.due:
+        cli.out.document({"acted": acted, **asdict(next_cycle)})
+    elif next_cycle.due:
         cli.out.show(f"a cycle of {alias} begins at the leader's next look (kintsugi schedule)")
     else:
-        cli.out.show(f"a cycle of {alias} begins later: {'; '.join(found.missing)}")
+        cli.out.show(f"a cycle of {alias} begins later: {'; '.join(next_cycle.missing)}")
 
 
-def _check_trainable(alias: str, found: "Outlook | None") -> None:
+def _check_trainable(alias: str, outlook: "Outlook | None") -> None:
     from consumers.reads.learning import UnknownId
     from daemon.config.settings import ConfigurationError
 
-    if found is None:
+    if outlook is None:
         raise UnknownId(
             f"nothing of {alias!r} was recorded, so there is nothing to learn from; see kintsugi "
             "status for the agents that are known"
         )
-    if found.environment is None:
-        raise ConfigurationError(f"no cycle of {alias} can begin: {found.missing[0]}")
+    if outlook.environment is None:
+        raise ConfigurationError(f"no cycle of {alias} can begin: {outlook.missing[0]}")
 
 
 @command(group)

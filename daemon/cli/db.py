@@ -32,15 +32,15 @@ def check(cli: Cli) -> int:
     with cli.app() as app:
         # SQLite migrates itself, so what a command would meet is what is checked.
         engine = app.engine if app.database.dialect.name == "sqlite" else app.database
-        found, wanted = revision(engine), head()
+        current, wanted = revision(engine), head()
         with explain_errors(engine):
-            differing = differences(engine) if found == wanted else []
-    ok = found == wanted and not differing
+            differing = differences(engine) if current == wanted else []
+    ok = current == wanted and not differing
     if cli.out.json:
-        cli.out.document({"ok": ok, "revision": found, "head": wanted, "differences": differing})
+        cli.out.document({"ok": ok, "revision": current, "head": wanted, "differences": differing})
         return DONE if ok else FAILED
-    cli.out.show(f"revision {found or 'none'}, this version needs {wanted}", *differing)
-    if found != wanted:
+    cli.out.show(f"revision {current or 'none'}, this version needs {wanted}", *differing)
+    if current != wanted:
         cli.out.hint("bring it there: kintsugi db upgrade")
     elif differing:
         cli.out.hint("somebody changed the tables by hand; fold them anew in an empty database")

@@ -27,7 +27,7 @@ def list_letters(
 ) -> None:
     """List the dead letters that nobody dropped."""
     with cli.app() as app:
-        letters = [one for one in _letters(app) if everything or one.dropped is None]
+        letters = [row for row in _letters(app) if everything or row.dropped is None]
     if cli.out.json:
         cli.out.document([asdict(letter) for letter in letters])
     elif letters:
@@ -90,27 +90,27 @@ def retry(
             letters = [at(letters, stream, place)]
         with explain_errors(app.engine):
             attempts = [attempt(letter, app) for letter in letters]
-    foldable = sum(one.foldable for one in attempts)
-    unfolded = sum(one.foldable and not one.recorded for one in attempts)
+    foldable = sum(result.foldable for result in attempts)
+    unfolded = sum(result.foldable and not result.recorded for result in attempts)
     if cli.out.json:
         cli.out.document(
             [
                 {
-                    "stream": one.letter.stream,
-                    "partition": one.letter.partition,
-                    "offset": one.letter.offset,
-                    "foldable": one.foldable,
-                    "reason": one.reason,
-                    "recorded": one.recorded,
+                    "stream": result.letter.stream,
+                    "partition": result.letter.partition,
+                    "offset": result.letter.offset,
+                    "foldable": result.foldable,
+                    "reason": result.reason,
+                    "recorded": result.recorded,
                 }
-                for one in attempts
+                for result in attempts
             ]
         )
     else:
-        for one in attempts:
-            where = f"{one.letter.stream} {one.letter.partition}:{one.letter.offset}"
-            well = "is a rollout now" if one.recorded else "can be folded now"
-            cli.out.show(plain(f"{where}: {one.reason or well}"))
+        for result in attempts:
+            where = f"{result.letter.stream} {result.letter.partition}:{result.letter.offset}"
+            well = "is a rollout now" if result.recorded else "can be folded now"
+            cli.out.show(plain(f"{where}: {result.reason or well}"))
     if unfolded:
         cli.out.hint(
             f"{unfolded:,} of {len(attempts):,} can be folded now; put them into the tables: "

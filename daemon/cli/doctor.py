@@ -31,7 +31,7 @@ def doctor(
 
     with cli.app() as app:
         checks = examine(app)
-    return _shown(cli, checks)
+    return _print_checks(cli, checks)
 
 
 def _upstream(cli: Cli, url: str) -> int:
@@ -43,12 +43,12 @@ def _upstream(cli: Cli, url: str) -> int:
     try:
         checks = examine(named)
     except Unreachable as error:
-        _shown(cli, [Check("models", False, str(error))])
+        _print_checks(cli, [Check("models", False, str(error))])
         return UNAVAILABLE
-    return _shown(cli, checks)
+    return _print_checks(cli, checks)
 
 
-def _shown(cli: Cli, checks: "list[Check]") -> int:
+def _print_checks(cli: Cli, checks: "list[Check]") -> int:
     ok = all(check.ok for check in checks)
     if cli.out.json:
         cli.out.document({"ok": ok, "checks": [asdict(check) for check in checks]})

@@ -15,7 +15,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command, noun
 from daemon.cli.output import facts, table
 
 if TYPE_CHECKING:
-    from daemon.maintenance.regrade import Regraded
+    from daemon.maintenance.regrade import RegradeReport
     from envs.checking import Check, Rates
     from envs.environment import Environment
     from envs.registry import EnvironmentEntry
@@ -30,7 +30,7 @@ _MOST_SEED: Final = 10**17
 group = noun("env", "Environments: tasks that can be executed.")
 
 
-def opened(cli: Cli, name_or_path: str) -> "Environment":
+def load_environment(cli: Cli, name_or_path: str) -> "Environment":
     """The environment that a command names, which may be any path: for an argument of the operator
     alone. Raises UnknownEnvironment, EnvironmentBroken."""
     from envs.registry import open_place
@@ -46,8 +46,8 @@ def ls(cli: Cli) -> None:
     """List environments and their splits; real tasks where `benchmarks` names their folder."""
     from envs.registry import environments
 
-    found = environments(cli.settings.environments.paths)
-    rows = [row for one in found for row in _splits(cli, one)]
+    entries = environments(cli.settings.environments.paths)
+    rows = [row for entry in entries for row in _splits(cli, entry)]
     if cli.out.json:
         cli.out.document(rows)
         return
@@ -60,23 +60,23 @@ def ls(cli: Cli) -> None:
     cli.out.hint("write your own: kintsugi env new NAME")
 
 
-def _splits(cli: Cli, found: "EnvironmentEntry") -> list[dict[str, Any]]:
+def _splits(cli: Cli, entry: "EnvironmentEntry") -> list[dict[str, Any]]:
     """A row for each split of one environment."""
     from envs.registry import BUILT_IN
     from envs.task import GENERATED
 
-    environment = found.load()(cli.settings.benchmarks)
+    environment = entry.load()(cli.settings.benchmarks)
     rows = []
     for split, tasks in environment.splits.items():
         real = split != GENERATED
         kinds = {task.capability for task in environment.tasks(split)} if real else set()
         rows.append(
             {
-                "env": found.name,
+                "env": entry.name,
                 "tasks": tasks,
                 "source": str(environment.benchmarks)
-                if real and found.source == BUILT_IN
-                else found.source,
+                if real and entry.source == BUILT_IN
+                else entry.source,
                 "split": split,
                 "capabilities": sorted(kinds) if real else list(environment.capabilities),
             }
@@ -98,7 +98,7 @@ def new(
     cli: Cli, name: Annotated[str, typer.Argument(help="Small letters, digits and _.")]
 ) -> None:
     """Write NAME.py here: a small environment that works, to be made yours."""
-    text = _skeleton(name, _taken(cli))
+    text = _skeleton(name, _read_sources(cli))
     file = Path(f"{name}.py")
     try:
         with file.open("x", encoding="utf-8") as opened:
@@ -118,11 +118,11 @@ def new(
     )
 
 
-def _taken(cli: Cli) -> dict[str, str]:
+def _read_sources(cli: Cli) -> dict[str, str]:
     """The names of environments that there are, and where each comes from."""
     from envs.registry import environments
 
-    return {one.name: one.source for one in environments(cli.settings.environments.paths)}
+    return {entry.name: entry.source for entry in environments(cli.settings.environments.paths)}
 
 
 def _skeleton(name: str, taken: Mapping[str, str]) -> str:
@@ -178,51 +178,51 @@ def check(
         seed=seed,
     )
     with cli.out.progress("Checking") as advance:
-        found = checking.check(sample, advance)
+        report = checking.check(sample, advance)
     if cli.out.json:
-        cli.out.document(_as_document(found))
+        cli.out.document(_as_document(report))
     else:
-        cli.out.show(_rates(found), *_conclusions(found))
-    return FAILED if found.problems else DONE
+        cli.out.show(_rates(report), *_conclusions(report))
+    return FAILED if report.problems else DONE
 
 
-def _as_document(found: "Check") -> dict[str, Any]:
+def _as_document(report: "Check") -> dict[str, Any]:
     return {
-        "env": found.environment,
-        "split": found.split,
-        "judged": found.judged,
-        "digest": found.digest,
-        "deterministic": found.deterministic,
-        **asdict(found.overall),
-        "capabilities": {name: asdict(rates) for name, rates in found.capabilities.items()},
-        "problems": list(found.problems),
+        "env": report.environment,
+        "split": report.split,
+        "judged": report.judged,
+        "digest": report.digest,
+        "deterministic": report.deterministic,
+        **asdict(report.overall),
+        "capabilities": {name: asdict(rates) for name, rates in report.capabilities.items()},
+        "problems": list(report.problems),
     }
 
 
-def _rates(found: "Check") -> Any:
-    rows = [_row(name, rates) for name, rates in found.capabilities.items()]
-    rows.append(_row("all", found.overall))
+def _rates(report: "Check") -> Any:
+    rows = [_row(name, rates) for name, rates in report.capabilities.items()]
+    rows.append(_row("all", report.overall))
     numbers = ["tasks", "oracle", "null", "random"]
     return table(["capability", *numbers], rows, right=numbers, whole=["capability"])
 
 
 def _row(name: str, rates: "Rates") -> list[Any]:
     means = (rates.oracle, rates.null, rates.random)
-    return [name, f"{rates.tasks:,}", *(None if one is None else f"{one:.2f}" for one in means)]
+    return [name, f"{rates.tasks:,}", *(None if mean is None else f"{mean:.2f}" for mean in means)]
 
 
-def _conclusions(found: "Check") -> list[str]:
+def _conclusions(report: "Check") -> list[str]:
     """What the rates mean, and one line for each problem."""
-    said = [f"deterministic: {'yes' if found.deterministic else 'no'}"]
-    if not found.judged:
-        said.append("the tasks were loaded, so their rates are not judged")
-    if found.overall.unjudged:
-        said.append(f"{found.overall.unjudged} tasks need a judge; the rates leave them out")
-    if not found.problems:
-        return ["", *said, "no problems"]
-    count = len(found.problems)
+    lines = [f"deterministic: {'yes' if report.deterministic else 'no'}"]
+    if not report.judged:
+        lines.append("the tasks were loaded, so their rates are not judged")
+    if report.overall.unjudged:
+        lines.append(f"{report.overall.unjudged} tasks need a judge; the rates leave them out")
+    if not report.problems:
+        return ["", *lines, "no problems"]
+    count = len(report.problems)
     heading = f"{count} problem{'s' if count > 1 else ''}:"
-    return ["", *said, heading, *map(_bullet, found.problems)]
+    return ["", *lines, heading, *map(_bullet, report.problems)]
 
 
 def _bullet(problem: str) -> str:
@@ -243,22 +243,22 @@ def replay(
     from envs.tau2.golden import replay as replayed
 
     with file.open(encoding="utf-8", errors="replace") as lines:
-        found = replayed(_real(cli, env), lines)
-    if not found.rows:
+        report = replayed(_real(cli, env), lines)
+    if not report.rows:
         cli.out.warn(f"{file} has no rows, so nothing was compared; name a file of recorded calls")
     if cli.out.json:
-        cli.out.document(asdict(found))
+        cli.out.document(asdict(report))
     else:
-        if found.mismatches:
-            rows = [_cells(asdict(one)) for one in found.mismatches[:_SHOWN_MISMATCHES]]
+        if report.mismatches:
+            rows = [_cells(asdict(mismatch)) for mismatch in report.mismatches[:_SHOWN_MISMATCHES]]
             cli.out.show(table(["row", "call", "what", "expected", "actual"], rows), "")
         cli.out.show(
-            f"{found.equal:,} of {found.calls:,} calls in {found.rows:,} rows are equal, "
-            f"{len(found.mismatches):,} values differ"
+            f"{report.equal:,} of {report.calls:,} calls in {report.rows:,} rows are equal, "
+            f"{len(report.mismatches):,} values differ"
         )
-    if not found.rows:
+    if not report.rows:
         return FAILED
-    return PARTLY if found.mismatches else None
+    return PARTLY if report.mismatches else None
 
 
 @command(group)
@@ -312,31 +312,31 @@ def regrade(
         )
     )
     with cli.out.progress("Grading again", total_bytes(paths), "bytes") as advance:
-        found = list(regraded(paths, environment, advance))
+        reports = list(regraded(paths, environment, advance))
     if cli.out.json:
-        cli.out.document([asdict(one) for one in found])
+        cli.out.document([asdict(report) for report in reports])
     else:
-        cli.out.show(*_agreement(found))
-    return DONE if all(one.in_order for one in found) else PARTLY
+        cli.out.show(*_agreement(reports))
+    return DONE if all(report.in_order for report in reports) else PARTLY
 
 
-def _agreement(found: Sequence["Regraded"]) -> list[Any]:
+def _agreement(reports: Sequence["RegradeReport"]) -> list[Any]:
     """The table, then what each file has against it."""
     numbers = ["simulations", "graded", "agree"]
     cells = [
-        [one.file, one.env, f"{one.simulations:,}", f"{one.graded:,}", f"{one.agree:,}"]
-        for one in found
+        [report.file, report.env, f"{report.simulations:,}", f"{report.graded:,}", f"{report.agree:,}"]
+        for report in reports
     ]
     remarks = [
-        *(f"{one.file}: {one.why}" for one in found if one.why),
+        *(f"{report.file}: {report.why}" for report in reports if report.why),
         *(
             f"{wrong.task} was {_verdict(wrong.recorded)}, is {_verdict(wrong.ours)} "
             f"({wrong.rollout}): {wrong.why}"
-            for one in found
-            for wrong in one.disagree
-            if not one.mislabelled
+            for report in reports
+            for wrong in report.disagree
+            if not report.mislabelled
         ),
-        *(f"{bad.file}, {bad.position}: {bad.reason}" for one in found for bad in one.rejected),
+        *(f"{bad.file}, {bad.position}: {bad.reason}" for report in reports for bad in report.rejected),
     ]
     return [table(["file", "env", *numbers], cells, right=numbers), "", *map(_bullet, remarks)]
 
@@ -349,7 +349,7 @@ def _real(cli: Cli, name: str) -> "Tau2Environment":
     """The environment, if it is one that has real tasks."""
     from envs.tau2.environment import Tau2Environment
 
-    environment = opened(cli, name)
+    environment = load_environment(cli, name)
     if not isinstance(environment, Tau2Environment):
         raise typer.BadParameter(
             f"{name} has no real tasks; give retail or airline", param_hint="--env"

@@ -10,7 +10,7 @@ from daemon.cli.command import DONE, FAILED, PARTLY, Cli, command
 from daemon.cli.output import plain, table
 
 if TYPE_CHECKING:
-    from daemon.maintenance.erasure import Held
+    from daemon.maintenance.erasure import PersonData
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def erase(
         held = erasure.look(app, named, key)
         done = False
         if held.keyid is not None and not dry_run:
-            if not yes and not _confirmed(held, person or f"the owner of key {key}"):
+            if not yes and not _confirm(held, person or f"the owner of key {key}"):
                 return FAILED
             erasure.erase(app, held)
             done = True
@@ -68,7 +68,7 @@ def _check_name(person: str) -> None:
         raise typer.BadParameter("it is empty; name somebody", param_hint="--person")
 
 
-def _confirmed(held: "Held", who: str) -> bool:
+def _confirm(held: "PersonData", who: str) -> bool:
     if not sys.stdin.isatty():
         raise typer.BadParameter(
             "nobody can be asked whether to destroy the key; give --yes, or --dry-run to look",
@@ -80,7 +80,7 @@ def _confirmed(held: "Held", who: str) -> bool:
     )
 
 
-def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool) -> None:
+def _show(cli: Cli, held: "PersonData", person: str | None, done: bool, dry_run: bool) -> None:
     from daemon.maintenance.erasure import LIMITS
 
     if cli.out.json:
@@ -94,16 +94,16 @@ def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool)
                 "rollouts": len(held.rollouts),
                 "unsealed": held.unsealed,
                 "leaning": held.leaning,
-                "adapters": [asdict(one) for one in held.adapters],
+                "adapters": [asdict(adapter) for adapter in held.adapters],
                 "limits": [*LIMITS, *_beyond(held)],
             }
         )
         return
-    for line in _said(held, done, dry_run):
+    for line in _summarize(held, done, dry_run):
         cli.out.show(plain(line))
     if held.adapters:
         rows: list[list[Any]] = [
-            [one.adapter, one.state, one.job, ", ".join(one.because)] for one in held.adapters
+            [adapter.adapter, adapter.state, adapter.job, ", ".join(adapter.because)] for adapter in held.adapters
         ]
         cli.out.show(table(["adapter", "state", "job", "because"], rows))
     for limit in _beyond(held):
@@ -113,7 +113,7 @@ def _show(cli: Cli, held: "Held", person: str | None, done: bool, dry_run: bool)
             cli.out.hint(limit)
 
 
-def _said(held: "Held", done: bool, dry_run: bool) -> list[str]:
+def _summarize(held: "PersonData", done: bool, dry_run: bool) -> list[str]:
     if held.keyid is None:
         return ["nothing of this person is sealed here, or not any more: nothing was changed"]
     what = f"{held.events:,} events, {len(held.rollouts):,} rollouts of them"
@@ -122,21 +122,21 @@ def _said(held: "Held", done: bool, dry_run: bool) -> list[str]:
     return [f"erased: {what}; their key is destroyed"] if done else []
 
 
-def _beyond(held: "Held") -> list[str]:
+def _beyond(held: "PersonData") -> list[str]:
     """What this erasure does not reach, or could not count."""
-    found = []
+    limits = []
     if held.unsealed:
         text = "events of this person were recorded unsealed and stay readable in the log"
-        found.append(f"{held.unsealed:,} {text}")
+        limits.append(f"{held.unsealed:,} {text}")
     if held.leaning:
-        found.append(
+        limits.append(
             f"{held.leaning:,} calls of others go on from what this person said, and were recorded "
             "by an earlier version without it: nobody can read them whole once this is erased"
         )
     if held.trimmed:
-        found.append(
+        limits.append(
             f"{held.trimmed:,} events were trimmed from the log: this person's among them, and the "
             "adapters that rest on those alone, are not counted here; what was sealed is as "
             "unreadable in the archive"
         )
-    return found
+    return limits

@@ -170,14 +170,14 @@ def _selection(
 ) -> "Selection":
     from daemon.evaluation.run import Selection
 
-    given = [
+    options = [
         name
         for name, value in (("--task", ids), ("--capability", capabilities), ("--mix", mix))
         if value
     ]
-    if len(given) > 1:
+    if len(options) > 1:
         raise typer.BadParameter(
-            "they exclude each other; give one", param_hint=" and ".join(given)
+            "they exclude each other; give one", param_hint=" and ".join(options)
         )
     if mix and first is None:
         raise typer.BadParameter("say how many tasks to generate", param_hint="--tasks")
@@ -219,10 +219,10 @@ def _json_object(text: str | None) -> dict[str, Any]:
 
 
 def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
-    from daemon.cli.environments import opened
+    from daemon.cli.environments import load_environment
     from daemon.evaluation.run import digest_of, lock_evaluation, open_run, passive, report, survey
 
-    environment = opened(cli, spec.environment)
+    environment = load_environment(cli, spec.environment)
     lines = survey(environment, spec)
     digest = digest_of(spec, lines)
     with cli.app() as app, lock_evaluation(app.home, digest):
@@ -243,13 +243,13 @@ def _evaluate(cli: Cli, spec: "Spec", means: "Means") -> int:
         with cli.out.progress("Doing nothing", len(lines), "episodes") as advance:
             idle = passive(environment, spec, advance)
         app.settle()
-    found = report(spec, run, idle)
+    result = report(spec, run, idle)
     _warn(cli, seen)
-    _print(cli, found)
-    return PARTLY if found["unjudged"] else DONE
+    _print(cli, result)
+    return PARTLY if result["unjudged"] else DONE
 
 
-class _Seen:
+class _Findings:
     """What stood out among the attempts of this process."""
 
     def __init__(self) -> None:
@@ -274,10 +274,10 @@ async def _play(
     run: "Run",
     means: "Means",
     advance: "Callable[[int], None]",
-) -> _Seen:
+) -> _Findings:
     from daemon.evaluation.run import play_run, prepare_setup
 
-    seen = _Seen()
+    seen = _Findings()
     async with AsyncExitStack() as stack:
         setup = await prepare_setup(stack, environment, spec, means)
         recorded = play_run(app, setup, spec, run, means.concurrency)
@@ -289,7 +289,7 @@ async def _play(
     return seen
 
 
-def _warn(cli: Cli, seen: _Seen) -> None:
+def _warn(cli: Cli, seen: _Findings) -> None:
     for text in seen.unjudged[:_SHOWN]:
         cli.out.warn(text)
     if len(seen.unjudged) > _SHOWN:
@@ -300,37 +300,37 @@ def _warn(cli: Cli, seen: _Seen) -> None:
         cli.out.warn(f"{text} ({times:,} times)")
 
 
-def _print(cli: Cli, found: dict[str, Any]) -> None:
+def _print(cli: Cli, result: dict[str, Any]) -> None:
     if cli.out.json:
-        cli.out.document(found)
+        cli.out.document(result)
         return
-    cli.out.show(_table(found), "")
-    ended = ", ".join(f"{name} {times:,}" for name, times in found["terminations"].items())
-    cli.out.show(f"{found['tasks']:,} tasks, {found['trials']:,} trials; ended by {ended}")
-    for basis, tasks in found["unevaluated"].items():
+    cli.out.show(_table(result), "")
+    ended = ", ".join(f"{name} {times:,}" for name, times in result["terminations"].items())
+    cli.out.show(f"{result['tasks']:,} tasks, {result['trials']:,} trials; ended by {ended}")
+    for basis, tasks in result["unevaluated"].items():
         cli.out.show(
             f"{len(tasks):,} tasks need a judge ({basis}) and are not counted; without the judge's "
-            f"part pass^1 of all tasks is {_cell(found['without_judge']['pass_hat'].get('1'))}"
+            f"part pass^1 of all tasks is {_cell(result['without_judge']['pass_hat'].get('1'))}"
         )
-    if found["unjudged"]:
+    if result["unjudged"]:
         cli.out.hint(
-            f"{found['unjudged']:,} attempts are unjudged; the same command plays those again "
+            f"{result['unjudged']:,} attempts are unjudged; the same command plays those again "
             "that machines spoiled"
         )
-    if found["pass_hat"].get("1", {"value": 1.0})["value"] < 1:
+    if result["pass_hat"].get("1", {"value": 1.0})["value"] < 1:
         cli.out.hint("see what failed: kintsugi rollouts ls --failed")
 
 
-def _table(found: dict[str, Any]) -> Any:
-    most = max((int(k) for k in found["pass_hat"]), default=1)
+def _table(result: dict[str, Any]) -> Any:
+    most = max((int(k) for k in result["pass_hat"]), default=1)
     columns = ["capability", "tasks", *(f"pass^{k}" for k in range(1, most + 1))]
     rows = [
-        _row(name, one["tasks"], one["pass_hat"], most)
-        for name, one in found["per_capability"].items()
+        _row(name, entry["tasks"], entry["pass_hat"], most)
+        for name, entry in result["per_capability"].items()
     ]
-    judged = sum(one["tasks"] for one in found["per_capability"].values())
-    rows.append(_row("overall", judged, found["pass_hat"], most))
-    rows.append(_row("doing nothing", judged, {"1": found["do_nothing"]}, 1))
+    judged = sum(entry["tasks"] for entry in result["per_capability"].values())
+    rows.append(_row("overall", judged, result["pass_hat"], most))
+    rows.append(_row("doing nothing", judged, {"1": result["do_nothing"]}, 1))
     rows[-1] += [None] * (most - 1)
     return table(columns, rows, right=columns[1:], whole=("capability",))
 

@@ -47,14 +47,14 @@ def explain(
     from daemon.replay import lineage
 
     with cli.app() as app, app.reading() as connection:
-        found = explanation.explain(connection, name)
+        node = explanation.explain(connection, name)
     if html is not None:
-        _write(html, lineage.page(found))
+        _write(html, lineage.page(node))
         cli.out.hint(f"the graph is in {html}")
     if cli.out.json:
-        cli.out.document(asdict(found))
+        cli.out.document(asdict(node))
     else:
-        cli.out.show(tree(found))
+        cli.out.show(tree(node))
 
 
 def _write(path: Path, text: str) -> None:
@@ -72,11 +72,11 @@ def tree(node: "Node") -> "Tree":
     from rich.tree import Tree
 
     drawn = Tree(Text.assemble((f"{node.kind} ", "dim"), (node.node, "bold"), f"  {node.said}"))
-    tasks = [one for one in node.because if one.kind == "task"]
+    tasks = [child for child in node.because if child.kind == "task"]
     left_out = set(map(id, tasks[_TASKS:]))
-    for one in node.because:
-        if id(one) not in left_out:
-            drawn.add(tree(one))
+    for child in node.because:
+        if id(child) not in left_out:
+            drawn.add(tree(child))
     if left_out:
         drawn.add(Text(f"and {len(left_out)} more tasks (--json has all)", "dim"))
     return drawn

@@ -69,13 +69,13 @@ def _append(
     # Looked up first: what is folded from here on is known to the tables.
     waiting = read_pending_ids(app.spool, reached)
 
-    def known(ids: list[str]) -> set[str]:
+    def find_duplicates(ids: list[str]) -> set[str]:
         with app.reading() as connection:
             return filter_rollout_ids(connection, ids) | waiting.intersection(ids)
 
     with cli.out.progress("Reading", total_bytes(paths), "bytes") as advance:
-        found = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)
-        return append_rollouts(app.spool, app.blobs, found, known)
+        rollouts = read_rollouts(paths, alias=alias, base=base, format=format, progress=advance)
+        return append_rollouts(app.spool, app.blobs, rollouts, find_duplicates)
 
 
 def _fold(cli: Cli, app: "App", diagnose: bool) -> None:
@@ -93,9 +93,9 @@ def _print(cli: Cli, appended: "ImportResult", paths: list[Path]) -> None:
         )
     for rejection in appended.rejected[:_SHOWN]:
         cli.out.warn(f"{rejection.file} {rejection.position}: {rejection.reason}")
-    for what, found in (("warnings", appended.warnings), ("rejections", appended.rejected)):
-        if len(found) > _SHOWN:
-            cli.out.warn(f"{len(found) - _SHOWN:,} more {what}")
+    for what, items in (("warnings", appended.warnings), ("rejections", appended.rejected)):
+        if len(items) > _SHOWN:
+            cli.out.warn(f"{len(items) - _SHOWN:,} more {what}")
     if cli.out.json:
         cli.out.document(
             {

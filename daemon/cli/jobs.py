@@ -38,7 +38,7 @@ def ls(
     if cli.out.json:
         cli.out.document([_line(row, called_off) for row in rows])
     elif rows:
-        cli.out.show(_listing(rows, called_off))
+        cli.out.show(_build_table(rows, called_off))
     if not rows:
         cli.out.hint("no job was requested yet; a cycle requests one (kintsugi cycle ls)")
 
@@ -50,7 +50,7 @@ def _line(row: "JobRow", called_off: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _listing(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
+def _build_table(rows: "list[JobRow]", called_off: dict[str, str]) -> Any:
     cells = [
         [
             row.job[:_SHORT],
@@ -106,7 +106,7 @@ def _about(row: "JobRow", called_off: str | None) -> Any:
             "came to": came,
             "done": done,
             "adapter": row.adapter or "none",
-            "tasks": ", ".join(f"{len(one.tasks):,} {one.name}" for one in row.spec.pools),
+            "tasks": ", ".join(f"{len(pool.tasks):,} {pool.name}" for pool in row.spec.pools),
             "spec": row.spec.model_dump_json(),
         }
     )

@@ -31,11 +31,11 @@ def stats(cli: Cli) -> None:
     from daemon.core.health import streams
 
     with cli.app() as app:
-        found = streams(app)
+        counts = streams(app)
     if cli.out.json:
-        cli.out.document({"streams": found})
+        cli.out.document({"streams": counts})
         return
-    rows = [[name, f"{of['events']:,}", f"{of['bytes']:,}"] for name, of in found.items()]
+    rows = [[name, f"{of['events']:,}", f"{of['bytes']:,}"] for name, of in counts.items()]
     cli.out.show(table(["stream", "events", "bytes"], rows, right=("events", "bytes")))
 
 
@@ -101,14 +101,14 @@ def verify(cli: Cli) -> int:
             reached = read_fold_state(connection)
         log = app.readable_log
         with cli.out.progress("Reading", events_in(log)) as advance:
-            found = verify_log(log, app.bodies, reached, advance)
+            report = verify_log(log, app.bodies, reached, advance)
     if cli.out.json:
-        cli.out.document({"ok": found.ok, "events": found.events, "problems": found.problems})
+        cli.out.document({"ok": report.ok, "events": report.events, "problems": report.problems})
     else:
-        cli.out.show(*(plain(problem) for problem in found.problems))
-        problems = f"{len(found.problems):,} problems" if found.problems else "no problem"
-        cli.out.show(f"{found.events:,} events, {problems}")
-    return DONE if found.ok else FAILED
+        cli.out.show(*(plain(problem) for problem in report.problems))
+        problems = f"{len(report.problems):,} problems" if report.problems else "no problem"
+        cli.out.show(f"{report.events:,} events, {problems}")
+    return DONE if report.ok else FAILED
 
 
 def event_line(record: "Record", bodies: "Bodies", tokens: bool) -> dict[str, Any]:
@@ -146,14 +146,14 @@ def _fill_data(line: dict[str, Any], record: "Record", bodies: "Bodies", tokens:
     from events.codec import decode
 
     line["data"] = decode(record).data.model_dump(mode="json")
-    found = bodies.whole(record, arrays=tokens)
-    if found.is_unreadable:
+    body = bodies.whole(record, arrays=tokens)
+    if body.is_unreadable:
         line["erased"] = True
-    content = getattr(found.event.data, "content", None)
+    content = getattr(body.event.data, "content", None)
     if content is not None:
-        line["data"] = found.event.data.model_dump(mode="json") | content.model_dump(mode="json")
+        line["data"] = body.event.data.model_dump(mode="json") | content.model_dump(mode="json")
     if tokens:
-        line["data"] |= {name: list(values) for name, values in found.arrays.items()}
+        line["data"] |= {name: list(values) for name, values in body.arrays.items()}
 
 
 def _print_event(cli: Cli, record: "Record", bodies: "Bodies", tokens: bool) -> None:
@@ -175,34 +175,34 @@ def _check_stream(stream: str) -> None:
         )
 
 
-def _starts(log: "EventLog", stream: str, given: str | None) -> list[tuple[int, int]]:
+def _starts(log: "EventLog", stream: str, text: str | None) -> list[tuple[int, int]]:
     """(partition, first offset) of what is to be printed."""
     first, ends = log.start(stream), log.end(stream)
-    if given is None:
+    if text is None:
         return list(enumerate(first))
-    if re.fullmatch(r"\d+", given):
+    if re.fullmatch(r"\d+", text):
         # Beyond the end of one partition there may be more in another.
-        return [(p, min(int(given), end)) for p, end in enumerate(ends)]
-    if found := re.fullmatch(r"(\d+):(\d+)", given):
-        partition = int(found[1])
+        return [(p, min(int(text), end)) for p, end in enumerate(ends)]
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
+        partition = int(match[1])
         if partition >= len(first):
-            raise _bad_start(given, f"{stream} has partitions 0 to {len(first) - 1}")
-        return [(partition, int(found[2]))]
-    return list(enumerate(_position(given, stream, len(first))))
+            raise _bad_start(text, f"{stream} has partitions 0 to {len(first) - 1}")
+        return [(partition, int(match[2]))]
+    return list(enumerate(_position(text, stream, len(first))))
 
 
-def _position(given: str, stream: str, partitions: int) -> list[int]:
-    parts = dict(part.strip().partition("@")[::2] for part in given.split(";") if part.strip())
+def _position(text: str, stream: str, partitions: int) -> list[int]:
+    parts = dict(part.strip().partition("@")[::2] for part in text.split(";") if part.strip())
     if stream not in parts:
-        raise _bad_start(given, f"write {_FROM}, naming {stream}")
+        raise _bad_start(text, f"write {_FROM}, naming {stream}")
     offsets = parts[stream].split(",")
     if len(offsets) != partitions or not all(re.fullmatch(r"\s*\d+\s*", o) for o in offsets):
-        raise _bad_start(given, f"{stream} takes {partitions} offsets, one per partition")
+        raise _bad_start(text, f"{stream} takes {partitions} offsets, one per partition")
     return [int(offset) for offset in offsets]
 
 
-def _bad_start(given: str, remedy: str) -> typer.BadParameter:
-    return typer.BadParameter(f"{given!r} is no place in the log; {remedy}", param_hint="--from")
+def _bad_start(text: str, remedy: str) -> typer.BadParameter:
+    return typer.BadParameter(f"{text!r} is no place in the log; {remedy}", param_hint="--from")
 
 
 def _newest(log: "EventLog", stream: str, number: int, ends: dict[int, int]) -> "Iterator[Record]":

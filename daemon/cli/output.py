@@ -113,22 +113,22 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        made.add_column(
+        grid.add_column(
             column,
             justify="right" if column in right else "left",
             no_wrap=column in right or column in whole,
             overflow="fold",
         )
     for row in rows:
-        made.add_row(
+        grid.add_row(
             *[
                 cell if isinstance(cell, Text) else Text("" if cell is None else plain(str(cell)))
                 for cell in row
             ]
         )
-    return made
+    return grid
 
 
 def facts(values: Mapping[str, Any]) -> Any:

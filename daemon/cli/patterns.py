@@ -50,7 +50,7 @@ def patterns(
             [{name: getattr(line, name) for name in (*_FIELDS, *_MORE_FIELDS)} for line in lines]
         )
     elif lines:
-        cli.out.show(_ranked(lines, wide=cli.out.columns >= _WIDE))
+        cli.out.show(_build_table(lines, wide=cli.out.columns >= _WIDE))
     if not counts.rollouts:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif counts.undiagnosed:
@@ -62,7 +62,7 @@ def patterns(
         cli.out.hint(f"no failure{whose} among {counts.rollouts:,} rollouts forms a pattern")
 
 
-def _ranked(lines: "list[PatternLine]", wide: bool) -> Any:
+def _build_table(lines: "list[PatternLine]", wide: bool) -> Any:
     from rich.text import Text
 
     several = len({(line.alias, line.base) for line in lines}) > 1

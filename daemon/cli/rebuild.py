@@ -34,9 +34,9 @@ def rebuild_tables(
     from consumers.rebuild import rebuild
     from daemon.core.app import explain_errors
     from daemon.core.health import events_in
-    from daemon.replay.replay import opened_snapshot
+    from daemon.replay.replay import open_snapshot
 
-    with cli.app() as app, read_log(app, archive) as log, opened_snapshot(snapshot) as beginning:
+    with cli.app() as app, read_log(app, archive) as log, open_snapshot(snapshot) as beginning:
         _fold_the_rest(cli, app, log)
         with (
             explain_errors(app.engine),

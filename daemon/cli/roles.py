@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from daemon.config.settings import Settings
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
-    from daemon.metrics.roles import Leading
-    from daemon.roles.worker import Worked, Worker
+    from daemon.metrics.roles import LeaderRounds
+    from daemon.roles.worker import RoundResult, Worker
 
 T = TypeVar("T")
 
@@ -46,19 +46,19 @@ def register(app: typer.Typer) -> None:
 def consume(cli: Cli) -> None:
     """Fold the log into the tables until stopped; exit 4 when the fold halts."""
     from daemon.core.app import FoldHaltError
-    from daemon.metrics.exposition import exposed
-    from daemon.metrics.roles import folding
+    from daemon.metrics.exposition import serve_metrics
+    from daemon.metrics.roles import fold_metrics
     from events.errors import KintsugiError
 
     with (
-        until_stopped(cli) as stop,
+        stop_on_signal(cli) as stop,
         cli.app() as app,
-        exposed(app.settings, "consume") as registry,
+        serve_metrics(app.settings, "consume") as registry,
     ):
         runner = _patiently(app.runner, stop)
         if runner is None:
             return
-        registry.register(folding(runner.counters))
+        registry.register(fold_metrics(runner.counters))
         systemd.notify_ready()
         log.info("folding into %s", app.database.url.render_as_string(hide_password=True))
         try:
@@ -80,22 +80,22 @@ def ship(cli: Cli) -> None:
     from consumers.database import DatabaseError
     from daemon.core.spool_check import SpoolBehindTables, check_spool
     from daemon.core.spool_reporter import report_in_background
-    from daemon.metrics.exposition import exposed
-    from daemon.metrics.roles import shipping
+    from daemon.metrics.exposition import serve_metrics
+    from daemon.metrics.roles import ship_metrics
     from producers.gateway.metrics.gauges import SpoolFigures
     from producers.shipper import Shipper
 
     troubles: list[SpoolBehindTables] = []
 
-    def restored(error: SpoolBehindTables) -> None:
+    def on_restore(error: SpoolBehindTables) -> None:
         troubles.append(error)
         stop.set()
 
     with (
-        until_stopped(cli) as stop,
+        stop_on_signal(cli) as stop,
         cli.app() as app,
-        exposed(app.settings, "ship") as registry,
-        report_in_background(app, restored),
+        serve_metrics(app.settings, "ship") as registry,
+        report_in_background(app, on_restore),
     ):
         kafka = _patiently(lambda: app.kafka, stop)
         if kafka is None:
@@ -105,7 +105,7 @@ def ship(cli: Cli) -> None:
             check_spool(app.reading, app.spool)
         log.info("shipping %s to %s", app.spool.path, app.settings.kafka_bootstrap_servers)
         shipper = Shipper(app.spool, kafka.sender)
-        registry.register(shipping(shipper.counters))
+        registry.register(ship_metrics(shipper.counters))
         registry.register(SpoolFigures(app.spool, ships=True))
         systemd.notify_ready()
         shipper.run(stop)
@@ -128,18 +128,18 @@ def schedule(
     from daemon.cycle.planner import FromTheLog
     from daemon.proposer.probe import Engine
 
-    with until_stopped(cli) as stop, cli.app() as app:
+    with stop_on_signal(cli) as stop, cli.app() as app:
         if _patiently(app.settle, stop) is None:
             return None
         leadership = Leadership(app)
-        urls = upstream or [one.url for one in app.settings.upstreams]
+        urls = upstream or [item.url for item in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
         leader = Leader(app, FromTheLog(app, engines, stop.is_set), leadership)
         try:
             if once:
-                led = leader.tick()
-                cli.out.document(asdict(led))
-                return PARTLY if led.failed else None
+                result = leader.tick()
+                cli.out.document(asdict(result))
+                return PARTLY if result.failed else None
             _lead(app.settings, leader, leadership, stop)
         finally:
             _resign(leadership)
@@ -160,19 +160,19 @@ def _lead(
     settings: "Settings", leader: "Leader", leadership: "Leadership", stop: threading.Event
 ) -> None:
     """Look again and again, and tell how the loop is."""
-    from daemon.metrics.exposition import exposed
+    from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.log import log as log_figures
     from daemon.metrics.loop import loop as loop_figures
-    from daemon.metrics.roles import Leading
+    from daemon.metrics.roles import LeaderRounds
 
     with (
         loop_figures(settings) as of_loop,
         log_figures(settings) as of_log,
-        exposed(settings, "schedule") as registry,
+        serve_metrics(settings, "schedule") as registry,
     ):
         registry.register(of_loop)
         registry.register(of_log)
-        rounds = Leading(registry, leadership)
+        rounds = LeaderRounds(registry, leadership)
         systemd.notify_ready()
         repeat(lambda: _look(leader, rounds), settings.scheduler.tick_seconds, stop)
 
@@ -189,21 +189,21 @@ def repeat(look: Callable[[], None], seconds: float, stop: threading.Event) -> N
         due = max(due + seconds, time.monotonic())
 
 
-def _look(leader: "Leader", rounds: "Leading") -> None:
+def _look(leader: "Leader", rounds: "LeaderRounds") -> None:
     from consumers.database import DatabaseUnavailable
     from events.errors import LogUnavailable
 
     rounds.looks()
     try:
-        led = leader.tick()
+        result = leader.tick()
     except (LogUnavailable, DatabaseUnavailable) as error:
-        rounds.troubled(1)
+        rounds.count_troubles(1)
         log.warning("%s", error)
         return
-    rounds.led(led)
-    for said in led.told:
-        log.info("%s", said)
-    for trouble in led.troubles:
+    rounds.count_round(result)
+    for note in result.told:
+        log.info("%s", note)
+    for trouble in result.troubles:
         log.warning("%s", trouble)
 
 
@@ -227,7 +227,7 @@ def work(
         cli.out.document(asdict(done))
         return PARTLY if done.failed else None
     with (
-        until_stopped(cli) as stop,
+        stop_on_signal(cli) as stop,
         cli.app() as app,
         open_fleet(app.settings, upstream or ()) as fleet,
     ):
@@ -240,14 +240,14 @@ def work(
 def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None:
     """Round after round, and tell how jobs are doing."""
     from consumers.database import DatabaseUnavailable
-    from daemon.metrics.exposition import exposed
+    from daemon.metrics.exposition import serve_metrics
     from daemon.metrics.jobs import jobs as job_figures
-    from daemon.metrics.roles import Working
+    from daemon.metrics.roles import WorkerRounds
     from events.errors import LogUnavailable
 
-    with job_figures(settings) as of_jobs, exposed(settings, "work") as registry:
+    with job_figures(settings) as of_jobs, serve_metrics(settings, "work") as registry:
         registry.register(of_jobs)
-        rounds = Working(registry)
+        rounds = WorkerRounds(registry)
         systemd.notify_ready()
         away: str | None = None
         while not stop.is_set():
@@ -255,23 +255,23 @@ def _work(settings: "Settings", worker: "Worker", stop: threading.Event) -> None
             try:
                 done = worker.work()
             except (LogUnavailable, DatabaseUnavailable) as error:
-                rounds.troubled(1)
+                rounds.count_troubles(1)
                 if away != str(error):  # not every round of an outage
                     log.warning("%s", error)
                 away = str(error)
             else:
                 away = None
-                rounds.worked(done)
+                rounds.count_round(done)
                 _tell(done)
             stop.wait(_WORK_SECONDS)
 
 
-def _tell(done: "Worked") -> None:
+def _tell(done: "RoundResult") -> None:
     """What was done, and what could not be, into the program's own log."""
     for trouble in done.troubles:
         log.warning("%s", trouble)
-    for said in done.told:
-        log.info("%s", said)
+    for note in done.told:
+        log.info("%s", note)
     if done.ended or done.rollouts:
         log.info("%s sessions ended, %s rollouts", done.ended, done.rollouts)
     for what, names in (
@@ -283,7 +283,7 @@ def _tell(done: "Worked") -> None:
 
 
 @contextmanager
-def until_stopped(cli: Cli) -> Iterator[threading.Event]:
+def stop_on_signal(cli: Cli) -> Iterator[threading.Event]:
     """Logging, and an event that SIGTERM or SIGINT sets."""
     logging.basicConfig(
         stream=sys.stderr,
@@ -295,11 +295,11 @@ def until_stopped(cli: Cli) -> Iterator[threading.Event]:
         logging.getLogger(name).setLevel(logging.WARNING)
     stop = threading.Event()
 
-    def told(*_: object) -> None:
+    def handle_signal(*_: object) -> None:
         stop.set()
         systemd.notify_stop()
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:

@@ -53,7 +53,7 @@ def ls(
     if cli.out.json:
         cli.out.document([asdict(line) for line in lines])
     elif lines:
-        cli.out.show(_listing(lines, wide=cli.out.columns >= _WIDE))
+        cli.out.show(_build_table(lines, wide=cli.out.columns >= _WIDE))
     if not recorded:
         cli.out.hint("no rollout is recorded yet: kintsugi import PATH")
     elif not lines:
@@ -72,7 +72,7 @@ def _selection(failed: bool, passed: bool, diagnosed: bool) -> "Selection":
     return chosen[0] if chosen else "all"
 
 
-def _listing(lines: "list[RolloutLine]", wide: bool) -> Any:
+def _build_table(lines: "list[RolloutLine]", wide: bool) -> Any:
     rows = [
         [
             line.rollout if wide else line.rollout[:_SHOWN_ID],
@@ -127,11 +127,11 @@ def show(
     if transcript.erased:
         cli.out.hint("what was said is erased: its person's key was destroyed")
     if transcript.row.evidence:
-        cli.out.show(_heading("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
+        cli.out.show(_title("Evidence"), _evidence(transcript, full), "", columns=_COLUMNS)
     cli.out.show(
-        _heading("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS
+        _title("Calls: expected and made"), _calls(transcript, full), "", columns=_COLUMNS
     )
-    cli.out.show(_heading("Transcript"))
+    cli.out.show(_title("Transcript"))
     evidence = transcript.evidence_turns
     for turn, message in enumerate(transcript.messages):
         cli.out.show(_message(turn, message, turn in evidence, full))
@@ -171,7 +171,7 @@ def _document(transcript: "Transcript") -> dict[str, Any]:
     }
 
 
-def _heading(text: str) -> Any:
+def _title(text: str) -> Any:
     from rich.text import Text
 
     return Text(text, "bold underline")
@@ -227,11 +227,11 @@ def _calls(transcript: "Transcript", full: bool) -> Any:
     left = (
         ["nobody wrote them down"]
         if gold is None
-        else [_written(a.name, a.arguments, a.requestor, full) for a in gold] or ["nothing to call"]
+        else [_format_call(a.name, a.arguments, a.requestor, full) for a in gold] or ["nothing to call"]
     )
     right = [
         f"{'✗' if call.failed else '✓' if place in matched else ' '} [{call.turn}] "
-        + _written(call.call.name, call.call.arguments, call.requestor, full)
+        + _format_call(call.call.name, call.call.arguments, call.requestor, full)
         for place, call in enumerate(executed)
     ] or ["nothing was called"]
     rows = [
@@ -241,7 +241,7 @@ def _calls(transcript: "Transcript", full: bool) -> Any:
     return table(["expected", "made (✓ as expected, ✗ answered with an error)"], rows)
 
 
-def _written(name: str, arguments: Any, requestor: str, full: bool) -> str:
+def _format_call(name: str, arguments: Any, requestor: str, full: bool) -> str:
     from daemon.cli.output import as_json
 
     inside = (
@@ -267,12 +267,12 @@ def _message(turn: int, message: "Message", is_evidence: bool, full: bool) -> An
     text.append(f"[{turn}] ", "bold red" if is_evidence else "dim")
     named = f" {plain(message.name)}" if message.name else ""
     text.append(f"{message.role}{named}: ", _ROLE_STYLES.get(message.role, "bold"))
-    said = plain(message.text)
+    content = plain(message.text)
     if message.role in ("system", "developer") and not full:
-        said = _cut(said, _SYSTEM_CHARACTERS)
-    text.append(said, "red" if message.error else "")
+        content = _cut(content, _SYSTEM_CHARACTERS)
+    text.append(content, "red" if message.error else "")
     requestor = "user" if message.role == "user" else "assistant"
     for call in message.tool_calls:
-        written = plain(_written(call.name, call.arguments, requestor, full))
+        written = plain(_format_call(call.name, call.arguments, requestor, full))
         text.append(f"\n      → {written}", "cyan")
     return text

@@ -11,8 +11,8 @@ from daemon.cli.serving import (
     EngineUrls,
     WhyNot,
     act_of,
-    followed,
-    publishing,
+    print_live_route,
+    open_publisher,
     routes,
 )
 
@@ -65,15 +65,15 @@ def set_(
 ) -> None:
     """Decide by hand who answers an alias; nothing moves such a route by itself."""
     wanted = _shares(shares)
-    with publishing(cli, upstream) as publisher:
+    with open_publisher(cli, upstream) as publisher:
         act = act_of(actor, reason)
         row = publisher.set_route(alias, wanted, act, base=base, shadow=shadow)
-        followed(cli, publisher.app, row)
+        print_live_route(cli, publisher.app, row)
 
 
-def _shares(given: list[str]) -> dict[str | None, float]:
-    found: dict[str | None, float] = {}
-    for part in given:
+def _shares(parts: list[str]) -> dict[str | None, float]:
+    shares: dict[str | None, float] = {}
+    for part in parts:
         name, _, share = part.rpartition("=")
         try:
             value = float(share)
@@ -84,8 +84,8 @@ def _shares(given: list[str]) -> dict[str | None, float]:
                 f"{part!r} is not ADAPTER=SHARE with a share above 0, such as base=0.5",
                 param_hint="ADAPTER=SHARE",
             )
-        found[None if name == _BASE else name] = value
-    total = sum(found.values())
+        shares[None if name == _BASE else name] = value
+    total = sum(shares.values())
     if abs(total - 1) > 1e-9:
         raise typer.BadParameter(f"the shares sum to {total:g}, not to 1", param_hint="shares")
-    return found
+    return shares

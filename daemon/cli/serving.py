@@ -43,7 +43,7 @@ def act_of(actor: str | None, reason: str) -> "Act":
 
 
 @contextmanager
-def publishing(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
+def open_publisher(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]":
     """The publisher of the home, over the engines at `urls` or those of the settings."""
     from daemon.serving.fleet import open_fleet
     from daemon.serving.publisher import Publisher
@@ -52,7 +52,7 @@ def publishing(cli: Cli, urls: list[str] | None = None) -> "Iterator[Publisher]"
         yield Publisher(app, fleet)
 
 
-def followed(cli: Cli, app: "App", row: "RouteRow") -> None:
+def print_live_route(cli: Cli, app: "App", row: "RouteRow") -> None:
     """Print a route once the live gateways have it, or say that some have not."""
     from consumers.reads.serving import route_lines
 
@@ -79,7 +79,7 @@ def _wait_for_gateways(app: "App", offset: int) -> tuple[int, int]:
     while True:
         with app.reading() as connection:
             live = read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
-        behind = sum(one.report.position <= offset for one in live)
+        behind = sum(gateway.report.position <= offset for gateway in live)
         if not behind or time.monotonic() >= until:
             return len(live), behind
         time.sleep(_LOOK_SECONDS)

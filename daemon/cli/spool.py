@@ -44,10 +44,10 @@ def status(cli: Cli) -> None:
         streams = read_backlog(app.readable_spool)
         now = time.time()
         free = shutil.disk_usage(path.parent).free
-    lines = {name: _line(one, ships, now) for name, one in streams.items()}
+    lines = {name: _line(stream, ships, now) for name, stream in streams.items()}
     if cli.out.json:
-        found = {"path": str(path), "ships": ships, "free_bytes": free, "streams": lines}
-        cli.out.document(found)
+        document = {"path": str(path), "ships": ships, "free_bytes": free, "streams": lines}
+        cli.out.document(document)
         return
     cli.out.show(facts({"spool": path, "free on its disk": f"{free:,} bytes"}))
     columns = ["stream", "events", "bytes", *(["unshipped", "oldest"] if ships else [])]
@@ -57,14 +57,14 @@ def status(cli: Cli) -> None:
         cli.out.hint(_ALONE)
 
 
-def _line(one: "StreamBacklog", ships: bool, now: float) -> dict[str, Any]:
+def _line(stream: "StreamBacklog", ships: bool, now: float) -> dict[str, Any]:
     """A stream in JSON; null is what has no meaning where nothing is shipped."""
-    oldest = one.oldest_unshipped_ms if ships else None
+    oldest = stream.oldest_unshipped_ms if ships else None
     return {
-        "events": one.events,
-        "bytes": one.bytes,
-        "shipped": list(one.shipped) if ships else None,
-        "unshipped": one.unshipped if ships else None,
+        "events": stream.events,
+        "bytes": stream.bytes,
+        "shipped": list(stream.shipped) if ships else None,
+        "unshipped": stream.unshipped if ships else None,
         "oldest_unshipped_seconds": None if oldest is None else max(0.0, now - oldest / 1000),
     }
 
@@ -83,31 +83,31 @@ def list_spools(cli: Cli) -> None:
     from consumers.reads.spools import read_spools
 
     with cli.app() as app, app.reading() as connection:
-        found = [_spool_line(one) for one in read_spools(connection)]
+        lines = [_spool_line(item) for item in read_spools(connection)]
     if cli.out.json:
-        cli.out.document(found)
+        cli.out.document(lines)
         return
     columns = ["source", "host", "path", "told", "unfolded", "state"]
     rows = [
-        [one["source"], one["host"], one["path"], f"{one['told_seconds']:,.0f} s ago",
-         f"{one['unfolded']:,}", one["state"]]
-        for one in found
+        [item["source"], item["host"], item["path"], f"{item['told_seconds']:,.0f} s ago",
+         f"{item['unfolded']:,}", item["state"]]
+        for item in lines
     ]  # fmt: skip
     cli.out.show(table(columns, rows, right=["told", "unfolded"]))
-    if not found:
+    if not lines:
         cli.out.hint("no spool that is shipped was told of")
 
 
-def _spool_line(one: "SpoolState") -> dict[str, Any]:
+def _spool_line(entry: "SpoolState") -> dict[str, Any]:
     from daemon.core.spool_reporter import SILENT_SECONDS
 
     return {
-        "source": one.report.source,
-        "host": one.report.host,
-        "path": one.report.path,
-        "told_seconds": max(0.0, one.age_seconds),
-        "unfolded": one.unfolded,
-        "state": "silent" if one.age_seconds > SILENT_SECONDS else "live",
+        "source": entry.report.source,
+        "host": entry.report.host,
+        "path": entry.report.path,
+        "told_seconds": max(0.0, entry.age_seconds),
+        "unfolded": entry.unfolded,
+        "state": "silent" if entry.age_seconds > SILENT_SECONDS else "live",
     }
 
 
@@ -124,7 +124,7 @@ def forget(
     with cli.app() as app:
         engine = app.engine
         with explain_errors(engine), database.write_transaction(engine) as connection:
-            known = {one.report.source: one for one in spools.read_spools(connection)}
+            known = {entry.report.source: entry for entry in spools.read_spools(connection)}
             if source not in known:
                 raise UnknownSpool(
                     f"the database was told of no spool {source!r}; kintsugi spool ls names them"
@@ -142,16 +142,16 @@ def renew(cli: Cli) -> None:
     """Give the spool of a home that was restored from before a new id; no process may run."""
     from producers.spool.renewal import renew
 
-    found = renew(cli.settings.home)
+    result = renew(cli.settings.home)
     if cli.out.json:
         cli.out.document(
-            {"was": found.before, "source": found.source, "events": found.events,
-             "kept": str(found.kept)}
+            {"was": result.before, "source": result.source, "events": result.events,
+             "kept": str(result.kept)}
         )  # fmt: skip
         return
     cli.out.show(
-        f"the spool is {found.source} now, was {found.before}; {found.events:,} events are to be "
-        f"shipped. {found.kept} holds what it was"
+        f"the spool is {result.source} now, was {result.before}; {result.events:,} events are to be "
+        f"shipped. {result.kept} holds what it was"
     )
 
 
@@ -228,7 +228,7 @@ def _drain(cli: Cli, app: "App", spool: "SqliteLog", within: float, again: bool)
             ship(spool, app.kafka, max(0.0, deadline - time.monotonic()))
         except LogUnavailable as error:
             if time.monotonic() + _RETRY_SECONDS >= deadline:
-                raise _left(spool, count_backlog(spool, goal), within, error) from error
+                raise _timeout_error(spool, count_backlog(spool, goal), within, error) from error
             time.sleep(_RETRY_SECONDS)
     _tell(cli, app, spool)
     return before
@@ -245,7 +245,7 @@ def _tell(cli: Cli, app: "App", spool: "SqliteLog") -> None:
         cli.out.warn(f"the events are in Kafka, and the database was not told: {error}")
 
 
-def _left(
+def _timeout_error(
     spool: "SqliteLog", left: int, within: float, error: "LogUnavailable"
 ) -> "LogUnavailable":
     from events.errors import LogUnavailable

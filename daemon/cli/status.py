@@ -58,7 +58,7 @@ def _facts(document: dict[str, Any]) -> Any:
         values[f"route {route['alias']}"] = "; ".join(
             filter(None, [values.get(f"route {route['alias']}"), who])
         )
-    states = Counter(one["state"] for one in document["adapters"])
+    states = Counter(adapter["state"] for adapter in document["adapters"])
     values["adapters"] = ", ".join(f"{n:,} {state}" for state, n in states.items()) or "none"
     values |= _loop(document)
     return facts(values)
@@ -77,9 +77,9 @@ def _loop(document: dict[str, Any]) -> dict[str, str]:
         began = f"{cycle['number']} of {cycle['alias']} by {cycle['due_by']} ({cycle['reason']})"
         values["cycle"] = f"{began}, {came}"
     expected = document["next_cycle"]
-    for one in expected["agents"]:
-        missing = "; ".join(one["missing"])
-        values[f"next cycle of {one['alias']}"] = "due" if one["due"] else f"not due; {missing}"
+    for agent in expected["agents"]:
+        missing = "; ".join(agent["missing"])
+        values[f"next cycle of {agent['alias']}"] = "due" if agent["due"] else f"not due; {missing}"
     if not expected["agents"]:
         values["next cycle"] = f"not due; missing {'; '.join(expected['missing'])}"
     return values

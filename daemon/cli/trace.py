@@ -28,12 +28,12 @@ def trace(
     ] = False,
 ) -> None:
     """Send what the log tells as spans, over OTLP, until stopped."""
-    from daemon.cli.roles import until_stopped
-    from daemon.metrics.exposition import exposed
-    from daemon.metrics.roles import tracing
+    from daemon.cli.roles import stop_on_signal
+    from daemon.metrics.exposition import serve_metrics
+    from daemon.metrics.roles import trace_metrics
     from daemon.tracing.exporter import Exporter, open_sender
 
-    with until_stopped(cli) as stop, cli.app() as app, open_sender(app) as sender:
+    with stop_on_signal(cli) as stop, cli.app() as app, open_sender(app) as sender:
         exporter = Exporter(app, sender, app.settings.tracing.content)
         if from_start:
             exporter.rewind()
@@ -42,8 +42,8 @@ def trace(
             events = exporter.catch_up(stop)
             cli.out.document({"events": events, **asdict(exporter.counters.sent)})
             return
-        with exposed(app.settings, "trace") as registry:
-            registry.register(tracing(exporter.counters))
+        with serve_metrics(app.settings, "trace") as registry:
+            registry.register(trace_metrics(exporter.counters))
             # After the thread that tells metrics was started: that one keeps its priority.
             _give_way()
             systemd.notify_ready()

@@ -5,7 +5,7 @@ import logging
 import typer
 
 from daemon.cli.command import Cli, command
-from daemon.cli.roles import until_stopped
+from daemon.cli.roles import stop_on_signal
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def up(cli: Cli) -> None:
     roles = programs(cli.settings, cli.home)
     with cli.app() as app:
         home = app.home
-    with until_stopped(cli) as stop, alone(home):
+    with stop_on_signal(cli) as stop, alone(home):
         # Closed again before they run, for a supervisor that lives for weeks needs neither database
         # nor broker.
         if away := prepare(cli.settings, stop):

@@ -12,8 +12,8 @@ from daemon.cli.replaying import From, To
 
 if TYPE_CHECKING:
     from daemon.config.settings import Scheduler
-    from daemon.replay.cycle_history import Lived
-    from daemon.replay.whatif import Supposed
+    from daemon.replay.cycle_history import PastCycle
+    from daemon.replay.whatif import WhatIfResult
     from events.archive.archive import Cut
     from events.log import EventLog
 
@@ -41,30 +41,30 @@ def whatif(
 ) -> None:
     """When cycles would have begun with other settings, and on what, beside those that did."""
     from daemon.replay import whatif as asking
-    from daemon.replay.cycle_history import lived
+    from daemon.replay.cycle_history import read_past_cycles
     from daemon.replay.log_range import between
-    from daemon.replay.replay import changed_scheduler, scratch
+    from daemon.replay.replay import override_scheduler, scratch
 
-    scheduler = changed_scheduler(cli.settings.scheduler, changed or [])
+    scheduler = override_scheduler(cli.settings.scheduler, changed or [])
     with cli.app() as app, tempfile.TemporaryDirectory(prefix="kintsugi-whatif-") as folder:
         log = app.readable_log
         begin, end = between(log, start, to)
         with app.reading() as connection:
-            past = lived(connection)
+            past = read_past_cycles(connection)
         environments = {
-            one.alias: one.environment for one in app.settings.agents if one.environment
+            item.alias: item.environment for item in app.settings.agents if item.environment
         }
         seconds = _seconds_between(log, end, scheduler) if every is None else every
         with (
             scratch(Path(folder) / "tables.db") as engine,
             cli.out.progress("Asking", sum(end.values())) as advance,
         ):
-            found = asking.whatif(
+            result = asking.whatif(
                 log, engine, past, environments, scheduler,
                 start=begin, end=end, every_ms=int(seconds * 1000), advance=advance,
             )  # fmt: skip
-    did = [one for one in past if one.within(begin, end)]
-    _show_whatif(cli, changed or [], seconds, did, found)
+    did = [item for item in past if item.within(begin, end)]
+    _show_whatif(cli, changed or [], seconds, did, result)
 
 
 def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> float:
@@ -76,42 +76,42 @@ def _seconds_between(log: "EventLog", end: "Cut", scheduler: "Scheduler") -> flo
 
 
 def _show_whatif(
-    cli: Cli, changed: list[str], seconds: float, past: "list[Lived]", found: "Supposed"
+    cli: Cli, changed: list[str], seconds: float, past: "list[PastCycle]", result: "WhatIfResult"
 ) -> None:
     from events.envelope import timestamp
 
     would: list[dict[str, Any]] = [
         {
-            "alias": one.alias, "base": one.base, "number": one.number, "at": timestamp(one.at),
-            "trigger": one.trigger, "reason": one.reason, "rollouts": one.rollouts,
-            "failures": one.failures, "priority": one.priority, "position": one.position,
+            "alias": cycle.alias, "base": cycle.base, "number": cycle.number, "at": timestamp(cycle.at),
+            "trigger": cycle.trigger, "reason": cycle.reason, "rollouts": cycle.rollouts,
+            "failures": cycle.failures, "priority": cycle.priority, "position": cycle.position,
         }
-        for one in found.cycles
+        for cycle in result.cycles
     ]  # fmt: skip
     did: list[dict[str, Any]] = [
         {
-            "alias": one.row.alias, "base": one.row.base, "number": one.row.number,
-            "at": one.row.started, "trigger": one.row.trigger, "reason": one.row.reason,
-            "rollouts": one.rollouts, "position": one.row.position, "cycle": one.row.cycle,
-            "outcome": one.row.outcome,
+            "alias": cycle.row.alias, "base": cycle.row.base, "number": cycle.row.number,
+            "at": cycle.row.started, "trigger": cycle.row.trigger, "reason": cycle.row.reason,
+            "rollouts": cycle.rollouts, "position": cycle.row.position, "cycle": cycle.row.cycle,
+            "outcome": cycle.row.outcome,
         }
-        for one in past
+        for cycle in past
     ]  # fmt: skip
     if cli.out.json:
-        waiting = {alias: list(missing) for alias, missing in found.waiting.items()}
+        waiting = {alias: list(missing) for alias, missing in result.waiting.items()}
         cli.out.document(
             {
-                "set": changed, "looks": found.looks, "every_seconds": round(seconds, 3),
+                "set": changed, "looks": result.looks, "every_seconds": round(seconds, 3),
                 "would": would, "did": did, "waiting": waiting,
             }
         )  # fmt: skip
         return
     rows = sorted(
         [
-            [one["at"], what, one["alias"], one["number"], one["trigger"], one["rollouts"],
-             one["reason"]]
+            [cycle["at"], what, cycle["alias"], cycle["number"], cycle["trigger"], cycle["rollouts"],
+             cycle["reason"]]
             for what, cycles in (("would", would), ("did", did))
-            for one in cycles
+            for cycle in cycles
         ],
         key=lambda row: (str(row[0]), str(row[1])),
     )  # fmt: skip
@@ -120,6 +120,6 @@ def _show_whatif(
         if rows
         else "no cycle did begin, and none would have"
     )
-    for alias, missing in found.waiting.items():
+    for alias, missing in result.waiting.items():
         for sentence in missing:
             cli.out.show(plain(f"at the end {alias} would wait for: {sentence}"))

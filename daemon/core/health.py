@@ -165,21 +165,21 @@ def halts(log: EventLog, reached: FoldState) -> list[str]:
 
 def find_halts(log: EventLog, reached: FoldState) -> list[Halt]:
     """The same with reasons. Raises LogUnavailable: that is waited for, and halts nothing."""
-    found: list[Halt] = []
+    result: list[Halt] = []
     if reached.version not in (None, FOLD_VERSION):
         text = (
             f"the tables were folded by version {reached.version} of the folds, this is version "
             f"{FOLD_VERSION}; run kintsugi rebuild"
         )
-        found.append(Halt("fold_version", text))
+        result.append(Halt("fold_version", text))
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
             stands = reached.standings.get((stream, partition), FoldPosition())
             # Reading where nothing was folded and nothing is there would tell nothing.
             reads = stands.next_offset != ends[partition] or start > stands.next_offset
-            found += _halt_at(log, stream, partition, stands, reads)
-    return found
+            result += _halt_at(log, stream, partition, stands, reads)
+    return result
 
 
 def _halt_at(

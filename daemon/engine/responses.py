@@ -222,14 +222,14 @@ def encode_json(document: Json) -> bytes:
 
 def _merge_words(deltas: Iterable[Delta]) -> list[Delta]:
     """The same with neighbouring words as one."""
-    found: list[Delta] = []
+    result: list[Delta] = []
     for delta in deltas:
-        last = found[-1] if found else None
+        last = result[-1] if result else None
         if isinstance(delta, Words) and isinstance(last, Words):
-            found[-1] = Words(last.text + delta.text)
+            result[-1] = Words(last.text + delta.text)
         else:
-            found.append(delta)
-    return found
+            result.append(delta)
+    return result
 
 
 def _chat_delta(delta: Delta) -> Json:

@@ -214,11 +214,11 @@ class CandidateEvaluation:
                     self._runner.cancel(name, reason)
                     yield f"trial {name} is told to stop: {reason}"
             case Exit() as ended:
-                found = verdict(ended, settings.attempts)
-                if isinstance(found, Again) and ended.seconds < settings.minutes * 60:
+                result = verdict(ended, settings.attempts)
+                if isinstance(result, Again) and ended.seconds < settings.minutes * 60:
                     yield from self._start(number, plan)
-                elif isinstance(found, Again) or found.outcome != "played":
-                    raise CannotExamine(f"it could not be played: {found.reason}")
+                elif isinstance(result, Again) or result.outcome != "played":
+                    raise CannotExamine(f"it could not be played: {result.reason}")
                 else:
                     return True
         return False

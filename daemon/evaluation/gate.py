@@ -197,9 +197,9 @@ def decide(
     target = [pair.difference for pair in evaluation.pairs if pair.slice == evaluation.target]
     if not target:
         raise ValueError(f"no task of the target {evaluation.target!r} was run")
-    found = verdict_of(target, evaluation.planned, settings.test, alpha)
+    result = verdict_of(target, evaluation.planned, settings.test, alpha)
     checks = (
-        _target(target, found, settings),
+        _target(target, result, settings),
         _above(
             "overall",
             [p.difference for p in evaluation.pairs],
@@ -214,10 +214,10 @@ def decide(
         decision=_decision(checks, spent),
         test=settings.test,
         alpha=alpha,
-        p_value=found.p_value,
-        e_value=found.e_value,
-        tasks=found.tasks,
-        detectable=detectable(target[: found.tasks], alpha),
+        p_value=result.p_value,
+        e_value=result.e_value,
+        tasks=result.tasks,
+        detectable=detectable(target[: result.tasks], alpha),
         checks=checks,
     )
 
@@ -370,9 +370,9 @@ class EProcess:
 # What else has to hold
 
 
-def _target(values: Sequence[float], found: TargetResult, settings: GateSettings) -> Check:
+def _target(values: Sequence[float], result: TargetResult, settings: GateSettings) -> Check:
     gain = mean(values)
-    verdict = found.verdict
+    verdict = result.verdict
     if verdict == "PASS" and gain < settings.min_gain:
         verdict = "FAIL"
     return Check(

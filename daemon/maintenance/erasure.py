@@ -42,7 +42,7 @@ class NoSuchKey(KintsugiError):
 
 
 @dataclass(slots=True)
-class Held:
+class PersonData:
     """What there is of a person."""
 
     keyid: str | None
@@ -61,30 +61,30 @@ class Held:
     """Whether the log says already that they were erased."""
 
 
-def look(app: "App", person: str | None, keyid: str | None = None) -> Held:
+def look(app: "App", person: str | None, keyid: str | None = None) -> PersonData:
     """What the log holds of a person, or of whoever has this key. Reads all of it. Raises
     NoSuchKey."""
     app.settle()
-    given = keyid
+    wanted = keyid
     if keyid is None and person is not None:
         key = app.keys.find_in_store(person)
         keyid = None if key is None else key.id
-    held = Held(keyid, trimmed=sum(app.log.start(ROLLOUTS.name)))
+    held = PersonData(keyid, trimmed=sum(app.log.start(ROLLOUTS.name)))
     lost: set[str] = set()
     for record in _rollout_events(app.log):
         _count(held, record, person, lost)
     with app.reading() as connection:
         held.adapters = find_dependent_adapters(connection, held.rollouts)
         held.announced = keyid is not None and keyid in read_erasure_keys(connection)
-    if given is not None and not (held.events or held.announced or given in app.keys.ids()):
+    if wanted is not None and not (held.events or held.announced or wanted in app.keys.ids()):
         raise NoSuchKey(
-            f"key {given!r} is not in the key store and sealed no event of the log; name one that "
+            f"key {wanted!r} is not in the key store and sealed no event of the log; name one that "
             "kintsugi log verify names"
         )
     return held
 
 
-def announce(app: "App", held: Held) -> None:
+def announce(app: "App", held: PersonData) -> None:
     """Have the log say that this key must not be there; once."""
     if held.keyid is None or held.announced:
         return
@@ -99,7 +99,7 @@ def announce(app: "App", held: Held) -> None:
     app.append([encode(envelope, data, now_ms()).entry])
 
 
-def erase(app: "App", held: Held) -> None:
+def erase(app: "App", held: PersonData) -> None:
     """Announce, destroy, and bring the tables up to it."""
     announce(app, held)
     if held.keyid is not None:
@@ -124,13 +124,13 @@ def _rollout_events(log: EventLog) -> Iterator[Record]:
             yield from page
 
 
-def _count(held: Held, record: Record, person: str | None, lost: set[str]) -> None:
+def _count(held: PersonData, record: Record, person: str | None, lost: set[str]) -> None:
     """Count an event; `lost` are the calls before it in its session that nobody can read whole."""
     try:
         envelope = from_headers(record.headers)
         sealed = held.keyid is not None and envelope.keyid == held.keyid
         if envelope.type == CallStarted.TYPE and held.keyid is not None:
-            _count_leaning(held, record, sealed, lost)
+            _count_dependents(held, record, sealed, lost)
         if person is not None and envelope.person == person:
             held.unsealed += 1
         elif sealed:
@@ -145,7 +145,7 @@ def _count(held: Held, record: Record, person: str | None, lost: set[str]) -> No
         return  # a dead letter of the fold
 
 
-def _count_leaning(held: Held, record: Record, sealed: bool, lost: set[str]) -> None:
+def _count_dependents(held: PersonData, record: Record, sealed: bool, lost: set[str]) -> None:
     data = decode(record, content=False).data
     assert isinstance(data, CallStarted), "its envelope says so"
     if sealed:

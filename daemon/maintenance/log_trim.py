@@ -45,7 +45,7 @@ class Portion:
 _REASONS: Final = ("archive", "tables", "broker", "sessions")
 
 
-def archived(app: "App", archive: Archive) -> "EventLog":
+def find_source_log(app: "App", archive: Archive) -> "EventLog":
     """The log that an archive is of, as far as its manifest tells. Raises LogError where it is of
     neither of those that this home has."""
     source = archive.manifest.source
@@ -73,7 +73,7 @@ def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, name
     end = max(start, named)
     limits = {
         "archive": archive.end(ROLLOUTS.name)[partition],
-        "tables": _folded(app, log, partition),
+        "tables": _read_fold_offset(app, log, partition),
     }
     if log is not app.log:
         limits["broker"] = app.spool.read_ship_offsets(ROLLOUTS.name)[partition]
@@ -89,7 +89,7 @@ def _portion(app: "App", log: "EventLog", archive: Archive, partition: int, name
     return Portion(partition, start, before, held_back)
 
 
-def _folded(app: "App", log: "EventLog", partition: int) -> int:
+def _read_fold_offset(app: "App", log: "EventLog", partition: int) -> int:
     """The offset before which the tables hold all of a log."""
     with app.reading() as connection:
         if log is app.log:

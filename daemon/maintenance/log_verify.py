@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Verified:
+class VerifyReport:
     """What a verification found."""
 
     events: int = 0
@@ -51,21 +51,21 @@ class _Sequences:
 
 def verify(
     log: EventLog, bodies: Bodies, reached: "FoldState", progress: Callable[[int], None]
-) -> Verified:
+) -> VerifyReport:
     """Read everything up to the log's end as it is now; `reached` is how far it was folded."""
-    found = Verified()
+    report = VerifyReport()
     if isinstance(log, SqliteLog):
-        found.problems += log.check()
+        report.problems += log.check()
     for stream in STREAMS:
         ends = log.end(stream)
         for partition, start in enumerate(log.start(stream)):
             try:
-                _partition(log, bodies, stream, partition, start, ends[partition], found, progress)
+                _partition(log, bodies, stream, partition, start, ends[partition], report, progress)
             except KintsugiError as error:
                 # A partition that cannot be read on is a finding; the others are still looked at.
-                found.problems.append(str(error))
-    found.problems += _positions(log, reached)
-    return found
+                report.problems.append(str(error))
+    report.problems += _positions(log, reached)
+    return report
 
 
 def _partition(
@@ -75,7 +75,7 @@ def _partition(
     partition: int,
     start: int,
     end: int,
-    found: Verified,
+    report: VerifyReport,
     progress: Callable[[int], None],
 ) -> None:
     sources: dict[str, _Sequences] = {}
@@ -86,12 +86,12 @@ def _partition(
             try:
                 _record(record, bodies)
             except KintsugiError as error:
-                found.problems.append(f"{stream}/{partition}@{record.offset}: {error}")
-        found.events += len(page)
+                report.problems.append(f"{stream}/{partition}@{record.offset}: {error}")
+        report.events += len(page)
         progress(len(page))
     for source, numbers in sorted(sources.items()):
         if numbers.highest >= numbers.following:
-            found.problems.append(
+            report.problems.append(
                 f"{stream}/{partition}: of source {source} event {numbers.following} is missing, "
                 f"and {numbers.highest} is there; ship again what its home holds: kintsugi spool "
                 "drain --again"

@@ -45,7 +45,7 @@ EMBEDDED: Final = "embedded"
 _SHOWN_DIFFERENCES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
 
-Opened = Callable[[str], Environment]
+EnvironmentOpener = Callable[[str], Environment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Disagreement:
 
 
 @dataclass(slots=True)
-class Regraded:
+class RegradeReport:
     """What became of one file's simulations in one environment."""
 
     file: str
@@ -87,8 +87,8 @@ class Regraded:
 
 
 def regrade(
-    paths: Iterable[Path], opened: Opened, progress: Callable[[int], None] = lambda _: None
-) -> Iterator[Regraded]:
+    paths: Iterable[Path], opened: EnvironmentOpener, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[RegradeReport]:
     """Grade the simulations of these files and folders again, file by file.
 
     `opened` gives the environment of a name, and raises UnknownEnvironment; `progress` is told of
@@ -96,7 +96,7 @@ def regrade(
     """
     items = read_rollouts(paths, progress=progress)
     for file, group in groupby(items, key=_file):
-        yield from _regraded(file, group, opened)
+        yield from _regrade_file(file, group, opened)
 
 
 def _file(item: RolloutImport | Rejection) -> str:
@@ -106,31 +106,31 @@ def _file(item: RolloutImport | Rejection) -> str:
     return str(results) if folder.name == tau2.SIMULATIONS and results.is_file() else item.file
 
 
-def _regraded(
-    file: str, items: Iterable[RolloutImport | Rejection], opened: Opened
-) -> list[Regraded]:
+def _regrade_file(
+    file: str, items: Iterable[RolloutImport | Rejection], opened: EnvironmentOpener
+) -> list[RegradeReport]:
     """One report per environment of a file; what could not be read is in the first."""
-    found: dict[str | None, Regraded] = {}
+    by_name: dict[str | None, RegradeReport] = {}
     rejected: list[Rejection] = []
     for item in items:
         if isinstance(item, Rejection):
             rejected.append(item)
             continue
         name = item.data.task.environment if item.data.task else None
-        report = found.get(name) or Regraded(file, name, why=_hindrance(item.data, opened))
-        found[name] = report
+        report = by_name.get(name) or RegradeReport(file, name, why=_hindrance(item.data, opened))
+        by_name[name] = report
         report.simulations += 1
         report.foreign += FOREIGN_CHECKS in item.warnings
         if not report.why:
             _count(report, item.data, opened)
-    reports = list(found.values()) or [Regraded(file, None, why="no simulation could be read")]
+    reports = list(by_name.values()) or [RegradeReport(file, None, why="no simulation could be read")]
     reports[0].rejected = rejected
     for report in reports:
         _conclude(report)
     return reports
 
 
-def _hindrance(data: RolloutEnded, opened: Opened) -> str:
+def _hindrance(data: RolloutEnded, opened: EnvironmentOpener) -> str:
     """Why the rollouts of this environment cannot be graded; empty where they can."""
     if data.source != tau2.NAME:
         return f"{data.source} files are not graded again, only results of tau2-bench"
@@ -146,11 +146,11 @@ def _hindrance(data: RolloutEnded, opened: Opened) -> str:
     return ""
 
 
-def _count(report: Regraded, data: RolloutEnded, opened: Opened) -> None:
+def _count(report: RegradeReport, data: RolloutEnded, opened: EnvironmentOpener) -> None:
     if data.success is None:
         report.unjudged += 1
         return
-    verdict = _graded(data, opened)
+    verdict = _grade_rollout(data, opened)
     if verdict is None or verdict.success is None:
         report.unevaluated += 1
         return
@@ -163,7 +163,7 @@ def _count(report: Regraded, data: RolloutEnded, opened: Opened) -> None:
         report.disagree.append(Disagreement(data.rollout, task, data.success, verdict.success, why))
 
 
-def _graded(data: RolloutEnded, opened: Opened) -> Grade | None:
+def _grade_rollout(data: RolloutEnded, opened: EnvironmentOpener) -> Grade | None:
     """Our verdict; None where the reward has a part that nobody here knows."""
     task = data.task
     if task is None or not set(task.reward_basis) <= set(get_args(Basis)):
@@ -178,7 +178,7 @@ def definition(task: Task) -> TaskDefinition:
     What is to be asserted in natural language is not part of that, so such a part stays open.
     """
     basis = cast("tuple[Basis, ...]", task.reward_basis)
-    given = {"reward_basis": basis} if basis else {}
+    arguments = {"reward_basis": basis} if basis else {}
     return TaskDefinition(
         id=task.id,
         environment=task.environment or "",
@@ -189,7 +189,7 @@ def definition(task: Task) -> TaskDefinition:
             gold_actions=task.gold_actions,
             outputs=task.outputs,
             nl_assertions=("not recorded",) if "NL_ASSERTION" in basis else (),
-            **given,
+            **arguments,
         ),
     )
 
@@ -199,9 +199,9 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
     ours: list[str] = []
     if verdict.irregular is not None:
         ours.append(f"ended by {verdict.irregular}")
-    for one in verdict.difference[:_SHOWN_DIFFERENCES]:
-        place = "/".join(one.path)
-        ours.append(f"{place} is {_said(one.actual)} and should be {_said(one.expected)}")
+    for mismatch in verdict.difference[:_SHOWN_DIFFERENCES]:
+        place = "/".join(mismatch.path)
+        ours.append(f"{place} is {_format_value(mismatch.actual)} and should be {_format_value(mismatch.expected)}")
     more = len(verdict.difference) - _SHOWN_DIFFERENCES
     if more > 0:
         ours.append(f"and {more} more values differ")
@@ -212,12 +212,12 @@ def _reasons(verdict: Grade, data: RolloutEnded) -> str:
     return f"{'; '.join(ours) or 'every part is 1'} (recorded: {recorded or 'no parts'})"
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "not there" if value is ABSENT else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def _conclude(report: Regraded) -> None:
+def _conclude(report: RegradeReport) -> None:
     """Whether the labels are to blame."""
     reasons = []
     if _implausible(len(report.disagree), report.graded):

@@ -27,7 +27,7 @@ ROLES: Final[tuple[Role, ...]] = ("consume", "ship", "schedule", "work", "trace"
 """In the order of their ports."""
 
 
-class PortTaken(LogUnavailable):
+class PortInUse(LogUnavailable):
     """Somebody else listens there."""
 
 
@@ -38,7 +38,7 @@ def port_of(settings: "Settings", role: Role) -> int | None:
 
 
 @contextmanager
-def exposed(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
+def serve_metrics(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
     """What is registered is served inside. Raises PortTaken."""
     registry = CollectorRegistry()
     say_build(registry, FOLD_VERSION)
@@ -49,7 +49,7 @@ def exposed(settings: "Settings", role: Role) -> Iterator[CollectorRegistry]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise PortTaken(
+        raise PortInUse(
             f"the metrics of {role} cannot be served on {host} port {port}: "
             f"{error.strerror or error}; set metrics.port to the first of five that are free"
         ) from error

@@ -48,8 +48,8 @@ class Sheet:
     """The samples of some metrics at one moment."""
 
     def __init__(self, families: Iterable[Family]) -> None:
-        self._declared = {one.name: one for one in families}
-        self._families = {name: one.empty() for name, one in self._declared.items()}
+        self._declared = {family.name: family for family in families}
+        self._families = {name: family.empty() for name, family in self._declared.items()}
 
     def say(self, name: str, value: float | None, *labels: str) -> None:
         """One sample; None is no sample. The metric must have been declared."""

@@ -17,7 +17,7 @@ from daemon.jobs.runner_factory import jobs_of
 from daemon.jobs.updates import newest_update
 from daemon.metrics.families import Family, Sheet
 from daemon.metrics.loop import MOST_AGENTS
-from daemon.metrics.observations import Observed
+from daemon.metrics.observations import BackgroundCollector
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,28 +67,28 @@ _SAID: Final = Family(
 JOBS: Final = (*OF_UPDATES.values(), *OF_PROGRESS.values(), _SAID)
 
 
-def jobs(settings: "Settings") -> Observed:
+def jobs(settings: "Settings") -> BackgroundCollector:
     """The collector."""
     folder = jobs_of(settings).folder
-    return Observed("jobs", JOBS, settings, lambda app, sheet: read(app, sheet, folder))
+    return BackgroundCollector("jobs", JOBS, settings, lambda app, sheet: read(app, sheet, folder))
 
 
 def read(app: "App", sheet: Sheet, folder: "Callable[[str], Path]") -> None:
     """The figures above; `folder` is where a job leaves what it makes."""
     with app.reading() as connection:
         rows = learning.jobs(connection, limit=_NEWEST)
-    told: set[str] = set()
+    aliases: set[str] = set()
     for row in rows:
         attempts = JobFolder(folder(row.job)).attempts()
-        if attempts and row.alias not in told and len(told) < MOST_AGENTS:
-            told.add(row.alias)
+        if attempts and row.alias not in aliases and len(aliases) < MOST_AGENTS:
+            aliases.add(row.alias)
             _say(sheet, row.alias, attempts)
 
 
 def _say(sheet: Sheet, alias: str, attempts: "list[Path]") -> None:
     sheet.say(_SAID.name, read_mtime(attempts[-1].with_suffix(".out")), alias)
-    updates = (newest_update(one) for one in reversed(attempts))
-    update = next((one for one in updates if one is not None), None)
+    updates = (newest_update(item) for item in reversed(attempts))
+    update = next((item for item in updates if item is not None), None)
     if update is None:
         return
     for field, family in OF_PROGRESS.items():

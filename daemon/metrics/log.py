@@ -13,7 +13,7 @@ from consumers.tables import PROJECTION
 from daemon.core.health import read_fold_state, find_halts, find_oldest_backlog_ms
 from daemon.core.spool_reporter import SILENT_SECONDS
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.observations import Observed
+from daemon.metrics.observations import BackgroundCollector
 from events.streams import STREAMS
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ LOG: Final = (
 )  # fmt: skip
 
 
-def log(settings: "Settings") -> Observed:
+def log(settings: "Settings") -> BackgroundCollector:
     """The collector."""
-    return Observed("log", LOG, settings, read)
+    return BackgroundCollector("log", LOG, settings, read)
 
 
 def read(app: "App", sheet: Sheet) -> None:
@@ -77,7 +77,7 @@ def read(app: "App", sheet: Sheet) -> None:
     with app.reading() as connection:
         reached = read_fold_state(connection)
         letters = rollouts.dead_letter_counts(connection)
-        told = spools.read_spools(connection)
+        entries = spools.read_spools(connection)
     events = app.readable_log
     for stream in STREAMS:
         sheet.say("kintsugi_dead_letters", letters.get(stream, 0), PROJECTION, stream)
@@ -90,17 +90,17 @@ def read(app: "App", sheet: Sheet) -> None:
     for reason in sorted({halt.reason for halt in halted}):
         sheet.say("kintsugi_projection_halted_info", 1, PROJECTION, reason)
     sheet.say("kintsugi_projection_gaps", len(reached.gaps), PROJECTION)
-    _spools(sheet, told)
+    _spools(sheet, entries)
 
 
-def _spools(sheet: Sheet, told: "list[SpoolState]") -> None:
-    silent = [one for one in told if one.age_seconds > SILENT_SECONDS]
-    live = [one for one in told if one.age_seconds <= SILENT_SECONDS]
-    for state, found in (("live", live), ("silent", silent)):
-        sheet.say("kintsugi_spools", len(found), state)
-        unfolded = sum(one.unfolded for one in found)
+def _spools(sheet: Sheet, entries: "list[SpoolState]") -> None:
+    silent = [entry for entry in entries if entry.age_seconds > SILENT_SECONDS]
+    live = [entry for entry in entries if entry.age_seconds <= SILENT_SECONDS]
+    for state, group in (("live", live), ("silent", silent)):
+        sheet.say("kintsugi_spools", len(group), state)
+        unfolded = sum(entry.unfolded for entry in group)
         sheet.say("kintsugi_spools_unfolded_events", unfolded, state)
-    longest = min((one.seen for one in silent), default=None)
+    longest = min((entry.seen for entry in silent), default=None)
     sheet.say("kintsugi_spools_silent_timestamp_seconds", longest)
 
 

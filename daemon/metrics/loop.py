@@ -29,7 +29,7 @@ from daemon.cycle.views import (
     step_name,
 )
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.observations import Observed
+from daemon.metrics.observations import BackgroundCollector
 from events.envelope import parse_timestamp, timestamp, utc_now
 from events.gate import Decision
 from events.learning import CycleOutcome, JobOutcome
@@ -131,9 +131,9 @@ LOOP: Final = (
 )
 
 
-def loop(settings: "Settings") -> Observed:
+def loop(settings: "Settings") -> BackgroundCollector:
     """The collector."""
-    return Observed("loop", LOOP, settings, read)
+    return BackgroundCollector("loop", LOOP, settings, read)
 
 
 def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
@@ -141,8 +141,8 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
     moment = now or utc_now()
     with app.reading() as connection:
         pairs = agents.present(connection)
-        shown = _shown(app.settings, pairs)
-        sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | _configured(app)))
+        shown = _select_pairs(app.settings, pairs)
+        sheet.say("kintsugi_agents", len({pair.alias for pair in pairs} | _collect_aliases(app)))
         _patterns(connection, sheet, shown)
         for pair in shown:
             _agent(connection, app.settings, sheet, pair, moment)
@@ -157,26 +157,26 @@ def read(app: "App", sheet: Sheet, now: datetime | None = None) -> None:
         sheet.say("kintsugi_leader_epoch", 0 if leader is None else leader.epoch)
 
 
-def _configured(app: "App") -> set[str]:
-    return {one.alias for one in app.settings.agents}
+def _collect_aliases(app: "App") -> set[str]:
+    return {agent.alias for agent in app.settings.agents}
 
 
-def _shown(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
+def _select_pairs(settings: "Settings", pairs: list[Pair]) -> list[Pair]:
     """Whose figures are told: those of the settings first."""
-    named = {one.alias for one in settings.agents}
+    named = {agent.alias for agent in settings.agents}
     return sorted(pairs, key=lambda pair: (pair.alias not in named, pair.alias))[:MOST_AGENTS]
 
 
 def _patterns(connection: "Connection", sheet: Sheet, shown: list[Pair]) -> None:
     every = figures.pattern_counts(connection)
     for pair in shown:
-        counts = [one for one in every if (one.alias, one.base) == (pair.alias, pair.base)]
+        counts = [row for row in every if (row.alias, row.base) == (pair.alias, pair.base)]
         for status in Status:
-            found = sum(one.patterns for one in counts if one.status == status.value)
-            sheet.say("kintsugi_patterns", found, pair.alias, status.value.lower())
-        unresolved = [one for one in counts if one.status != Status.RESOLVED.value]
+            count = sum(row.patterns for row in counts if row.status == status.value)
+            sheet.say("kintsugi_patterns", count, pair.alias, status.value.lower())
+        unresolved = [row for row in counts if row.status != Status.RESOLVED.value]
         for category in CATEGORIES:
-            weight = sum(one.priority for one in unresolved if one.category == category)
+            weight = sum(row.priority for row in unresolved if row.category == category)
             sheet.say("kintsugi_pattern_priority", weight, pair.alias, category)
 
 
@@ -189,13 +189,13 @@ def _agent(
     number = None if cycle is None else cycle.number
     due = False
     if environment is not None:
-        found = scheduling(connection, pair.alias, pair.base, now)
-        unread = {"failed": found.failed, "judged": found.judged, "all": found.rollouts}
+        facts = scheduling(connection, pair.alias, pair.base, now)
+        unread = {"failed": facts.failed, "judged": facts.judged, "all": facts.rollouts}
         for counted, count in unread.items():
             sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
-        decision = decide(facts_of(found, pair, environment), settings.scheduler, now)
+        decision = decide(facts_of(facts, pair, environment), settings.scheduler, now)
         due = isinstance(decision, Due)
-        number = found.number if number is None else number
+        number = facts.number if number is None else number
     # Of every agent: the boards know them by it.
     sheet.say("kintsugi_cycle_due", due, pair.alias)
     sheet.say("kintsugi_cycle_number", number, pair.alias)
@@ -260,8 +260,8 @@ def _routes(connection: "Connection", sheet: Sheet, shown: list[Pair], now: date
         if route is not None:
             for part in route.standing.shares:
                 weights[_slot(table, part.adapter)] += part.share
-            _named(sheet, table, route)
-            _measured(connection, sheet, table, route)
+            _say_route_info(sheet, table, route)
+            _say_gate_rates(connection, sheet, table, route)
             _live(connection, sheet, table, route, now)
         for slot, weight in weights.items():
             sheet.say("kintsugi_route_weight_ratio", weight, pair.alias, slot)
@@ -274,7 +274,7 @@ def _slot(table: "RouteTable", adapter: str | None) -> str:
     return "canary" if row is not None and row.state is State.CANARY else "promoted"
 
 
-def _named(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
+def _say_route_info(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
     for part in route.standing.shares:
         name = part.adapter or route.standing.base
         sheet.say("kintsugi_route_info", 1, route.alias, _slot(table, part.adapter), name)
@@ -283,7 +283,7 @@ def _named(sheet: Sheet, table: "RouteTable", route: "RouteRow") -> None:
     sheet.say("kintsugi_route_changed_timestamp_seconds", _when(route.since), route.alias)
 
 
-def _measured(
+def _say_gate_rates(
     connection: "Connection", sheet: Sheet, table: "RouteTable", route: "RouteRow"
 ) -> None:
     """Which measurement the live rate of a slot is held against."""
@@ -302,20 +302,20 @@ def _live(
     since = oldest if route.since is None else max(route.since, oldest)
     answering = {part.adapter for part in route.standing.shares}
     verdicts: dict[str, list[bool]] = {}
-    for one in read_session_verdicts(connection, route.alias, route.standing.base, since):
-        if one.adapter in answering:
-            verdicts.setdefault(_slot(table, one.adapter), []).append(one.success)
+    for session in read_session_verdicts(connection, route.alias, route.standing.base, since):
+        if session.adapter in answering:
+            verdicts.setdefault(_slot(table, session.adapter), []).append(session.success)
     for slot in SLOTS:
-        found = verdicts.get(slot, [])
-        sheet.say("kintsugi_live_judged_sessions", len(found), route.alias, slot)
-        if found:
-            sheet.say("kintsugi_live_pass_ratio", sum(found) / len(found), route.alias, slot)
+        results = verdicts.get(slot, [])
+        sheet.say("kintsugi_live_judged_sessions", len(results), route.alias, slot)
+        if results:
+            sheet.say("kintsugi_live_pass_ratio", sum(results) / len(results), route.alias, slot)
 
 
 def _gateways(connection: "Connection", settings: "Settings", sheet: Sheet) -> None:
     live = gateways.read_live_gateways(connection, settings.serving.gateway_timeout_seconds)
     sheet.say("kintsugi_gateways", len(live))
-    positions = [one.report.position for one in live]
+    positions = [gateway.report.position for gateway in live]
     sheet.say("kintsugi_gateways_position", min(positions, default=None))
 
 

@@ -44,7 +44,7 @@ def about(what: str) -> tuple[Family, Family, Family]:
     )
 
 
-class Observed(Collector):
+class BackgroundCollector(Collector):
     """A context manager: the thread ends with it."""
 
     def __init__(
@@ -100,11 +100,11 @@ class Observed(Collector):
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: not self._asked, PATIENCE_SECONDS)
             sheet = self._sheet
-            said = Sheet((readable, at, took))
-            said.say(readable.name, self._readable)
-            said.say(at.name, self._at)
-            said.say(took.name, self._took)
-        yield from said.metrics()
+            status = Sheet((readable, at, took))
+            status.say(readable.name, self._readable)
+            status.say(at.name, self._at)
+            status.say(took.name, self._took)
+        yield from status.metrics()
         yield from sheet.metrics()
 
     def _run(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consumers.runner import Counters
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Led
-    from daemon.roles.worker import Worked
+    from daemon.roles.worker import RoundResult
     from daemon.tracing.exporter import Counters as Traced
     from producers.shipper import ShipperCounters
 
@@ -89,7 +89,7 @@ TRACE: Final = (
 )
 
 
-class Counted(Collector):
+class CounterCollector(Collector):
     """Metrics that are made of counters when somebody asks."""
 
     def __init__(self, families: Sequence[Family], say: Callable[[Sheet], None]) -> None:
@@ -107,7 +107,7 @@ class Counted(Collector):
         yield from sheet.metrics()
 
 
-def folding(counters: "Counters") -> Counted:
+def fold_metrics(counters: "Counters") -> CounterCollector:
     """Of a fold."""
 
     def say(sheet: Sheet) -> None:
@@ -133,10 +133,10 @@ def folding(counters: "Counters") -> Counted:
         newest = counters.newest_ms / 1000 if counters.newest_ms else None
         sheet.say("kintsugi_projection_last_event_timestamp_seconds", newest, PROJECTION)
 
-    return Counted(FOLD, say)
+    return CounterCollector(FOLD, say)
 
 
-def shipping(counters: "ShipperCounters") -> Counted:
+def ship_metrics(counters: "ShipperCounters") -> CounterCollector:
     """Of a shipper."""
 
     def say(sheet: Sheet) -> None:
@@ -147,10 +147,10 @@ def shipping(counters: "ShipperCounters") -> Counted:
             sheet.say("kintsugi_ship_go_backs_total", count, error)
         sheet.say("kintsugi_ship_inflight_bytes", counters.in_flight_bytes)
 
-    return Counted(SHIP, say)
+    return CounterCollector(SHIP, say)
 
 
-def tracing(counters: "Traced") -> Counted:
+def trace_metrics(counters: "Traced") -> CounterCollector:
     """Of what sends spans."""
 
     def say(sheet: Sheet) -> None:
@@ -171,7 +171,7 @@ def tracing(counters: "Traced") -> Counted:
         oldest = None if unsent is None else unsent / 1000
         sheet.say("kintsugi_trace_oldest_unsent_timestamp_seconds", oldest)
 
-    return Counted(TRACE, say)
+    return CounterCollector(TRACE, say)
 
 
 class Rounds:
@@ -201,17 +201,17 @@ class Rounds:
         """A round begins."""
         self._looked.set(time.time())
 
-    def troubled(self, count: int) -> None:
+    def count_troubles(self, count: int) -> None:
         """So much could not be done."""
         self._troubles.inc(count)
 
-    def broke(self, parts: Sequence[str]) -> None:
+    def count_failures(self, parts: Sequence[str]) -> None:
         """These parts of the round broke off."""
         for part in parts:
             self._failures.labels(self._role, part).inc()
 
 
-class Leading(Rounds):
+class LeaderRounds(Rounds):
     """The rounds of `schedule`."""
 
     def __init__(self, registry: CollectorRegistry, leadership: "Leadership") -> None:
@@ -220,13 +220,13 @@ class Leading(Rounds):
             "kintsugi_leader", "Whether this process leads.", ("role",), registry=registry
         ).labels("schedule").set_function(leadership.holds)
 
-    def led(self, led: "Led") -> None:
+    def count_round(self, result: "Led") -> None:
         """A round is over."""
-        self.troubled(len(led.troubles))
-        self.broke(led.failed)
+        self.count_troubles(len(result.troubles))
+        self.count_failures(result.failed)
 
 
-class Working(Rounds):
+class WorkerRounds(Rounds):
     """The rounds of `work`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -255,16 +255,16 @@ class Working(Rounds):
         for kind in ("load", "unload", "collect", "route"):
             self._actions.labels(kind)
 
-    def worked(self, worked: "Worked") -> None:
+    def count_round(self, result: "RoundResult") -> None:
         """A round is over."""
-        self.troubled(len(worked.troubles))
-        self.broke(worked.failed)
-        for error in worked.set_aside:
+        self.count_troubles(len(result.troubles))
+        self.count_failures(result.failed)
+        for error in result.set_aside:
             self._set_aside.labels(error).inc()
-        self._sessions.inc(worked.ended)
-        self._rollouts.inc(worked.rollouts)
+        self._sessions.inc(result.ended)
+        self._rollouts.inc(result.rollouts)
         for kind, done in (
-            ("load", worked.loaded), ("unload", worked.unloaded), ("collect", worked.collected),
-            ("route", worked.routed),
+            ("load", result.loaded), ("unload", result.unloaded), ("collect", result.collected),
+            ("route", result.routed),
         ):  # fmt: skip
             self._actions.labels(kind).inc(len(done))

@@ -65,18 +65,18 @@ def logs_of(parted: SnapshotDivergence, named: Sequence[str], opened: ExitStack)
 def first_event(parted: SnapshotDivergence, logs: Sequence[EventLog], folder: Path) -> First | None:
     """The first event after the equal snapshot by which the two parted; None where none of the
     interval tells. `folder` takes a copy of the tables."""
-    one, other = logs[0], logs[-1]
-    if one is not other:
+    log, other = logs[0], logs[-1]
+    if log is not other:
         past, other_past = (
-            Span(one, _until(one, parted.one)),
+            Span(log, _until(log, parted.one)),
             Span(other, _until(other, parted.other)),
         )
-        compared = diff.logs(past, other_past, start=_begin(one, parted.equal))
-        for found in compared.divergences:
-            record = found.one or found.other
+        compared = diff.logs(past, other_past, start=_begin(log, parted.equal))
+        for divergence in compared.divergences:
+            record = divergence.one or divergence.other
             assert record is not None, "one of the two has it"
             return First(record, "log")
-    record = _first_writer(one, parted, folder)
+    record = _first_writer(log, parted, folder)
     return None if record is None else First(record, "fold")
 
 
@@ -89,7 +89,7 @@ def _until(log: EventLog, snapshot: Snapshot) -> Cut:
 
 
 def _first_writer(log: EventLog, parted: SnapshotDivergence, folder: Path) -> Record | None:
-    keys = _differing(parted.one.path, parted.other.path)
+    keys = _diff_keys(parted.one.path, parted.other.path)
     begin, until = _begin(log, parted.equal), _until(log, parted.one)
     places = [(r.stream, r.partition, r.offset) for r in in_time(log, begin, until)]
     refold = _Refold(log, parted.equal, begin, keys, folder)
@@ -156,10 +156,10 @@ def _after(places: Sequence[tuple[str, int, int]]) -> Cut:
     return {(stream, partition): offset + 1 for stream, partition, offset in places}
 
 
-def _differing(one: Path, other: Path) -> Keys:
+def _diff_keys(left: Path, right: Path) -> Keys:
     """The rows that are not the same in two SQLite databases, or not in both."""
     with closing(sqlite3.connect(":memory:")) as connection:
-        for name, path in (("one", one), ("other", other)):
+        for name, path in (("one", left), ("other", right)):
             connection.execute(f"ATTACH ? AS {name}", (str(path),))
         return {model.table().name: set(_different_rows(connection, model)) for model in PROJECTED}
 

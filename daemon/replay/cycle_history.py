@@ -13,7 +13,7 @@ from events.streams import LEARNING
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class PastCycle:
     """A cycle that there was."""
 
     row: CycleRow
@@ -31,20 +31,20 @@ class Lived:
         return (0 if start is None else start[at]) <= self.decided < end[at]
 
 
-def lived(connection: Connection) -> list[Lived]:
+def read_past_cycles(connection: Connection) -> list[PastCycle]:
     """The cycles that there were, the first one first."""
-    jobs = {one.cycle: one.seconds or 0.0 for one in learning.jobs(connection)}
+    jobs = {job.cycle: job.seconds or 0.0 for job in learning.jobs(connection)}
     begun = learning.read_cycle_offsets(connection)
-    found: list[Lived] = []
+    cycles: list[PastCycle] = []
     read: dict[tuple[str, str], int] = {}
     for row in reversed(learning.cycles(connection)):
         within = rollouts_within(connection, row.alias, row.base, row.position)
         before = read.get((row.alias, row.base), 0)
         read[row.alias, row.base] = within
-        found.append(
-            Lived(row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0))
+        cycles.append(
+            PastCycle(row, begun[row.cycle], within - before, _seconds(row), jobs.get(row.cycle, 0.0))
         )
-    return found
+    return cycles
 
 
 def _seconds(row: CycleRow) -> float | None:

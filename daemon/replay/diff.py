@@ -60,13 +60,13 @@ class Divergence:
     other: Record | None
 
     @property
-    def recorded_ms(self) -> int:
+    def time_ms(self) -> int:
         """When the earlier of the two was recorded."""
-        return min(found.recorded_ms for found in (self.one, self.other) if found is not None)
+        return min(record.recorded_ms for record in (self.one, self.other) if record is not None)
 
 
 @dataclass(slots=True)
-class LogsCompared:
+class LogComparison:
     """How two logs compare."""
 
     events: int = 0
@@ -78,7 +78,7 @@ class LogsCompared:
 
 
 @dataclass(frozen=True, slots=True)
-class TablesCompared:
+class TableComparison:
     """How two foldings compare."""
 
     difference: Difference | None
@@ -124,15 +124,15 @@ def _path(name: str) -> Path | None:
 
 def logs_at(names: Sequence[str], opened: ExitStack) -> EventLog:
     """The log of a snapshot, where it is still there: an archive, a log, or one after the other."""
-    found = []
+    parts = []
     for name in names:
         log = side(name, opened).log
         if log is None:
             raise Incomparable(f"{name} is no log; name a home, an export or a log")
-        found.append(log)
-    if len(found) == 1:
-        return found[0]
-    first, second = found
+        parts.append(log)
+    if len(parts) == 1:
+        return parts[0]
+    first, second = parts
     assert isinstance(first, Archive), "an archive goes before the log that it is of"
     return ArchiveWithLog(first, second)
 
@@ -151,63 +151,63 @@ def _tables(where: str, snapshots: Path | None, opened: ExitStack, name: str | N
 
 
 def logs(
-    one: EventLog,
-    other: EventLog,
+    left_log: EventLog,
+    right_log: EventLog,
     advance: Callable[[int], None] = lambda _: None,
     start: Cut | None = None,
-) -> LogsCompared:
+) -> LogComparison:
     """Where each partition parts first; from `start` on, if it is given."""
-    found = LogsCompared()
-    for at in starts(one):
+    comparison = LogComparison()
+    for at in starts(left_log):
         if start is None:
-            divergence = _partition(one, other, *at, found, advance)
+            divergence = _partition(left_log, right_log, *at, comparison, advance)
         else:
-            divergence = _from(one, other, *at, start[at], found, advance)
+            divergence = _from(left_log, right_log, *at, start[at], comparison, advance)
         if divergence is not None:
-            found.divergences.append(divergence)
-    found.divergences.sort(key=lambda each: (each.recorded_ms, each.stream, each.partition))
-    return found
+            comparison.divergences.append(divergence)
+    comparison.divergences.sort(key=lambda each: (each.time_ms, each.stream, each.partition))
+    return comparison
 
 
 def _partition(
-    one: EventLog,
-    other: EventLog,
+    left_log: EventLog,
+    right_log: EventLog,
     stream: str,
     partition: int,
-    found: LogsCompared,
+    comparison: LogComparison,
     advance: Callable[[int], None],
 ) -> Divergence | None:
-    first, second = (log.start(stream)[partition] for log in (one, other))
-    found.events += one.end(stream)[partition] - first
+    first, second = (log.start(stream)[partition] for log in (left_log, right_log))
+    comparison.events += left_log.end(stream)[partition] - first
     at = max(first, second)
     if first != second:
         # What was trimmed of one of them is there in the other alone.
-        longer = one if first < second else other
+        longer = left_log if first < second else right_log
         lost = next(iter(longer.read(stream, partition, min(first, second), limit=1)), None)
         if lost is not None:
-            pair = (lost, None) if longer is one else (None, lost)
+            pair = (lost, None) if longer is left_log else (None, lost)
             return Divergence(stream, partition, lost.offset, "start", *pair)
-    at = _past_equal_segments(one, other, stream, partition, at)
-    return _from(one, other, stream, partition, at, found, advance)
+    at = _past_equal_segments(left_log, right_log, stream, partition, at)
+    return _from(left_log, right_log, stream, partition, at, comparison, advance)
 
 
 def _from(
-    one: EventLog,
-    other: EventLog,
+    left_log: EventLog,
+    right_log: EventLog,
     stream: str,
     partition: int,
     at: int,
-    found: LogsCompared,
+    comparison: LogComparison,
     advance: Callable[[int], None],
 ) -> Divergence | None:
-    ends = [log.end(stream)[partition] for log in (one, other)]
+    ends = [log.end(stream)[partition] for log in (left_log, right_log)]
     pairs = zip_longest(
-        _records(one, stream, partition, min(at, ends[0])),
-        _records(other, stream, partition, min(at, ends[1])),
+        _records(left_log, stream, partition, min(at, ends[0])),
+        _records(right_log, stream, partition, min(at, ends[1])),
     )
     for left, right in pairs:
-        found.read += 1
-        if found.read % 1000 == 0:
+        comparison.read += 1
+        if comparison.read % 1000 == 0:
             advance(1000)
         what = _what(left, right)
         if what is not None:
@@ -218,12 +218,12 @@ def _from(
 
 
 def _past_equal_segments(
-    one: EventLog, other: EventLog, stream: str, partition: int, at: int
+    left_log: EventLog, right_log: EventLog, stream: str, partition: int, at: int
 ) -> int:
     """The offset up to which the hashes say that both are the same."""
-    if isinstance(one, Archive) and isinstance(other, Archive):
+    if isinstance(left_log, Archive) and isinstance(right_log, Archive):
         pairs = zip(
-            one.segments(stream, partition), other.segments(stream, partition), strict=False
+            left_log.segments(stream, partition), right_log.segments(stream, partition), strict=False
         )
         for left, right in pairs:
             if (left.first, left.last, left.sha256) != (right.first, right.last, right.sha256):
@@ -245,12 +245,12 @@ def _what(left: Record | None, right: Record | None) -> str | None:
     return next(name for name in _FIELDS if getattr(left, name) != getattr(right, name))
 
 
-def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
+def tables(left_side: Side, right_side: Side, first_only: bool) -> TableComparison:
     """How the rows compare; with `first_only` by their snapshots, where both have some."""
-    assert one.engine is not None, "a database was opened"
-    assert other.engine is not None, "a database was opened"
+    assert left_side.engine is not None, "a database was opened"
+    assert right_side.engine is not None, "a database was opened"
     parted = None
-    folders = (one.snapshots, other.snapshots) if first_only else (None, None)
+    folders = (left_side.snapshots, right_side.snapshots) if first_only else (None, None)
     if folders[0] is not None and folders[1] is not None:
         parted = find_divergence(folders[0], folders[1])
     if parted is not None:
@@ -258,12 +258,12 @@ def tables(one: Side, other: Side, first_only: bool) -> TablesCompared:
             left, right = (
                 _tables(str(each.path), None, opened) for each in (parted.one, parted.other)
             )
-            found = tables(left, right, first_only=True)
-        return TablesCompared(found.difference, {}, parted)
-    with database.read_transaction(one.engine) as left_rows, database.read_transaction(other.engine) as right_rows:
+            comparison = tables(left, right, first_only=True)
+        return TableComparison(comparison.difference, {}, parted)
+    with database.read_transaction(left_side.engine) as left_rows, database.read_transaction(right_side.engine) as right_rows:
         difference = first_difference(left_rows, right_rows)
         counted = difference is not None and not first_only
         changed: dict[str, Any] = count_differences(left_rows, right_rows) if counted else {}
     if difference is not None and folders[0] is not None and folders[1] is not None:
-        parted = find_divergence_after(folders[0], folders[1], (one.engine, other.engine))
-    return TablesCompared(difference, changed, parted)
+        parted = find_divergence_after(folders[0], folders[1], (left_side.engine, right_side.engine))
+    return TableComparison(difference, changed, parted)

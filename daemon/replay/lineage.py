@@ -66,69 +66,69 @@ class Layout:
 
 def node_of(document: Mapping[str, Any]) -> Node:
     """An explanation from its JSON."""
-    below = tuple(node_of(one) for one in document["because"])
+    below = tuple(node_of(child) for child in document["because"])
     return Node(document["node"], document["kind"], document["said"], below)
 
 
-def laid_out(root: Node) -> Layout:
+def compute_layout(root: Node) -> Layout:
     """The places of everything that `root` rests on, and of itself."""
     things: dict[Key, str] = {}
     edges: dict[tuple[Key, Key], None] = {}
-    found = Layout()
-    for above, below in _walked(root, None):
+    layout = Layout()
+    for above, below in _walk(root, None):
         key = (below.kind, below.node)
         # What is met twice may be told in full on one of the ways alone.
         if key not in things or below.because:
             things[key] = below.said
         if above is not None:
             edges[above, key] = None
-    found.edges = list(edges)
+    layout.edges = list(edges)
     rows: dict[Key, float] = {}
     x = 0
     for kind, _ in KINDS:
         column = [key for key in things if key[0] == kind]
         if not column:
             continue
-        for place, key in enumerate(_ordered(column, found.edges, rows)):
+        for place, key in enumerate(_sort_column(column, layout.edges, rows)):
             rows[key] = place
             y = _TOP + place * (_BOX[1] + _GAP[1])
-            found.boxes[key] = Box(*key, things[key], x, y)
-        found.columns.append((x, kind))
+            layout.boxes[key] = Box(*key, things[key], x, y)
+        layout.columns.append((x, kind))
         x += _BOX[0] + _GAP[0]
-    return found
+    return layout
 
 
-def _walked(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
+def _walk(node: Node, above: Key | None) -> Iterator[tuple[Key | None, Node]]:
     yield above, node
     key = (node.kind, node.node)
     order = [kind for kind, _ in KINDS]
     for kind, group in groupby(
-        sorted(node.because, key=lambda one: order.index(one.kind)), key=lambda one: one.kind
+        sorted(node.because, key=lambda child: order.index(child.kind)), key=lambda child: child.kind
     ):
         below = list(group)
-        for one in below[:MOST]:
-            yield from _walked(one, key)
+        for child in below[:MOST]:
+            yield from _walk(child, key)
         if len(below) > MOST:
             more = f"and {len(below) - MOST:,} more"
             yield key, Node(f"{more} of {node.node}", kind, "not drawn; kintsugi explain --json")
 
 
-def _ordered(
+def _sort_column(
     column: Sequence[Key], edges: Sequence[tuple[Key, Key]], rows: Mapping[Key, float]
 ) -> list[Key]:
     """Each as near as can be to the middle of what rests on it."""
     above: dict[Key, list[float]] = {key: [] for key in column}
-    for one, below in edges:
-        if below in above and one in rows:
-            above[below].append(rows[one])
+    for parent, below in edges:
+        if below in above and parent in rows:
+            above[below].append(rows[parent])
     return sorted(column, key=lambda key: fmean(above[key] or [0.0]))
 
 
 def svg(layout: Layout) -> str:
     """The drawing, to be put into a page."""
     width, height = layout.size
-    edges = "".join(_curve(layout.boxes[one], layout.boxes[other]) for one, other in layout.edges)
-    boxes = "".join(_drawn(box) for box in layout.boxes.values())
+    edges = "".join(_curve(layout.boxes[parent], layout.boxes[child]) for parent, child in layout.edges)
+    boxes = "".join(_draw_box(box) for box in layout.boxes.values())
     heads = "".join(
         f'<text x="{x}" y="14" font-size="13" fill="#555">{kind}</text>'
         for x, kind in layout.columns
@@ -140,16 +140,16 @@ def svg(layout: Layout) -> str:
     )
 
 
-def _curve(one: Box, other: Box) -> str:
-    y, end = one.y + _BOX[1] // 2, other.y + _BOX[1] // 2
-    x, there, bend = one.x + _BOX[0], other.x, _GAP[0] // 2
-    if other.x < one.x:
+def _curve(start: Box, other: Box) -> str:
+    y, end = start.y + _BOX[1] // 2, other.y + _BOX[1] // 2
+    x, there, bend = start.x + _BOX[0], other.x, _GAP[0] // 2
+    if other.x < start.x:
         # Back to what a job went on from, which stands among the adapters.
-        x, there, bend = one.x, other.x + _BOX[0], -bend
+        x, there, bend = start.x, other.x + _BOX[0], -bend
     return f'<path d="M{x},{y} C{x + bend},{y} {there - bend},{end} {there},{end}"/>'
 
 
-def _drawn(box: Box) -> str:
+def _draw_box(box: Box) -> str:
     colour = dict(KINDS)[box.kind]
     width, height = _BOX
     return (
@@ -182,17 +182,17 @@ _MANY: Final = ("task", "rollout")
 
 def _words(layout: Layout) -> str:
     """The chain in whole sentences: a box has no room for them."""
-    told = "".join(
+    items = "".join(
         f"<dt>{escape(f'{box.kind} {box.name}')}</dt><dd>{escape(box.said)}</dd>"
         for box in layout.boxes.values()
         if box.kind not in _MANY
     )
-    return f"<dl>{told}</dl>" if told else ""
+    return f"<dl>{items}</dl>" if items else ""
 
 
 def page(root: Node) -> str:
     """One file of HTML: no script, no address, nothing to fetch."""
-    layout = laid_out(root)
+    layout = compute_layout(root)
     title = f"Why {root.kind} {root.node} is as it is"
     rows = "".join(
         f"<tr><td>{escape(box.kind)}</td><td>{escape(box.name)}</td><td>{escape(box.said)}</td></tr>"

@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ReplayResult:
     """What came of it."""
 
     events: int
@@ -69,7 +69,7 @@ class Done:
 
 def replay_into(
     app: "App", log: EventLog, request: Request, advance: Callable[[int], None]
-) -> Done:
+) -> ReplayResult:
     """Fold; a file that was begun in vain is removed again."""
     from daemon.core.app import explain_errors
 
@@ -77,16 +77,16 @@ def replay_into(
     path = _file(app, request)
     url = request.into if path is None else database.sqlite_url(path)
     begun = _begin(request, path)
-    made = 0
+    snapshot_count = 0
 
     def keep(events: int) -> None:
-        nonlocal made
+        nonlocal snapshot_count
         assert path is not None, "snapshots are of files alone"
         assert tracked is not None, "they were asked for"
         snapshots.keep(
             engine, tracked, path.with_name(f"{path.name}.snapshots"), events, request.logs
         )
-        made += 1
+        snapshot_count += 1
 
     tracked: DigestTracker | None = None
     engine = database.open_database(url)
@@ -107,7 +107,7 @@ def replay_into(
     engine.dispose()
     seconds = time.monotonic() - began
     into = request.into if path is not None else engine.url.render_as_string(hide_password=True)
-    return Done(done.events, seconds, done.hash, done.end, begun, made, into)
+    return ReplayResult(done.events, seconds, done.hash, done.end, begun, snapshot_count, into)
 
 
 def _file(app: "App", request: Request) -> Path | None:
@@ -159,11 +159,11 @@ def _begin(request: Request, path: Path | None) -> int:
         )
     if not request.snapshots.is_dir():
         raise WrongUsage(f"{request.snapshots} is no folder; name the .snapshots of a replay")
-    found = snapshots.nearest(request.snapshots, request.end)
-    if found is None:
+    snapshot = snapshots.nearest(request.snapshots, request.end)
+    if snapshot is None:
         return 0
-    shutil.copyfile(found.path, path)
-    return found.events
+    shutil.copyfile(snapshot.path, path)
+    return snapshot.events
 
 
 def _remove(path: Path | None) -> None:
@@ -173,7 +173,7 @@ def _remove(path: Path | None) -> None:
 
 
 @contextmanager
-def opened_snapshot(path: Path | None) -> Iterator[Engine | None]:
+def open_snapshot(path: Path | None) -> Iterator[Engine | None]:
     """The tables of a snapshot, where one is named."""
     if path is None:
         yield None
@@ -198,16 +198,16 @@ def scratch(path: Path) -> Iterator[Engine]:
         engine.dispose()
 
 
-def changed_scheduler(settings: Scheduler, changed: Sequence[str]) -> Scheduler:
+def override_scheduler(settings: Scheduler, changed: Sequence[str]) -> Scheduler:
     """The settings with each KEY=VALUE in force. Raises ConfigurationError."""
     values = settings.model_dump()
-    for one in changed:
-        key, equals, value = one.partition("=")
+    for assignment in changed:
+        key, equals, value = assignment.partition("=")
         name = key.strip().removeprefix(_PREFIX)
         if not equals or not key.strip().startswith(_PREFIX) or name not in values:
             known = ", ".join(f"{_PREFIX}{each}" for each in values)
             raise ConfigurationError(
-                f"--set {one!r} sets nothing here; write KEY=VALUE with {known}"
+                f"--set {assignment!r} sets nothing here; write KEY=VALUE with {known}"
             )
         values[name] = value.strip()
     try:

@@ -31,7 +31,7 @@ from consumers.reads import agents
 from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
 from daemon.cycle.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
-from daemon.replay.cycle_history import Lived
+from daemon.replay.cycle_history import PastCycle
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts
 from events.envelope import parse_timestamp
@@ -67,7 +67,7 @@ class Would:
 
 
 @dataclass(slots=True)
-class Supposed:
+class WhatIfResult:
     """What would have been."""
 
     looks: int = 0
@@ -81,7 +81,7 @@ class _Course:
     """How it would have gone with one agent on one base."""
 
     pair: Pair
-    past: Sequence[Lived]
+    past: Sequence[PastCycle]
     cycles: list[Would] = field(default_factory=list)
     read: Position = field(default_factory=dict)
     decided: int = -1
@@ -93,42 +93,42 @@ class _Course:
             same = self.past[len(self.cycles)]
             if same.seconds is not None:
                 return same.seconds, same.row.outcome, same.job_seconds
-        over = [one for one in self.past if one.seconds is not None]
+        over = [cycle for cycle in self.past if cycle.seconds is not None]
         if not over:
             return 0.0, _LIKE_PROMOTED, 0.0
-        middle = median(one.seconds for one in over if one.seconds is not None)
-        return middle, _LIKE_PROMOTED, median(one.job_seconds for one in over)
+        middle = median(cycle.seconds for cycle in over if cycle.seconds is not None)
+        return middle, _LIKE_PROMOTED, median(cycle.job_seconds for cycle in over)
 
-    def repeat(self, one: Lived) -> Would:
+    def repeat(self, cycle: PastCycle) -> Would:
         """A cycle that began before the walk does, as it was."""
-        assert one.row.started is not None, "the leader says when it decides"
+        assert cycle.row.started is not None, "the leader says when it decides"
         seconds, outcome, job_seconds = self.next_like()
-        at = parse_timestamp(one.row.started)
+        at = parse_timestamp(cycle.row.started)
         begun = Would(
-            alias=one.row.alias,
-            base=one.row.base,
-            number=one.row.number,
+            alias=cycle.row.alias,
+            base=cycle.row.base,
+            number=cycle.row.number,
             at=at,
-            trigger=one.row.trigger,
-            reason=one.row.reason,
-            rollouts=one.rollouts,
+            trigger=cycle.row.trigger,
+            reason=cycle.row.reason,
+            rollouts=cycle.rollouts,
             failures=0,
             priority=0.0,
-            position=one.row.position,
+            position=cycle.row.position,
             ends=at + timedelta(seconds=seconds),
             outcome=outcome,
             job_seconds=job_seconds,
         )
         self.cycles.append(begun)
-        self.read = {ROLLOUTS.name: one.row.position.get(ROLLOUTS.name, {})}
-        self.decided = one.decided
+        self.read = {ROLLOUTS.name: cycle.row.position.get(ROLLOUTS.name, {})}
+        self.decided = cycle.decided
         return begun
 
 
 def whatif(
     log: EventLog,
     engine: Engine,
-    past: Sequence[Lived],
+    past: Sequence[PastCycle],
     environments: Mapping[str, str],
     settings: "Scheduler",
     *,
@@ -136,7 +136,7 @@ def whatif(
     end: Cut,
     every_ms: int,
     advance: Callable[[int], None] = lambda _: None,
-) -> Supposed:
+) -> WhatIfResult:
     """Walk `log` to `end` and ask at least every `every_ms` in which something was recorded.
     `environments` says where an agent's tasks are played (none: nothing begins). What began before
     `start` is as it was."""
@@ -144,37 +144,37 @@ def whatif(
     runner = Runner(Span(log, end), engine, on_progress=advance)
     begin = starts(log)
     if start is not None:
-        walk.repeat([one for one in past if one.within(None, start)])
+        walk.repeat([cycle for cycle in past if cycle.within(None, start)])
         runner.catch_up(until=start)
         begin = start
     for cut, now, until in _looks(log, begin, end, every_ms):
         runner.catch_up(until=cut)
         with database.read_transaction(engine) as connection:
             walk.look(connection, cut, now, until)
-    return walk.found
+    return walk.result
 
 
 class _Walk:
     """The would-be cycles of all agents, look by look."""
 
     def __init__(
-        self, past: Sequence[Lived], environments: Mapping[str, str], settings: "Scheduler"
+        self, past: Sequence[PastCycle], environments: Mapping[str, str], settings: "Scheduler"
     ) -> None:
-        self.found = Supposed()
+        self.result = WhatIfResult()
         self._past = past
         self._environments = environments
         self._settings = settings
         self._courses: dict[Pair, _Course] = {}
         self._before: list[Would] = []
 
-    def repeat(self, begun: Sequence[Lived]) -> None:
+    def repeat(self, begun: Sequence[PastCycle]) -> None:
         """Have these have begun, before the first look."""
-        for one in begun:
-            self._before.append(self._course(Pair(one.row.alias, one.row.base)).repeat(one))
+        for cycle in begun:
+            self._before.append(self._course(Pair(cycle.row.alias, cycle.row.base)).repeat(cycle))
 
     def look(self, connection: Connection, cut: Cut, now: datetime, until: datetime) -> None:
         """Ask at `now`, and at every moment before `until` at which time may change the answer."""
-        self.found.looks += 1
+        self.result.looks += 1
         for pair in agents.present(connection):
             course = self._course(pair)
             environment = self._environments.get(pair.alias)
@@ -196,12 +196,12 @@ class _Walk:
 
     def _course(self, pair: Pair) -> _Course:
         if pair not in self._courses:
-            past = [one for one in self._past if (one.row.alias, one.row.base) == pair]
+            past = [cycle for cycle in self._past if (cycle.row.alias, cycle.row.base) == pair]
             self._courses[pair] = _Course(pair, past)
         return self._courses[pair]
 
     def _wait(self, pair: Pair, decided: Waiting) -> None:
-        self.found.waiting[pair.alias] = decided.missing
+        self.result.waiting[pair.alias] = decided.missing
 
     def _unread(self, connection: Connection, course: _Course) -> Unread:
         return unread_since(connection, *course.pair, course.read, course.decided)
@@ -214,7 +214,7 @@ class _Walk:
             environment=environment,
             position=course.read,
             number=len(course.cycles) + 1,
-            is_open=any(one.ends > now for one in self._of_alias(course.pair.alias)),
+            is_open=any(cycle.ends > now for cycle in self._of_alias(course.pair.alias)),
             rollouts=unread.rollouts,
             failures=unread.failed,
             priority=unread.priority,
@@ -227,14 +227,14 @@ class _Walk:
         )
 
     def _of_alias(self, alias: str) -> Iterator[Would]:
-        return (one for one in self._begun() if one.alias == alias)
+        return (cycle for cycle in self._iter_cycles() if cycle.alias == alias)
 
-    def _begun(self) -> Iterator[Would]:
-        return chain(self._before, self.found.cycles)
+    def _iter_cycles(self) -> Iterator[Would]:
+        return chain(self._before, self.result.cycles)
 
     def _minutes(self, now: datetime) -> float:
-        ended = (one for one in self._begun() if one.ends <= now)
-        return sum(one.job_seconds for one in ended if one.ends.date() == now.date()) / 60
+        ended = (cycle for cycle in self._iter_cycles() if cycle.ends <= now)
+        return sum(cycle.job_seconds for cycle in ended if cycle.ends.date() == now.date()) / 60
 
     def _begin(
         self,
@@ -264,23 +264,23 @@ class _Walk:
             job_seconds=job_seconds,
         )
         course.cycles.append(begun)
-        self.found.cycles.append(begun)
+        self.result.cycles.append(begun)
 
     def _next(
         self, course: _Course, facts: Facts, now: datetime, until: datetime
     ) -> datetime | None:
         """The next moment of interest before `until`."""
-        ends = [one.ends for one in self._of_alias(course.pair.alias) if one.ends > now]
+        ends = [cycle.ends for cycle in self._of_alias(course.pair.alias) if cycle.ends > now]
         moments = sorted([*ends, *turning_points(facts, self._settings, now)])
         return next((moment for moment in moments if moment < until), None)
 
 
 def _fruitless(cycles: Sequence[Would], now: datetime) -> int:
     count = 0
-    for one in reversed([each for each in cycles if each.ends <= now]):
-        if one.outcome == _LIKE_PROMOTED:
+    for cycle in reversed([each for each in cycles if each.ends <= now]):
+        if cycle.outcome == _LIKE_PROMOTED:
             break
-        count += one.outcome not in (None, "cancelled")
+        count += cycle.outcome not in (None, "cancelled")
     return count
 
 

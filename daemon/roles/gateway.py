@@ -29,7 +29,7 @@ from daemon.core import systemd
 from daemon.core.spool_reporter import report_in_background
 from daemon.core.start_mark import headers
 from daemon.roles.http_timeouts import PatientConnection
-from daemon.roles.route_follower import following
+from daemon.roles.route_follower import follow_routes
 from daemon.status.page import status_page
 from events.envelope import new_id
 from events.errors import LogCorrupt, LogReadOnly, LogUnavailable
@@ -77,7 +77,7 @@ def gateway(app: "App", urls: Sequence[str] = ()) -> Gateway:
         settings.sessions.idle_seconds,
         settings.serving.max_session_age_seconds,
     )
-    keys = keyring(settings)
+    keys = build_client_keys(settings)
     return Gateway(
         recorder, engines, keys, options, redaction(app), routing, [status_page(settings, keys)]
     )
@@ -97,13 +97,13 @@ def salt(home: Path) -> bytes:
     path = home / "salt"
     if not path.exists():
         _make_salt(path)
-    found = path.read_bytes()
-    if len(found) != _SALT_BYTES:
+    data = path.read_bytes()
+    if len(data) != _SALT_BYTES:
         raise LogCorrupt(
-            f"{path} holds {len(found)} bytes and not {_SALT_BYTES}; restore it, or remove it and "
+            f"{path} holds {len(data)} bytes and not {_SALT_BYTES}; restore it, or remove it and "
             "get other pseudonyms from then on"
         )
-    return found
+    return data
 
 
 def _make_salt(path: Path) -> None:
@@ -148,15 +148,15 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
     host = settings.host if host is None else host
     address = address_of(host)
     check_reach(host, address, bool(settings.keys))
-    made = gateway(app, urls)
+    instance = gateway(app, urls)
     _log_to_stderr(redaction(app))
     with (
-        _bound(address, settings.port if port is None else port) as bound,
-        following(app, made.context.routing, made.metrics),
+        _bind_socket(address, settings.port if port is None else port) as bound,
+        follow_routes(app, instance.context.routing, instance.metrics),
         report_in_background(app),
     ):
         config = uvicorn.Config(
-            made.app,
+            instance.app,
             http=partial(PatientConnection, seconds=settings.client_seconds),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,
@@ -169,12 +169,12 @@ def serve(app: "App", urls: Sequence[str], host: str | None, port: int | None) -
             timeout_graceful_shutdown=_CUT_SECONDS,
         )
         grace = settings.grace_seconds - _CUT_SECONDS
-        server = _Server(config, made, grace)
+        server = _Server(config, instance, grace)
         # One that comes before uvicorn listens counts as well; what uvicorn has heard it raises
         # again in the end, for whoever listened before.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
-        url = f"http://{_printed(host)}:{bound.getsockname()[1]}/v1"
+        url = f"http://{_format_host(host)}:{bound.getsockname()[1]}/v1"
         print(f"kintsugi gateway at {url}", file=sys.stderr, flush=True)
         uvloop.run(server.serve(sockets=[bound]))
 
@@ -214,16 +214,16 @@ class _Server(uvicorn.Server):
 def address_of(host: str) -> str:
     """The one address that is listened on. Raises ConfigurationError for a host without one."""
     try:
-        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM) if host else []
+        addresses = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
             f"gateway.host is {host!r}, which has no address ({error}); name an address of this "
             "machine"
         ) from error
-    if not found:
+    if not addresses:
         raise ConfigurationError("gateway.host is empty; name an address of this machine")
     # A name may have several, as localhost: the first of the older kind, which every client tries.
-    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[-1][0])
+    return str(min(addresses, key=lambda entry: entry[0] != socket.AF_INET)[-1][0])
 
 
 def check_reach(host: str, address: str, keys: bool) -> None:
@@ -237,17 +237,17 @@ def check_reach(host: str, address: str, keys: bool) -> None:
     )
 
 
-def keyring(settings: Settings) -> ClientKeys:
+def build_client_keys(settings: Settings) -> ClientKeys:
     """The clients' keys."""
-    keys = [ClientKey(one.name, one.sha256, frozenset(one.scopes)) for one in settings.gateway.keys]
+    keys = [ClientKey(key.name, key.sha256, frozenset(key.scopes)) for key in settings.gateway.keys]
     return ClientKeys(keys)
 
 
-def _printed(host: str) -> str:
+def _format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         bound = socket.create_server((host, port), family=family)

@@ -26,8 +26,8 @@ _NO_HTTP: Final = "the request is no HTTP that is understood here; send HTTP/1.1
 class PatientConnection(H11Protocol):
     """One connection; `seconds` bounds how long its client may keep us waiting."""
 
-    def __init__(self, *, seconds: float, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, seconds: float, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self._seconds = seconds
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
@@ -37,7 +37,7 @@ class PatientConnection(H11Protocol):
         self._reading = self.loop.call_later(self._seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reading, self._writing = _stopped(self._reading), _stopped(self._writing)
+        self._reading, self._writing = _cancel_timer(self._reading), _cancel_timer(self._writing)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -50,12 +50,12 @@ class PatientConnection(H11Protocol):
 
     def _watch(self) -> None:
         """A request that has begun is awaited; one that is whole is not."""
-        if not self._awaited():
-            self._reading = _stopped(self._reading)
+        if not self._awaits_request():
+            self._reading = _cancel_timer(self._reading)
         elif self._reading is None:
             self._reading = self.loop.call_later(self._seconds, self._late)
 
-    def _awaited(self) -> bool:
+    def _awaits_request(self) -> bool:
         if self.transport.is_closing():
             return False
         state = self.conn.their_state
@@ -78,7 +78,7 @@ class PatientConnection(H11Protocol):
             self._writing = self.loop.call_later(self._seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._writing = _stopped(self._writing)
+        self._writing = _cancel_timer(self._writing)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -108,7 +108,7 @@ class PatientConnection(H11Protocol):
         self.transport.close()
 
 
-def _stopped(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+def _cancel_timer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     """No timer, after this one."""
     if timer is not None:
         timer.cancel()

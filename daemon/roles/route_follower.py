@@ -65,7 +65,7 @@ class TablesBehind(KintsugiError):
 
 
 @contextmanager
-def following(app: "App", routing: Routing, metrics: Metrics) -> Iterator["Follower"]:
+def follow_routes(app: "App", routing: Routing, metrics: Metrics) -> Iterator["Follower"]:
     """Follow the routes until the end of the block; begins with the routes known last."""
     follower = Follower(app, routing, metrics)
     follower.start()
@@ -111,17 +111,17 @@ class Follower:
         for thread in self._threads:
             thread.join(_LAST_SECONDS)
         if self._reported is not None:
-            self._tried(self._leave)
+            self._attempt(self._leave)
 
     def _repeat(self, step: Callable[[], None]) -> None:
         well = True
         while not self._stop.is_set():
-            well = self._tried(step, was_well=well)
+            well = self._attempt(step, was_well=well)
             if step == self._follow:
                 self._first.set()
             self._stop.wait(_POLL_SECONDS if well else _PAUSE_SECONDS)
 
-    def _tried(self, step: Callable[[], None], was_well: bool = True) -> bool:
+    def _attempt(self, step: Callable[[], None], was_well: bool = True) -> bool:
         """Whether the database could be used; said when that changes."""
         from sqlalchemy.exc import DBAPIError
 
@@ -132,8 +132,8 @@ class Follower:
                 step()
         except (KintsugiError, DBAPIError) as error:
             if was_well:
-                said = {"action": "routes_not_followed"}
-                _logger.warning("the last routes stay: %s", error, extra=said)
+                extra = {"action": "routes_not_followed"}
+                _logger.warning("the last routes stay: %s", error, extra=extra)
             return False
         except Exception:
             _logger.exception("the last routes stay", extra={"action": "gateway_bug"})
@@ -154,9 +154,9 @@ class Follower:
             if known and now < self._read_at + _AGAIN_SECONDS:
                 self._metrics.confirm_routes(position)
                 return
-            found = in_force(serving.route_table(connection))
+            routes = in_force(serving.route_table(connection))
         self._read_at = now
-        self._apply(found)
+        self._apply(routes)
 
     def _check_ahead(self, position: int) -> None:
         """What was taken back once must not be routed to again while it is folded once more."""
@@ -167,13 +167,13 @@ class Follower:
                 "the gateway again if the log is another one"
             )
 
-    def _apply(self, found: GatewayRoutes) -> None:
-        changed = self._seen is None or self._seen != found
-        self._seen = found
-        self._routing.apply(found)
-        self._metrics.confirm_routes(found.position)
+    def _apply(self, routes: GatewayRoutes) -> None:
+        changed = self._seen is None or self._seen != routes
+        self._seen = routes
+        self._routing.apply(routes)
+        self._metrics.confirm_routes(routes.position)
         if changed:
-            write(self._file, found)
+            write(self._file, routes)
 
     def _report(self) -> None:
         from consumers import database
@@ -220,8 +220,8 @@ def read(path: Path) -> GatewayRoutes | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        said = {"action": "routes_not_kept"}
-        _logger.warning("%s is not read: %s", path, error, extra=said)
+        extra = {"action": "routes_not_kept"}
+        _logger.warning("%s is not read: %s", path, error, extra=extra)
         return None
 
 
@@ -234,8 +234,8 @@ def write(path: Path, table: GatewayRoutes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         # They are in force all the same, and in the database.
-        said = {"action": "routes_not_kept"}
-        _logger.warning("%s is not written: %s", path, error.strerror, extra=said)
+        extra = {"action": "routes_not_kept"}
+        _logger.warning("%s is not written: %s", path, error.strerror, extra=extra)
         temporary.unlink(missing_ok=True)
 
 

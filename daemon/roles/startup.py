@@ -45,7 +45,7 @@ def prepare(settings: "Settings", stop: threading.Event) -> list[str]:
         tables.ask()
     _ask_at_once(elsewhere, stop)
     looks = [tables, *elsewhere] if embedded else elsewhere
-    return [said for look in looks if (said := look.away()) is not None]
+    return [reason for look in looks if (reason := look.away()) is not None]
 
 
 class _Look:

@@ -59,7 +59,7 @@ class NotReady(KintsugiError):
     """A role that the others need did not come up."""
 
 
-class PortTaken(LogUnavailable):
+class PortInUse(LogUnavailable):
     """Somebody else listens where a role should."""
 
 
@@ -67,7 +67,7 @@ class AlreadyUp(LogUnavailable):
     """Another process runs this home."""
 
 
-class RoleEnded(ConfigurationError):
+class RoleUsageError(ConfigurationError):
     """A role that says it was started wrongly."""
 
 
@@ -85,7 +85,7 @@ class Program:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RoleProcess:
     """A role and its process."""
 
     program: Program
@@ -101,24 +101,24 @@ def programs(settings: "Settings", home: str | None = None) -> list[Program]:
     is no engine for the gateway."""
     flags = () if home is None else ("--home", home)
     upstream: tuple[str, ...] = ()
-    found: list[Program] = []
+    roles: list[Program] = []
     if not settings.upstreams:
         engine = _engine(settings)
         upstream = ("--upstream", f"http://127.0.0.1:{settings.engine.port}/v1")
-        found.append(engine)
+        roles.append(engine)
     # Not /readyz: an engine of somebody else may come up later, and everything else need not wait.
     at, grace = f"{gateway_of(settings)}/livez", settings.gateway.grace_seconds
     gateway = Program("gateway", ("daemon", "gateway", *flags, *upstream), at, grace)
-    found += [gateway, Program("consume", ("daemon", "consume", *flags))]
+    roles += [gateway, Program("consume", ("daemon", "consume", *flags))]
     if settings.kafka_bootstrap_servers:
-        found.append(Program("ship", ("daemon", "ship", *flags)))
-    found += [
+        roles.append(Program("ship", ("daemon", "ship", *flags)))
+    roles += [
         Program("schedule", ("daemon", "schedule", *flags, *upstream)),
         Program("work", ("daemon", "work", *flags, *upstream)),
     ]
     if settings.tracing.endpoint:
-        found.append(Program("trace", ("daemon", "trace", *flags)))
-    return found
+        roles.append(Program("trace", ("daemon", "trace", *flags)))
+    return roles
 
 
 def gateway_of(settings: "Settings") -> str:
@@ -152,7 +152,7 @@ class Supervisor:
         """`mark`: of this start (daemon/core/start_mark.py)."""
         self._programs = programs
         self._mark = new_id() if mark is None else mark
-        self._running: list[_Running] = []
+        self._running: list[_RoleProcess] = []
 
     def run(self, stop: threading.Event) -> None:
         """Start everything, keep it running until `stop` is set, then stop it.
@@ -163,8 +163,8 @@ class Supervisor:
             for program in self._programs:
                 if stop.is_set():
                     return
-                self._await_leaving(program, stop)
-                running = _Running(program, self._started(program), time.monotonic())
+                self._await_predecessor(program, stop)
+                running = _RoleProcess(program, self._start_process(program), time.monotonic())
                 self._running.append(running)
                 self._await_ready(running, stop)
             systemd.notify_ready()
@@ -175,26 +175,26 @@ class Supervisor:
         finally:
             self._stop()
 
-    def _await_leaving(self, program: Program, stop: threading.Event) -> None:
+    def _await_predecessor(self, program: Program, stop: threading.Event) -> None:
         """What an earlier start left behind has its grace to stop. Raises PortTaken."""
         until = time.monotonic() + program.grace + _LATE_SECONDS
         while program.ready is not None and not stop.is_set():
-            found = whose(program.ready, self._mark)
-            if found == "another" or (found == "home" and time.monotonic() >= until):
-                raise _taken(program)
-            if found != "home":
+            owner = whose(program.ready, self._mark)
+            if owner == "another" or (owner == "home" and time.monotonic() >= until):
+                raise _port_error(program)
+            if owner != "home":
                 return
             stop.wait(_LOOK_SECONDS)
 
-    def _await_ready(self, running: _Running, stop: threading.Event) -> None:
+    def _await_ready(self, running: _RoleProcess, stop: threading.Event) -> None:
         url = running.program.ready
         until = time.monotonic() + _READY_SECONDS
         while url is not None and not stop.is_set():
-            found = whose(url, self._mark)
-            if found == "ready":
+            owner = whose(url, self._mark)
+            if owner == "ready":
                 return
-            if found in ("another", "home"):
-                raise _taken(running.program)
+            if owner in ("another", "home"):
+                raise _port_error(running.program)
             if time.monotonic() >= until:
                 raise NotReady(
                     f"{running.program.name} was not ready within {_READY_SECONDS:g} s at {url}; "
@@ -203,7 +203,7 @@ class Supervisor:
             self._look_after(running)
             stop.wait(_LOOK_SECONDS)
 
-    def _started(self, program: Program) -> "subprocess.Popen[bytes]":
+    def _start_process(self, program: Program) -> "subprocess.Popen[bytes]":
         arguments = [sys.executable, "-m", "daemon.roles.parent_watch", *program.arguments]
         # Who started this process is told of all of them at once, and not by each.
         own = {name: value for name, value in os.environ.items() if name != systemd.SOCKET}
@@ -211,12 +211,12 @@ class Supervisor:
         # A process group of its own: an interrupt at the terminal is this process's to pass on.
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, process_group=0, env=own)
 
-    def _look_after(self, running: _Running) -> None:
+    def _look_after(self, running: _RoleProcess) -> None:
         """Start it again where it has ended, and its pause is over."""
         now = time.monotonic()
         if running.again_at is not None:
             if now >= running.again_at:
-                running.process, running.since = self._started(running.program), now
+                running.process, running.since = self._start_process(running.program), now
                 running.again_at = None
             return
         code = running.process.poll()
@@ -226,9 +226,9 @@ class Supervisor:
         name = running.program.name
         if running.program.ready and whose(running.program.ready, self._mark) == "another":
             # While it was away, somebody else took its place; nobody is to be sent there.
-            raise _taken(running.program)
+            raise _port_error(running.program)
         if code == _WRONG_USAGE:
-            raise RoleEnded(f"{name} ended with wrong usage, see what it said; correct that")
+            raise RoleUsageError(f"{name} ended with wrong usage, see what it said; correct that")
         if now - running.since >= _STEADY_SECONDS:
             running.pause = _FIRST_PAUSE
         log.warning("%s ended with %s; started again in %.1f s", name, code, running.pause)
@@ -238,15 +238,15 @@ class Supervisor:
     def _stop(self) -> None:
         """The gateway first: while it finishes its calls, the engine must answer. What the others
         say last is shipped."""
-        for turn in sorted({_turn(one) for one in self._running}):
-            ending = [one for one in self._running if _turn(one) == turn]
+        for turn in sorted({_turn(role) for role in self._running}):
+            ending = [role for role in self._running if _turn(role) == turn]
             for running in ending:
                 if running.process.poll() is None:
                     running.process.terminate()
             for running in ending:
                 self._await_end(running)
 
-    def _await_end(self, running: _Running) -> None:
+    def _await_end(self, running: _RoleProcess) -> None:
         process = running.process
         try:
             process.wait(running.program.grace + _LATE_SECONDS)
@@ -261,7 +261,7 @@ _STOPS: Final = {"gateway": 0, "ship": 2, "engine": 3}
 """Role -> in which turn it is stopped; all others in turn 1."""
 
 
-def _turn(running: _Running) -> int:
+def _turn(running: _RoleProcess) -> int:
     return _STOPS.get(running.program.name, 1)
 
 
@@ -270,10 +270,10 @@ def _let_go(process: "subprocess.Popen[bytes]") -> None:
     process.stdin.close()
 
 
-def _taken(program: Program) -> PortTaken:
+def _port_error(program: Program) -> PortInUse:
     assert program.ready is not None, "it was asked there"
     port = urlsplit(program.ready).port or 80
-    return PortTaken(
+    return PortInUse(
         f"{program.name} of this home cannot use port {port}: {holder(port)} answers at "
         f"{program.ready}, which this start did not begin; stop it, or set {program.name}.port to "
         "one that is free"

@@ -46,7 +46,7 @@ _FORGOTTEN_SECONDS: Final = 3600.0
 
 
 @dataclass(slots=True)
-class Worked:
+class RoundResult:
     """What a round did."""
 
     ended: int = 0
@@ -85,24 +85,24 @@ class Worker:
         self._next = 0
         """The part that has the first turn."""
 
-    def work(self) -> Worked:
+    def work(self) -> RoundResult:
         """Do what is due. Raises what `isolation.HALTS` names, which is of every part."""
-        parts: dict[str, Callable[[Worked], None]] = {
+        parts: dict[str, Callable[[RoundResult], None]] = {
             "sessions": self._close_sessions,
             "canaries": self._watch_canaries,
             "jobs": self._advance_jobs,
-            "cycles": self._bring_cycles_on,
+            "cycles": self._advance_cycles,
             "gateways": self._forget_gateways,
             "keys": self._sweep_keys,
             "replicas": self._reconcile,
         }
-        worked, first = Worked(), self._next
-        breaks = Breaks(worked.failed, worked.troubles)
+        result, first = RoundResult(), self._next
+        breaks = Breaks(result.failed, result.troubles)
         for name in (*PARTS[first:], *PARTS[:first]):
             self._next = (PARTS.index(name) + 1) % len(PARTS)
-            breaks.attempt(name, partial(parts[name], worked))
+            breaks.attempt(name, partial(parts[name], result))
         self._next = 0
-        return worked
+        return result
 
     def check(self) -> None:
         """Whether whoever runs jobs can be used. Raises RunnerUnavailable."""
@@ -113,47 +113,47 @@ class Worker:
         self._jobs.close()
         self._trials.close()
 
-    def _close_sessions(self, worked: Worked) -> None:
+    def _close_sessions(self, result: RoundResult) -> None:
         closed = close_sessions(self._app, self._clock(), self._lost)
-        worked.ended, worked.rollouts = closed.ended, closed.rollouts
-        worked.troubles += closed.troubles
+        result.ended, result.rollouts = closed.ended, closed.rollouts
+        result.troubles += closed.troubles
         for failure in closed.failures:
-            worked.set_aside.append(failure.error)
-            worked.troubles.append(
+            result.set_aside.append(failure.error)
+            result.troubles.append(
                 f"session {failure.session} is a dead letter: {failure.reason}; once that is "
                 "mended: kintsugi dlq retry"
             )
 
-    def _watch_canaries(self, worked: Worked) -> None:
-        worked.routed += [route.alias for route in self._guards.watch(self._clock())]
+    def _watch_canaries(self, result: RoundResult) -> None:
+        result.routed += [route.alias for route in self._guards.watch(self._clock())]
 
-    def _advance_jobs(self, worked: Worked) -> None:
+    def _advance_jobs(self, result: RoundResult) -> None:
         with self._app.reading() as connection:
             called_off = find_job_cancellations(connection)
-        worked.told += advance(
-            self._app, self._jobs, called_off, Breaks(worked.failed, worked.troubles)
+        result.told += advance(
+            self._app, self._jobs, called_off, Breaks(result.failed, result.troubles)
         )
 
-    def _bring_cycles_on(self, worked: Worked) -> None:
-        worked.told += self._cycles.bring_on(Breaks(worked.failed, worked.troubles))
+    def _advance_cycles(self, result: RoundResult) -> None:
+        result.told += self._cycles.bring_on(Breaks(result.failed, result.troubles))
 
-    def _sweep_keys(self, _: Worked) -> None:
+    def _sweep_keys(self, _: RoundResult) -> None:
         sweep(self._app)
 
-    def _reconcile(self, worked: Worked) -> None:
+    def _reconcile(self, result: RoundResult) -> None:
         try:
             with hold_serving_lock(self._app.home, patience=0):
-                worked.routed += [route.alias for route in move(self._app, self._fleet)]
+                result.routed += [route.alias for route in move(self._app, self._fleet)]
                 done = self._reconciler.tick()
         except HomeLockBusy:
             # Somebody stages or routes now; what is due then is due in the next round.
             return
-        worked.loaded, worked.unloaded, worked.collected = (
+        result.loaded, result.unloaded, result.collected = (
             done.loaded, done.unloaded, done.collected,
         )  # fmt: skip
-        worked.troubles += done.troubles
+        result.troubles += done.troubles
 
-    def _forget_gateways(self, _: Worked) -> None:
+    def _forget_gateways(self, _: RoundResult) -> None:
         from daemon.core.app import explain_errors
 
         gone_after = self._app.settings.serving.gateway_timeout_seconds

@@ -115,9 +115,9 @@ class _TokenScores(Function):
         ctx.save_for_backward(slope)
         kind = torch.promote_types(hidden.dtype, torch.float32)
         empty = [hidden.new_empty(0, dtype=kind)]
-        found = torch.cat(logps or empty), torch.cat(entropies or empty)
-        ctx.mark_non_differentiable(found[1])
-        return found
+        result = torch.cat(logps or empty), torch.cat(entropies or empty)
+        ctx.mark_non_differentiable(result[1])
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:

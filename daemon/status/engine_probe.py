@@ -68,8 +68,8 @@ class Answer:
     @property
     def document(self) -> Json:
         """Its JSON object; empty where it is none."""
-        found = parse_json(self.raw)
-        return found if isinstance(found, dict) else {}
+        value = parse_json(self.raw)
+        return value if isinstance(value, dict) else {}
 
     @property
     def message(self) -> str:
@@ -105,34 +105,34 @@ class Patient:
 
 def examine(upstream: Upstream) -> list[Check]:
     """Every check that applies to an engine. Raises Unreachable."""
-    return asyncio.run(_examined(upstream))
+    return asyncio.run(_run_checks(upstream))
 
 
-async def _examined(upstream: Upstream) -> list[Check]:
+async def _run_checks(upstream: Upstream) -> list[Check]:
     async with HttpClient() as client:
         patient = Patient(upstream, upstream.above(), client)
         try:
             await patient.upstream.look(client)
         except (UpstreamFailure, TimeoutError) as error:
             raise Unreachable(f"{error}; start the engine, or check address and key") from error
-        checks = [_engine(patient), await _checked("version", _version, patient)]
+        checks = [_engine(patient), await _run_check("version", _version, patient)]
         checks += await _proof(patient)
         for name, check in _CHECKS.items():
-            checks.append(await _checked(name, check, patient))
+            checks.append(await _run_check(name, check, patient))
         if patient.upstream.dialect is not VLLM:
             return checks
         if checks[-1].ok:
             for name, check in _OF_ADAPTERS.items():
-                checks.append(await _checked(name, check, patient))
+                checks.append(await _run_check(name, check, patient))
         for name, check in _OF_VLLM.items():
-            checks.append(await _checked(name, check, patient))
+            checks.append(await _run_check(name, check, patient))
         return checks
 
 
-Examination = Callable[[Patient], Awaitable[Finding]]
+EngineCheck = Callable[[Patient], Awaitable[Finding]]
 
 
-async def _checked(name: str, check: Examination, patient: Patient) -> Check:
+async def _run_check(name: str, check: EngineCheck, patient: Patient) -> Check:
     """A check never ends the others."""
     try:
         return Check(name, *await check(patient))
@@ -158,8 +158,8 @@ async def _version(patient: Patient) -> Finding:
     if patient.upstream.dialect is not VLLM:
         return True, f"{text}, as it says"
     oldest = ".".join(map(str, OLDEST_VLLM))
-    found = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
-    if found >= OLDEST_VLLM:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    if numbers >= OLDEST_VLLM:
         return True, f"vLLM {text}, as it says ({oldest} or later)"
     return False, (
         f"vLLM {text}, as it says: requests may be answered with another adapter while one is "
@@ -170,15 +170,15 @@ async def _version(patient: Patient) -> Finding:
 async def _proof(patient: Patient) -> list[Check]:
     """The gateway's own proof, finding by finding."""
     try:
-        found = await run_probes(partial(patient.upstream.complete, patient.client))
+        result = await run_probes(partial(patient.upstream.complete, patient.client))
     except (UpstreamFailure, TimeoutError) as error:
-        found = f"the engine was lost: {error}; see its log"
-    if isinstance(found, str):
-        return [Check("return_token_ids", False, found)]
+        result = f"the engine was lost: {error}; see its log"
+    if isinstance(result, str):
+        return [Check("return_token_ids", False, result)]
     return [
-        await _checked("return_token_ids", partial(_token_ids, found), patient),
-        _proven("logprobs-mode", found.check_logprobs(), "those that tokens are drawn with"),
-        _proven("generation-config", found.check_defaults(), "nothing is applied unasked"),
+        await _run_check("return_token_ids", partial(_token_ids, result), patient),
+        _proven("logprobs-mode", result.check_logprobs(), "those that tokens are drawn with"),
+        _proven("generation-config", result.check_defaults(), "nothing is applied unasked"),
     ]
 
 
@@ -235,13 +235,13 @@ async def _rank(patient: Patient) -> Finding:
         name = f"kintsugi-doctor-{uuid4().hex}"
         asked = {"lora_name": name, "lora_path": str(folder)}
         answer = await patient.ask("/load_lora_adapter", asked)
-    found = re.search(r"max_lora_rank (\d+)", answer.message)
-    if found is None:
+    match = re.search(r"max_lora_rank (\d+)", answer.message)
+    if match is None:
         return True, (
             f"cannot be seen, for the engine does not read this machine's disk; at least "
             f"{NEEDED_RANK} is needed ({answer.message})"
         )
-    rank = int(found[1])
+    rank = int(match[1])
     if rank >= NEEDED_RANK:
         return True, f"{rank}, by an adapter that was refused"
     return False, f"{rank}, by an adapter that was refused; --max-lora-rank {NEEDED_RANK} is needed"
@@ -249,8 +249,8 @@ async def _rank(patient: Patient) -> Finding:
 
 @contextmanager
 def _adapter_of_no_weights() -> "Iterator[Path]":
-    with tempfile.TemporaryDirectory(prefix="kintsugi-doctor-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="kintsugi-doctor-") as path:
+        folder = Path(path)
         folder.chmod(0o755)  # The engine may run as somebody else.
         config = {"peft_type": "LORA", "r": _NO_RANK, "lora_alpha": 1, "bias": "none"}
         text = json.dumps({**config, "target_modules": ["q_proj"]})
@@ -260,10 +260,10 @@ def _adapter_of_no_weights() -> "Iterator[Path]":
 
 async def _slots(patient: Patient) -> Finding:
     answer = await patient.look("/metrics")
-    found = re.search(rb'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', answer.raw)
-    if found is None:
+    match = re.search(rb'vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', answer.raw)
+    if match is None:
         return True, f"cannot be seen in its metrics; at least {NEEDED_SLOTS} are needed"
-    slots = int(found[1])
+    slots = int(match[1])
     if slots >= NEEDED_SLOTS:
         return True, f"{slots}, by its metrics"
     return False, (
@@ -272,7 +272,7 @@ async def _slots(patient: Patient) -> Finding:
     )
 
 
-async def _kept(_: Patient) -> Finding:
+async def _cpu_slots(_: Patient) -> Finding:
     return True, (
         "cannot be seen without pushing out adapters that serve; start vLLM with "
         f"--max-cpu-loras {2 * NEEDED_SLOTS}, or it reads adapters from disk again and again"
@@ -320,7 +320,7 @@ _DEVELOPERS: Final = ("/server_info", "/is_sleeping")
 
 async def _processes(patient: Patient) -> Finding:
     """Adapters are known to one process: behind one address there must be one."""
-    known = [await _served(patient) for _ in range(_CONNECTIONS)]
+    known = [await _list_models(patient) for _ in range(_CONNECTIONS)]
     if all(names == known[0] for names in known):
         return True, f"{_CONNECTIONS} connections are told the same models"
     return False, (
@@ -329,24 +329,24 @@ async def _processes(patient: Patient) -> Finding:
     )
 
 
-async def _served(patient: Patient) -> set[str]:
+async def _list_models(patient: Patient) -> set[str]:
     """What a fresh connection is told."""
     async with HttpClient() as client:
         await patient.upstream.look(client)
     return set(patient.upstream.served)
 
 
-_CHECKS: Final[Mapping[str, Examination]] = {
+_CHECKS: Final[Mapping[str, EngineCheck]] = {
     "processes": _processes,
     "enable-auto-tool-choice": _tool_choice,
     "enable-lora": _adapters,
 }
-_OF_ADAPTERS: Final[Mapping[str, Examination]] = {
+_OF_ADAPTERS: Final[Mapping[str, EngineCheck]] = {
     "max-lora-rank": _rank,
     "max-loras": _slots,
-    "max-cpu-loras": _kept,
+    "max-cpu-loras": _cpu_slots,
 }
-_OF_VLLM: Final[Mapping[str, Examination]] = {
+_OF_VLLM: Final[Mapping[str, EngineCheck]] = {
     "tool-call-parser": _parser,
     "commands": _commands,
 }

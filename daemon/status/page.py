@@ -78,15 +78,15 @@ def read(app: "App") -> Read:
     return Read(document, patterns[:_MOST], utc_now())
 
 
-def render(found: Read, trouble: str | None = None) -> str:
+def render(content: Read, trouble: str | None = None) -> str:
     """The page; with `trouble`, why it is not of the present."""
-    made = stops(found.document, found.at)
+    all_stops = stops(content.document, content.at)
     return _template().render(
-        document=found.document,
-        stops=made,
-        attention=any(one.mood is Mood.ATTENTION for one in made),
-        patterns=found.patterns,
-        read_at=timestamp(found.at),
+        document=content.document,
+        stops=all_stops,
+        attention=any(stop.mood is Mood.ATTENTION for stop in all_stops),
+        patterns=content.patterns,
+        read_at=timestamp(content.at),
         trouble=trouble,
         most=_MOST,
         refresh_seconds=REFRESH_SECONDS,
@@ -96,9 +96,9 @@ def render(found: Read, trouble: str | None = None) -> str:
 @cache
 def _template() -> Template:
     loader = FileSystemLoader(Path(__file__).parent)
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    made.filters["moment"] = _moment
-    return made.get_template(_TEMPLATE)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["moment"] = _moment
+    return environment.get_template(_TEMPLATE)
 
 
 def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
@@ -123,11 +123,11 @@ def status_page(settings: "Settings", keyring: ClientKeys) -> Route:
 
 def _bearer(authorization: str | None) -> str | None:
     """A header as if the key had been sent as a bearer's; browsers send it as a password."""
-    kind, _, given = (authorization or "").partition(" ")
+    kind, _, credentials = (authorization or "").partition(" ")
     if kind.lower() != "basic":
         return authorization
     try:
-        named = base64.b64decode(given, validate=True).decode()
+        named = base64.b64decode(credentials, validate=True).decode()
     except ValueError:
         return None
     return f"Bearer {named.partition(':')[2]}"
@@ -181,8 +181,8 @@ class StatusPage:
 
         try:
             with App(self._settings) as app:
-                found = read(app)
+                content = read(app)
         except BaseException as error:
             reading.set_exception(error)
         else:
-            reading.set_result(found)
+            reading.set_result(content)

@@ -49,7 +49,7 @@ def situation(app: "App") -> dict[str, Any]:
         "next_cycle": _next_cycle(expected),
         "job": None if job is None else _job(app, job),
         "routes": [asdict(route) for route in routes],
-        "adapters": [asdict(one) for one in adapters],
+        "adapters": [asdict(adapter) for adapter in adapters],
         "leader": leading,
         "gateways": gateways,
         "home": str(app.settings.home),
@@ -109,14 +109,14 @@ def _next_cycle(expected: "list[Outlook]") -> dict[str, Any]:
     """Of all agents together, and of each."""
     several = len(expected) > 1
     missing = [
-        f"{one.alias}: {sentence}" if several else sentence
-        for one in expected
-        for sentence in one.missing
+        f"{outlook.alias}: {sentence}" if several else sentence
+        for outlook in expected
+        for sentence in outlook.missing
     ]
     return {
-        "due": any(one.due for one in expected),
+        "due": any(outlook.due for outlook in expected),
         "missing": missing if expected else ["rollouts: none is recorded"],
-        "agents": [asdict(one) for one in expected],
+        "agents": [asdict(outlook) for outlook in expected],
     }
 
 
@@ -140,13 +140,13 @@ def _job(app: "App", row: "JobRow") -> dict[str, Any]:
     runner = jobs_of(app.settings)
     attempts = JobFolder(runner.folder(row.job)).attempts()
     runner.close()
-    told = next((found for one in reversed(attempts) if (found := newest_update(one))), None)
+    newest = next((update for attempt in reversed(attempts) if (update := newest_update(attempt))), None)
     return {
         **{name: getattr(row, name) for name in names},
-        "steps": row.steps if told is None else told.steps,
-        "rollouts": row.rollouts if told is None else told.rollouts,
-        "budget": None if told is None else told.budget,
-        "reward": None if told is None else told.metrics.get("reward"),
+        "steps": row.steps if newest is None else newest.steps,
+        "rollouts": row.rollouts if newest is None else newest.rollouts,
+        "budget": None if newest is None else newest.budget,
+        "reward": None if newest is None else newest.metrics.get("reward"),
     }
 
 
@@ -167,12 +167,12 @@ def _gateways(app: "App", connection: "Connection") -> list[dict[str, Any]]:
 
     return [
         {
-            "gateway": one.report.gateway,
-            "host": one.report.host,
-            "position": one.report.position,
-            "in_flight": sum(one.report.in_flight.values()),
-            "open_sessions": sum(one.report.open_sessions.values()),
-            "running_seconds": round(one.running_seconds, 1),
+            "gateway": gateway.report.gateway,
+            "host": gateway.report.host,
+            "position": gateway.report.position,
+            "in_flight": sum(gateway.report.in_flight.values()),
+            "open_sessions": sum(gateway.report.open_sessions.values()),
+            "running_seconds": round(gateway.running_seconds, 1),
         }
-        for one in gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
+        for gateway in gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
     ]

@@ -40,7 +40,7 @@ class Stop:
 
 def stops(document: Document, now: datetime) -> tuple[Stop, ...]:
     """All seven, in the order in which data goes through them."""
-    return tuple(made(document, now) for made in _STOPS)
+    return tuple(build(document, now) for build in _STOPS)
 
 
 def ago(time: str | None, now: datetime) -> str:
@@ -56,8 +56,8 @@ def ago(time: str | None, now: datetime) -> str:
 
 def _rollout(document: Document, now: datetime) -> Stop:
     gateways = document["gateways"]
-    calls = sum(one["in_flight"] for one in gateways)
-    sessions = sum(one["open_sessions"] for one in gateways)
+    calls = sum(gateway["in_flight"] for gateway in gateways)
+    sessions = sum(gateway["open_sessions"] for gateway in gateways)
     facts = (
         f"{document['unjudged']:,} unjudged",
         f"live gateways: {len(gateways)}",
@@ -85,10 +85,10 @@ def _projection(document: Document, now: datetime) -> Stop:
         return Stop("projection", Mood.ATTENTION, "the fold has halted", facts, "kintsugi doctor")
     if fold["gaps"]:
         return Stop("projection", Mood.ATTENTION, "a source lacks events", facts, "kintsugi ship")
-    said = "its lag is unknown" if lag is None else f"{lag:,} events behind"
+    headline = "its lag is unknown" if lag is None else f"{lag:,} events behind"
     if letters:
-        return Stop("projection", Mood.ATTENTION, said, facts, "kintsugi dlq list")
-    return Stop("projection", Mood.WORKS if lag is not None else Mood.RESTS, said, facts)
+        return Stop("projection", Mood.ATTENTION, headline, facts, "kintsugi dlq list")
+    return Stop("projection", Mood.WORKS if lag is not None else Mood.RESTS, headline, facts)
 
 
 def _cycle(document: Document, now: datetime) -> Stop:
@@ -125,12 +125,12 @@ def _job(document: Document, now: datetime) -> Stop:
     if job["outcome"] is None:
         when = f"wanted {ago(job['requested'], now)}"
         return Stop("job", Mood.WORKS, f"trains for {job['alias']}", (*facts, when))
-    said = f"{job['outcome'].replace('_', ' ')} {ago(job['ended'], now)}"
+    headline = f"{job['outcome'].replace('_', ' ')} {ago(job['ended'], now)}"
     if job["reason"]:
         facts.append(job["reason"])
     if job["outcome"] == "failed":
-        return Stop("job", Mood.ATTENTION, said, tuple(facts), f"kintsugi jobs show {job['job']}")
-    return Stop("job", Mood.RESTS, said, tuple(facts))
+        return Stop("job", Mood.ATTENTION, headline, tuple(facts), f"kintsugi jobs show {job['job']}")
+    return Stop("job", Mood.RESTS, headline, tuple(facts))
 
 
 def _adapter(document: Document, now: datetime) -> Stop:
@@ -138,7 +138,7 @@ def _adapter(document: Document, now: datetime) -> Stop:
     if not adapters:
         return Stop("adapter", Mood.RESTS, "none yet")
     newest = adapters[0]
-    states = Counter(one["state"].replace("_", " ") for one in adapters)
+    states = Counter(adapter["state"].replace("_", " ") for adapter in adapters)
     facts = [", ".join(f"{count:,} {state}" for state, count in states.items())]
     gate = newest["gate"]
     if gate is not None:
@@ -155,8 +155,8 @@ def _route(document: Document, now: datetime) -> Stop:
     routes = document["routes"]
     if not routes:
         return Stop("route", Mood.RESTS, "the base answers everything")
-    shares = [f"{one['adapter'] or one['base']}: {_share(one)}" for one in routes]
-    newest = max(routes, key=lambda one: one["since"] or "")
+    shares = [f"{route['adapter'] or route['base']}: {_share(route)}" for route in routes]
+    newest = max(routes, key=lambda route: route["since"] or "")
     facts = (*shares[1:], f"{newest['why']} {ago(newest['since'], now)}", newest["reason"])
     return Stop("route", Mood.WORKS, shares[0], tuple(fact for fact in facts if fact))
 

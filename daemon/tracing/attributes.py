@@ -32,15 +32,15 @@ log = logging.getLogger(__name__)
 @lru_cache(maxsize=256)
 def sampling_of(text: str | None) -> "Attributes":
     """The parameters that have a name in the conventions; nobody changes what is returned."""
-    given = json.loads(text) if text else {}
-    found: dict[str, Any] = {}
+    parameters = json.loads(text) if text else {}
+    attributes: dict[str, Any] = {}
     for attribute, parameter in names.SAMPLING.items():
-        value = given.get(parameter)
+        value = parameters.get(parameter)
         if isinstance(value, str):
             value = [value]
         if isinstance(value, _NUMBERS) or _is_texts(value):
-            found[attribute] = value
-    return found
+            attributes[attribute] = value
+    return attributes
 
 
 def content_of(history: "History", row: Row[Any]) -> "Attributes":
@@ -52,11 +52,11 @@ def content_of(history: "History", row: Row[Any]) -> "Attributes":
     except KintsugiError as error:
         log.warning("the content of call %s is not sent: %s", row.call, error)
         return {}
-    told = {names.INPUT: exact_json([_message(one) for one in asked])}
+    content = {names.INPUT: exact_json([_message(message) for message in asked])}
     if answered:
-        said = [{**_message(one), "finish_reason": row.finish_reason or ""} for one in answered]
-        told[names.OUTPUT] = exact_json(said)
-    return told
+        answers = [{**_message(message), "finish_reason": row.finish_reason or ""} for message in answered]
+        content[names.OUTPUT] = exact_json(answers)
+    return content
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
     if isinstance(message.content, str):
         parts.append({"type": "text", "content": message.content})
     elif message.content is not None:
-        parts += [_part(one) for one in message.content]
+        parts += [_part(part) for part in message.content]
     parts += [
         {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
         for call in message.tool_calls
@@ -86,11 +86,11 @@ def _parts(message: Message) -> Sequence[dict[str, Any]]:
     return parts
 
 
-def _part(one: dict[str, Any]) -> dict[str, Any]:
+def _part(part: dict[str, Any]) -> dict[str, Any]:
     """A part of OpenAI's form; one that is no text has any shape, as the conventions allow."""
-    text = one.get("text")
-    return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **one}
+    text = part.get("text")
+    return {"type": "text", "content": text} if isinstance(text, str) else {"type": "media", **part}
 
 
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -20,7 +20,7 @@ from consumers.tables import Call
 from daemon.core.span_contexts import LIVE, Ends, chat_span, of_session
 from daemon.sessions.conversations import History
 from daemon.tracing.attributes import content_of, sampling_of
-from daemon.tracing.spans import Attributes, Happened, Span
+from daemon.tracing.spans import Attributes, SpanEvent, Span
 from events.codec import Event
 from events.envelope import from_headers, timestamp
 from events.errors import LogTruncated
@@ -59,7 +59,7 @@ class Headers:
     def of(self, rows: Sequence[Row[Any]], log: "EventLog") -> dict[str, TraceContext | None]:
         """By call; read from the log where a call's end was not seen."""
         return {
-            row.call: self._known[row.call] if row.call in self._known else _asked_within(row, log)
+            row.call: self._known[row.call] if row.call in self._known else _read_client_span(row, log)
             for row in rows
         }
 
@@ -107,15 +107,15 @@ class CallSpans:
         self, rows: Iterable[Row[Any]], headers: Mapping[str, TraceContext | None]
     ) -> Iterator[Span]:
         """All but those that have one already, or are not to have one."""
-        told = [
+        pairs = [
             (row, header)
             for row in rows
             if row.attribution is not None and row.started is not None
             for header in [headers[row.call]]
             if header is None or header.sampled
         ]
-        ends = Ends(self._connection, {row.session for row, header in told if header is None})
-        for row, header in told:
+        ends = Ends(self._connection, {row.session for row, header in pairs if header is None})
+        for row, header in pairs:
             since = ends.before(row.session, row.started)
             yield self._chat(row, header or of_session(row.session, since, None))
 
@@ -165,7 +165,7 @@ class CallSpans:
         )
 
 
-def _asked_within(row: Row[Any], log: "EventLog") -> TraceContext | None:
+def _read_client_span(row: Row[Any], log: "EventLog") -> TraceContext | None:
     """The client's span of a call."""
     if row.started_offset is None:
         return None
@@ -221,13 +221,13 @@ def _rollout_attributes(data: RolloutEnded) -> Attributes:
     }
 
 
-def _verdict(data: RolloutEnded, moment: str) -> Iterator[Happened]:
+def _verdict(data: RolloutEnded, moment: str) -> Iterator[SpanEvent]:
     if data.reward is None and data.success is None:
         return
     label = None if data.success is None else ("pass" if data.success else "fail")
-    told = {
+    attributes = {
         names.EVALUATION_NAME: "reward",
         names.EVALUATION_SCORE: data.reward,
         names.EVALUATION_LABEL: label,
     }
-    yield Happened(names.EVALUATION, moment, told)
+    yield SpanEvent(names.EVALUATION, moment, attributes)

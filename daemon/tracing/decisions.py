@@ -21,7 +21,7 @@ from sqlalchemy import Row, select
 from consumers.tables import Adapter, Evaluation, Job, Cycle, ProjectionTable, LifecycleStep
 from daemon.core.span_contexts import Contexts
 from daemon.tracing.calls import MOST_LINKS, PROVIDER
-from daemon.tracing.spans import Happened, Span
+from daemon.tracing.spans import SpanEvent, Span
 from events.codec import Event
 from events.envelope import timestamp
 from events.learning import CycleEnded, Directive, JobEnded
@@ -65,7 +65,7 @@ class DecisionSpans:
         if row is None or row.started is None or row.ended is None:
             return
         context, before = self._contexts.cycle(cycle), self._contexts.before_cycle(cycle)
-        said = {"kintsugi.cycle": cycle, names.AGENT: row.alias, "kintsugi.base": row.base}
+        common = {"kintsugi.cycle": cycle, names.AGENT: row.alias, "kintsugi.base": row.base}
         job = None if row.job is None else self._first(Job, job=row.job)
         stages = (
             ("diagnose", row.started, row.diagnosed),
@@ -75,7 +75,7 @@ class DecisionSpans:
         for name, began, ended in stages:
             if began is not None and ended is not None:
                 inner = context.child("cycle", cycle, name)
-                yield Span(f"{name} {row.alias}", inner, context.span, began, ended, said)
+                yield Span(f"{name} {row.alias}", inner, context.span, began, ended, common)
         yield Span(
             name=f"cycle {row.alias}",
             context=context,
@@ -83,7 +83,7 @@ class DecisionSpans:
             began=row.started,
             ended=row.ended,
             attributes={
-                **said,
+                **common,
                 "kintsugi.number": row.number,
                 "kintsugi.environment": row.environment,
                 "kintsugi.trigger": row.trigger,
@@ -104,9 +104,9 @@ class DecisionSpans:
         if row.directive is None:
             return ()
         quotas = Directive.model_validate(json.loads(row.directive)).quotas
-        shown = dict.fromkeys(one for quota in quotas for one in quota.examples)
-        found = (self._contexts.rollout(one) for one in list(shown)[:MOST_LINKS])
-        return tuple(one for one in found if one is not None and one != before)
+        shown = dict.fromkeys(item for quota in quotas for item in quota.examples)
+        contexts = (self._contexts.rollout(item) for item in list(shown)[:MOST_LINKS])
+        return tuple(item for item in contexts if item is not None and item != before)
 
     def _job(self, job: str) -> Iterator[Span]:
         row = self._first(Job, job=job)
@@ -187,17 +187,17 @@ class DecisionSpans:
                 "kintsugi.base": None if row is None else row.base,
                 "kintsugi.reason": step.reason or None,
             },
-            happened=tuple(self._measured(event, step)),
+            happened=tuple(self._read_evaluations(event, step)),
         )
 
-    def _measured(self, event: Event, step: Row[Any]) -> Iterator[Happened]:
+    def _read_evaluations(self, event: Event, step: Row[Any]) -> Iterator[SpanEvent]:
         """What the gate had seen."""
         if not isinstance(event.data, GateDecided):
             return
         table = Evaluation.table()
         query = select(table).where(table.c.adapter == step.subject, table.c.time <= step.time)
         for row in self._connection.execute(query.order_by(table.c.number)):
-            told = {
+            attributes = {
                 names.EVALUATION_NAME: "pass^1",
                 names.EVALUATION_SCORE: row.candidate_pass,
                 names.EVALUATION_LABEL: event.data.report.decision,
@@ -205,7 +205,7 @@ class DecisionSpans:
                 "kintsugi.tasks": row.tasks,
                 "kintsugi.trials": row.trials,
             }
-            yield Happened(names.EVALUATION, row.time, told)
+            yield SpanEvent(names.EVALUATION, row.time, attributes)
 
     def _steps(self, event: Event) -> Iterator[tuple[Row[Any], Row[Any]]]:
         """What an event made of adapters, each with the step before it."""

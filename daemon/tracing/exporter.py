@@ -26,7 +26,7 @@ from consumers.position import offsets
 from daemon.config.settings import ConfigurationError
 from daemon.tracing.calls import CallSpans, Headers
 from daemon.tracing.decisions import DecisionSpans
-from daemon.tracing.otlp_client import Sender, Sent, Unreachable
+from daemon.tracing.otlp_client import Sender, SendResult, Unreachable
 from daemon.tracing.spans import Span
 from events import private
 from events.codec import Event, decode_value
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from daemon.core.app import App
 
 POSITION: Final = "tracing.json"
-TELLING: Final = frozenset(
-    one.TYPE.encode()
-    for one in (
+SPAN_EVENT_TYPES: Final = frozenset(
+    event_type.TYPE.encode()
+    for event_type in (
         CallEnded, RolloutEnded, CycleEnded, JobEnded, AdapterStaged, GateDecided, RouteChanged,
     )
 )  # fmt: skip
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 class Counters:
     """What an exporter did since it started."""
 
-    sent: Sent = field(default_factory=Sent)
+    sent: SendResult = field(default_factory=SendResult)
     trimmed: int = 0
     """Events that the log had no longer."""
     retries: int = 0
@@ -98,7 +98,7 @@ class Batch:
         self.reached[at] = reached
         self.records += len(page)
         into = self.decisions if at[0] == LEARNING.name else self.calls
-        into.extend(event for record in page if (event := _telling(record)) is not None)
+        into.extend(event for record in page if (event := _decode_head(record)) is not None)
         times = [record.recorded_ms for record in page]
         if times:
             oldest = min(times)
@@ -187,7 +187,7 @@ class Exporter:
         offset = self._reached.get(at, 0)
         while offset < end:
             try:
-                found = self._app.log.read(*at, offset, min(_PAGE, end - offset))
+                records = self._app.log.read(*at, offset, min(_PAGE, end - offset))
             except LogTruncated:
                 start = self._app.log.start(at[0])[at[1]]
                 self.counters.trimmed += start - offset
@@ -197,7 +197,7 @@ class Exporter:
                 )  # fmt: skip
                 offset = self._reached[at] = start
                 continue
-            page = [record for record in found if record.offset < end]
+            page = [record for record in records if record.offset < end]
             # A broker may have holes, before the end as well.
             offset = page[-1].offset + 1 if page else end
             yield page, offset
@@ -272,9 +272,9 @@ def open_sender(app: "App") -> Sender:
     return Sender(settings.endpoint, headers, settings.compression == "gzip")
 
 
-def _telling(record: Record) -> Event | None:
+def _decode_head(record: Record) -> Event | None:
     """The head of an event that spans are made of; None for any other, and for a dead letter."""
-    if not any(name == "ce_type" and raw in TELLING for name, raw in record.headers):
+    if not any(name == "ce_type" and raw in SPAN_EVENT_TYPES for name, raw in record.headers):
         return None
     try:
         return decode_value(record, from_headers(record.headers), content=False)

@@ -45,7 +45,7 @@ class Unreachable(KintsugiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """What became of spans."""
 
     taken: int = 0
@@ -54,8 +54,8 @@ class Sent:
     refused: int = 0
     """In requests that were not."""
 
-    def __add__(self, other: "Sent") -> "Sent":
-        return Sent(
+    def __add__(self, other: "SendResult") -> "SendResult":
+        return SendResult(
             self.taken + other.taken,
             self.rejected + other.rejected,
             self.refused + other.refused,
@@ -88,10 +88,10 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def send(self, spans: Sequence[Span]) -> Sent:
+    def send(self, spans: Sequence[Span]) -> SendResult:
         """Raises Unreachable; then some of them may have been taken."""
         if not spans:
-            return Sent()
+            return SendResult()
         answer = self._post(spans)
         if answer.status_code in _LATER:
             raise Unreachable(
@@ -106,7 +106,7 @@ class Sender:
                 "send them again with kintsugi trace --from-start",
                 self._endpoint, len(spans), answer.status_code, answer.text[:_SHOWN],
             )  # fmt: skip
-            return Sent(refused=len(spans))
+            return SendResult(refused=len(spans))
         return self._partial(answer, len(spans))
 
     def refusal(self) -> str | None:
@@ -127,18 +127,18 @@ class Sender:
             why = str(error) or type(error).__name__
             raise Unreachable(f"{self._endpoint} cannot be reached: {why}") from error
 
-    def _partial(self, answer: httpx2.Response, count: int) -> Sent:
+    def _partial(self, answer: httpx2.Response, count: int) -> SendResult:
         kind = answer.headers.get("content-type", "")
         if not kind.startswith("application/x-protobuf"):
-            return Sent(taken=count)  # It says nothing that is understood; but it has taken them.
-        said = self._protobuf.rejected(answer.content)
-        if said is None:
-            return Sent(taken=count)
-        rejected = min(count, max(0, said.count))
+            return SendResult(taken=count)  # It says nothing that is understood; but it has taken them.
+        rejection = self._protobuf.parse_rejection(answer.content)
+        if rejection is None:
+            return SendResult(taken=count)
+        rejected = min(count, max(0, rejection.count))
         if rejected:
-            why = said.why[:_SHOWN]
+            why = rejection.why[:_SHOWN]
             log.warning("%s rejects %s of %s spans: %s", self._endpoint, rejected, count, why)
-        return Sent(taken=count - rejected, rejected=rejected)
+        return SendResult(taken=count - rejected, rejected=rejected)
 
 
 def _too_large(answer: httpx2.Response) -> bool:
@@ -149,5 +149,5 @@ def _too_large(answer: httpx2.Response) -> bool:
 
 def _wait(headers: httpx2.Headers) -> float | None:
     """Retry-After, where it is a number of seconds."""
-    given = headers.get("retry-after", "")
-    return min(float(given), _LONGEST_WAIT) if given.isdigit() else None
+    value = headers.get("retry-after", "")
+    return min(float(value), _LONGEST_WAIT) if value.isdigit() else None

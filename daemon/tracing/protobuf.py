@@ -33,7 +33,7 @@ _INTEGERS: Final = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejection:
     """What a receiver did not take of a request that it took."""
 
     count: int
@@ -50,7 +50,7 @@ def body_of(spans: Iterable[Span]) -> bytes:
                 scope_spans=[
                     trace.ScopeSpans(
                         scope=InstrumentationScope(name=_SERVICE, version=_version()),
-                        spans=[_message(one) for one in spans],
+                        spans=[_message(span) for span in spans],
                     )
                 ],
             )
@@ -59,13 +59,13 @@ def body_of(spans: Iterable[Span]) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def rejected(answer: bytes) -> Rejected | None:
+def parse_rejection(answer: bytes) -> Rejection | None:
     """What an answer says; None for one that is not OTLP's."""
     try:
-        said = service.ExportTraceServiceResponse.FromString(answer).partial_success
+        partial = service.ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
         return None
-    return Rejected(said.rejected_spans, said.error_message)
+    return Rejection(partial.rejected_spans, partial.error_message)
 
 
 def nanoseconds(text: str) -> int:
@@ -91,11 +91,11 @@ def _message(span: Span) -> trace.Span:
     # What most spans have none of.
     if span.error:
         message.status.CopyFrom(trace.Status(code=_ERROR, message=span.error))
-    for one in span.happened:
+    for event in span.happened:
         message.events.add(
-            name=one.name,
-            time_unix_nano=nanoseconds(one.time),
-            attributes=_pairs(one.attributes),
+            name=event.name,
+            time_unix_nano=nanoseconds(event.time),
+            attributes=_pairs(event.attributes),
         )
     for link in span.links:
         message.links.add(trace_id=bytes.fromhex(link.trace), span_id=bytes.fromhex(link.span))
@@ -122,7 +122,7 @@ def _value(value: Any) -> AnyValue:
     if kind is float and math.isfinite(value):
         return AnyValue(double_value=value)
     if kind is list:
-        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
     return AnyValue(string_value=str(value))
 
 

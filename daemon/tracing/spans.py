@@ -11,7 +11,7 @@ Attributes = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class SpanEvent:
     """Something at one moment within a span."""
 
     name: str
@@ -33,6 +33,6 @@ class Span:
     attributes: Attributes
     kind: Literal["internal", "client"] = "internal"
     links: tuple[TraceContext, ...] = ()
-    happened: tuple[Happened, ...] = ()
+    happened: tuple[SpanEvent, ...] = ()
     error: str | None = None
     """What went wrong, in a word; None where nothing did."""

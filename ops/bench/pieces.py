@@ -58,6 +58,6 @@ def _read(checkpoint: Path | None) -> list[Json]:
     return [json.loads(line) for line in whole if line.endswith("\n")]
 
 
-def _short(found: Json) -> str:
+def _short(result: Json) -> str:
     """Without what is long."""
-    return json.dumps({key: value for key, value in found.items() if not isinstance(value, list)})
+    return json.dumps({key: value for key, value in result.items() if not isinstance(value, list)})

@@ -182,7 +182,7 @@ def page(report: Mapping[str, Any]) -> str:
 
 
 def _graph(explained: Mapping[str, Any]) -> str:
-    return lineage.svg(lineage.laid_out(lineage.node_of(explained)))
+    return lineage.svg(lineage.compute_layout(lineage.node_of(explained)))
 
 
 def _summary(report: Mapping[str, Any]) -> str:

@@ -41,12 +41,12 @@ def run(count: int, folder: Path) -> dict[str, Any]:
         whole = _read(stage)
         for _ in range(count):
             with _damaged(stage, chance) as offset:
-                found = _read(stage)
+                result = _read(stage)
             again = _read(stage)
-            slowest = max(slowest, found["seconds"])
-            busiest = max(busiest, found["processor_seconds"])
-            if not _right(found, whole, offset) or _facts(again) != _facts(whole):
-                wrong.append({"offset": offset, **found})
+            slowest = max(slowest, result["seconds"])
+            busiest = max(busiest, result["processor_seconds"])
+            if not _right(result, whole, offset) or _facts(again) != _facts(whole):
+                wrong.append({"offset": offset, **result})
     return {
         "passed": not wrong and slowest < LIMIT_SECONDS,
         "wrong": wrong[:2],
@@ -55,18 +55,18 @@ def run(count: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _right(found: dict[str, Any], whole: dict[str, Any], offset: int) -> bool:
-    others = [read for place, read in enumerate(found["read"]) if place != PLACE]
+def _right(result: dict[str, Any], whole: dict[str, Any], offset: int) -> bool:
+    others = [read for place, read in enumerate(result["read"]) if place != PLACE]
     return (
-        found["status"] == 3
-        and f"rollouts/{PLACE} cannot be decoded at offset {offset}," in found["error"]
-        and found["read"][PLACE] == offset
+        result["status"] == 3
+        and f"rollouts/{PLACE} cannot be decoded at offset {offset}," in result["error"]
+        and result["read"][PLACE] == offset
         and others == [read for place, read in enumerate(whole["read"]) if place != PLACE]
     )
 
 
-def _facts(found: dict[str, Any]) -> tuple[object, ...]:
-    return found["status"], found["read"]
+def _facts(result: dict[str, Any]) -> tuple[object, ...]:
+    return result["status"], result["read"]
 
 
 @contextmanager

@@ -44,14 +44,14 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                     stage.gateway.kill()
                     stage.gateway.start(ready=False)
                     kills += 1
-        found = stage.audited()
+        result = stage.audited()
         sessions = _customers(stage)
     mixed = sum(len(customers) > 1 for customers in sessions.values())
     unfinished = count * len(TURNS) - len({one.mark for one in stage.ledger.acknowledged()})
     return {
         "fault": "customers who say the same", "customers": count, "kills": kills, "seeds": [seed],
         "sessions": len(sessions), "mixed_sessions": mixed, "unfinished": unfinished,
-        **found.report(), "passed": found.sound and not mixed and not unfinished,
+        **result.report(), "passed": result.sound and not mixed and not unfinished,
     }  # fmt: skip
 
 

@@ -135,17 +135,17 @@ def read(home: Path) -> Book:
 def audit(home: Path, ledger: Ledger) -> Audit:
     """Compare; for use when no gateway of the home runs any more."""
     book = read(home)
-    found = Audit(attempts=len(ledger.seen), ended=len(book.ended), feedback=len(ledger.feedback))
-    found.evidence = len(book.started.keys() - book.ended.keys())
-    found.outcomes.update(ended[0].outcome for ended in book.ended.values())
-    found.replayed = sum(seen.replayed for seen in ledger.seen)
-    _audit_log(book, found)
-    _audit_keys(book, ledger, found)
+    result = Audit(attempts=len(ledger.seen), ended=len(book.ended), feedback=len(ledger.feedback))
+    result.evidence = len(book.started.keys() - book.ended.keys())
+    result.outcomes.update(ended[0].outcome for ended in book.ended.values())
+    result.replayed = sum(seen.replayed for seen in ledger.seen)
+    _audit_log(book, result)
+    _audit_keys(book, ledger, result)
     for seen in ledger.seen:
-        _audit_attempt(book, seen, found)
+        _audit_attempt(book, seen, result)
     for feedback in set(ledger.feedback) - set(book.feedback):
-        found.wrong("lost_feedback", feedback)
-    return found
+        result.wrong("lost_feedback", feedback)
+    return result
 
 
 def _partitions(log: SqliteLog) -> Iterator[tuple[str, int, int]]:
@@ -172,24 +172,24 @@ def _enter(book: Book, bodies: Bodies, record: Any) -> None:
         book.feedback[event.envelope.id] += 1
 
 
-def _audit_log(book: Book, found: Audit) -> None:
+def _audit_log(book: Book, result: Audit) -> None:
     for problem in book.problems:
-        found.problems.append(problem)
-        found.first = found.first or problem
+        result.problems.append(problem)
+        result.first = result.first or problem
     for _ in range(book.unreadable):
-        found.wrong("unreadable", "an event cannot be decoded")
+        result.wrong("unreadable", "an event cannot be decoded")
     for event, count in book.ids.items():
         if count > 1:
-            found.wrong("doubled_ids", f"event {event} {count} times, first {book.places[event]}")
+            result.wrong("doubled_ids", f"event {event} {count} times, first {book.places[event]}")
     for call in book.started.keys() | book.ended.keys():
         counts = len(book.started.get(call, ())), len(book.ended.get(call, ()))
         if max(counts) > 1:
-            found.wrong("ended_twice", f"call {call}: {counts} starts and ends")
+            result.wrong("ended_twice", f"call {call}: {counts} starts and ends")
         if not counts[0]:
-            found.wrong("ended_without_start", call)
+            result.wrong("ended_without_start", call)
 
 
-def _audit_keys(book: Book, ledger: Ledger, found: Audit) -> None:
+def _audit_keys(book: Book, ledger: Ledger, result: Audit) -> None:
     """A lost answer's call is known by its question, which no other call asks."""
     asked: dict[str, list[str]] = {}
     for call in book.started:
@@ -197,33 +197,33 @@ def _audit_keys(book: Book, ledger: Ledger, found: Audit) -> None:
             asked.setdefault(book.question(call), []).append(call)
     for key, question in {(seen.key, seen.messages[-1]["content"]) for seen in ledger.seen}:
         if key is not None and len(calls := asked.get(question, [])) > 1:
-            found.wrong("answered_twice", f"key {key}: calls {calls}")
+            result.wrong("answered_twice", f"key {key}: calls {calls}")
 
 
-def _audit_attempt(book: Book, seen: Seen, found: Audit) -> None:
+def _audit_attempt(book: Book, seen: Seen, result: Audit) -> None:
     began = seen.recorded == "yes" and not seen.taken_back
     if began and seen.stream and seen.call not in book.started:
-        found.wrong("lost_evidence", f"call {seen.call}")
+        result.wrong("lost_evidence", f"call {seen.call}")
     ended = book.ended.get(seen.call or "", [])
     if seen.acknowledged:
-        found.acknowledged += 1
+        result.acknowledged += 1
         if not ended:
-            found.wrong("lost", f"call {seen.call}, status {seen.status}")
+            result.wrong("lost", f"call {seen.call}, status {seen.status}")
     if seen.call in book.started:
-        _audit_request(book, seen, found)
+        _audit_request(book, seen, result)
     if ended and seen.answers and not any(_is_answer(seen, one) for one in ended):
-        found.wrong("unequal_answers", f"call {seen.call}: {seen.answers}, stored {ended}")
+        result.wrong("unequal_answers", f"call {seen.call}: {seen.answers}, stored {ended}")
 
 
-def _audit_request(book: Book, seen: Seen, found: Audit) -> None:
+def _audit_request(book: Book, seen: Seen, result: Audit) -> None:
     assert seen.call is not None, "looked up by it"
     try:
         stored = book.request(seen.call)
     except KeyError as missing:
-        found.wrong("unequal_requests", f"call {seen.call}: its parent {missing} is not there")
+        result.wrong("unequal_requests", f"call {seen.call}: its parent {missing} is not there")
         return
     if _plain(stored) != _plain(parse_messages(seen.messages)):
-        found.wrong("unequal_requests", f"call {seen.call}")
+        result.wrong("unequal_requests", f"call {seen.call}")
 
 
 def _plain(messages: tuple[Message, ...]) -> list[Any]:

@@ -59,7 +59,7 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             drain_seconds = drained(spool, EVENTS_PER_SECOND, DRAIN_SECONDS)
         shipper.stop()
         refused = sum(not seen.acknowledged for seen in stage.ledger.seen)
-        found = stage.audited()
+        result = stage.audited()
         kafka = KafkaLog(bootstrap, replication=1)
         stack.callback(kafka.close)
         Shipper(spool, kafka.sender).ship_once(timeout_seconds=DRAIN_SECONDS)
@@ -76,8 +76,8 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
     }
     kept_up = recorded >= 0.5 * usual * count
     calm = memory.most - before < GROWTH_BYTES and drain_seconds < DRAIN_SECONDS
-    passed = found.sound and same.equal and not refused and kept_up and calm
-    return {**found.report(), **figures, "passed": passed}
+    passed = result.sound and same.equal and not refused and kept_up and calm
+    return {**result.report(), **figures, "passed": passed}
 
 
 class _Memory:

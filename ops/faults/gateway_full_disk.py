@@ -54,15 +54,15 @@ def _rounds(count: int, folder: Path, capture: str, chance: random.Random) -> di
     ):
         for number in range(count):
             _fill_and_free(stage, disk, f"{number}", chance)
-        found = stage.audited()
+        result = stage.audited()
     told_no = [one for one in stage.ledger.seen if one.recorded == "no" or one.taken_back]
     taken_back = sum(one.taken_back for one in told_no)
     unanswered = sum(not one.has_answer for one in stage.ledger.seen)
     untold = sum(one.has_answer and not one.acknowledged for one in stage.ledger.seen)
     figures = {"told_no": len(told_no), "taken_back": taken_back, "unanswered": unanswered}
     right = unanswered == 0 < taken_back if capture == "best_effort" else untold == 0 < unanswered
-    passed = found.sound and right and len(told_no) >= count * REFUSALS
-    return {**found.report(), **figures, "passed": passed}
+    passed = result.sound and right and len(told_no) >= count * REFUSALS
+    return {**result.report(), **figures, "passed": passed}
 
 
 def _fill_and_free(stage: Scene, disk: Path, name: str, chance: random.Random) -> None:

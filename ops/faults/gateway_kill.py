@@ -31,10 +31,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                 stage.gateway.kill()
                 stage.gateway.start(ready=False)
             time.sleep(LIFE_SECONDS)
-        found = stage.audited()
-    passed = found.sound and found.acknowledged > 0
+        result = stage.audited()
+    passed = result.sound and result.acknowledged > 0
     return {
-        "fault": "kill -9 gateway", "kills": count, "seeds": [seed], **found.report(),
+        "fault": "kill -9 gateway", "kills": count, "seeds": [seed], **result.report(),
         "passed": passed,
     }  # fmt: skip
 

@@ -36,10 +36,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
                 stage.gateway.resume()
             stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
         gave_up = sum(seen.error is not None for seen in stage.ledger.seen)
-        found = stage.audited()
+        result = stage.audited()
     return {
         "fault": "SIGSTOP gateway", "pauses": count, "seeds": [seed], "gave_up": gave_up,
-        **found.report(), "passed": found.sound and gave_up > 0 and found.evidence == 0,
+        **result.report(), "passed": result.sound and gave_up > 0 and result.evidence == 0,
     }  # fmt: skip
 
 

@@ -55,15 +55,15 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             stage.wait_for(len(stage.ledger.acknowledged()) + CLIENTS)
         unknown = sum(seen.status == 404 for seen in stage.ledger.seen)
         refused = sum(seen.status == 503 for seen in stage.ledger.seen)
-        found = stage.audited()
+        result = stage.audited()
     unnamed = _unnamed(folder / "home")
     shown, nobodys, rollouts = _count_rollouts(folder / "home")
     passed = (
-        found.sound and not unknown and not unnamed and refused > 0 and shown <= {(ALIAS, MODEL)}
+        result.sound and not unknown and not unnamed and refused > 0 and shown <= {(ALIAS, MODEL)}
     )
     return {
         "fault": "gateway restarted under load", "restarts": count, "seeds": [seed],
-        **found.report(), "refused": refused, "told_the_alias_is_unknown": unknown,
+        **result.report(), "refused": refused, "told_the_alias_is_unknown": unknown,
         "answered_without_a_base": unnamed, "rollouts": rollouts, "rollouts_of_nobody": nobodys,
         "agents": sorted(" on ".join(pair) for pair in shown), "passed": bool(passed and shown),
     }  # fmt: skip

@@ -36,10 +36,10 @@ def run(count: int, folder: Path, seed: int = 0) -> dict[str, Any]:
             way = WAYS[number % len(WAYS)]
             for name, value in _lose(stage, way, f"{seed}.{number}", chance).items():
                 figures[name] += value
-        found = stage.audited()
+        result = stage.audited()
     return {
         "fault": "lost response", "lost_answers": count, "seeds": [seed], **figures,
-        **found.report(), "passed": found.sound and not any(figures.values()),
+        **result.report(), "passed": result.sound and not any(figures.values()),
     }  # fmt: skip
 
 

@@ -97,13 +97,13 @@ def _killed(count: int, folder: Path, chance: random.Random) -> dict[str, Any]:
                 figures["moved"] += away not in (None, engine.url)
                 engine.start()
                 figures["came_back"] += _returns(stage, name, session, engine.url)
-        found, book = stage.audited(), read(stage.gateway.home)
+        result, book = stage.audited(), read(stage.gateway.home)
     figures["cut_off"] = len(stage.ledger.cut_off())
     figures["silent"] = len(stage.ledger.silent())
     figures["unsaid"] = _unsaid(stage.ledger, book)
     homely = figures["moved"] == figures["came_back"] == count
-    told = figures["silent"] == figures["unsaid"] == found.evidence == 0 < figures["cut_off"]
-    return {**found.report(), **figures, "passed": found.sound and homely and told}
+    told = figures["silent"] == figures["unsaid"] == result.evidence == 0 < figures["cut_off"]
+    return {**result.report(), **figures, "passed": result.sound and homely and told}
 
 
 def _scripted(count: int, folder: Path) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _scripted(count: int, folder: Path) -> dict[str, Any]:
             message = {"role": "user", "content": "last"}
             if not client.ask([message], {"mark": "last", "words": 3}, stream=True).acknowledged:
                 wrong.append("a call after all that is not answered")
-        found, book = stage.audited(), read(stage.gateway.home)
+        result, book = stage.audited(), read(stage.gateway.home)
     for call, started in book.started.items():
         mark = book.question(call)
         expected = "timeout" if mark.startswith("stall") else "failed"
@@ -128,8 +128,8 @@ def _scripted(count: int, folder: Path) -> dict[str, Any]:
         if outcomes != [expected if mark != "last" else "completed"]:
             wrong.append(f"{mark} is {outcomes} at {started[0].upstream}")
     wrong += [f"{seen.mark} ended without a word" for seen in stage.ledger.silent()]
-    passed = found.sound and not wrong
-    return {**found.report(), "wrong": wrong[:20], "passed": passed}
+    passed = result.sound and not wrong
+    return {**result.report(), "wrong": wrong[:20], "passed": passed}
 
 
 @contextmanager

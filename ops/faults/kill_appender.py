@@ -44,9 +44,9 @@ def run(count: int, folder: Path, processes: int = 4, seed: int = 0) -> dict[str
                 process.kill()
                 process.wait()
     opened = SqliteLog(log)
-    found = audit(opened, acknowledged_ids(told))
+    result = audit(opened, acknowledged_ids(told))
     opened.close()
-    return {"fault": "kill -9 appender", "kills": count, **found.report(), "passed": found.sound}
+    return {"fault": "kill -9 appender", "kills": count, **result.report(), "passed": result.sound}
 
 
 def _wait_for_first(process: "subprocess.Popen[bytes]", told: Path) -> None:

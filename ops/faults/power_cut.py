@@ -66,7 +66,7 @@ def run(
     cuts = sorted(source.sample(range(len(requests)), min(count, len(requests))))
     audits = [_audited(files, folder / "cut", source) for files in _at(requests, cuts, folder)]
     bad = {
-        name: sum(getattr(found, name) for found in audits)
+        name: sum(getattr(result, name) for result in audits)
         for name in ("lost", "duplicates", "torn_batches", "problems")
     }
     syncs = sum(request.kind == "s" for request in requests)
@@ -77,7 +77,7 @@ def run(
     return {
         "fault": "power cut", "durability": durability, "cuts": len(audits),
         "requests": len(requests), "syncs": syncs, "restarts": restarts,
-        "acknowledged": max(found.acknowledged for found in audits), **bad,
+        "acknowledged": max(result.acknowledged for result in audits), **bad,
         "passed": not any(bad.values()),
     }  # fmt: skip
 
@@ -186,9 +186,9 @@ def _audited(files: dict[Path, File], cut: Path, source: random.Random) -> Audit
             (cut / path.name).write_bytes(_kept(file, source))
     told_file = cut / _ACKNOWLEDGED
     log = SqliteLog(cut / "log.db")
-    found = audit(log, acknowledged_ids([told_file] if told_file.exists() else []))
+    result = audit(log, acknowledged_ids([told_file] if told_file.exists() else []))
     log.close()
-    return found
+    return result
 
 
 if __name__ == "__main__":

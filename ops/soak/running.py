@@ -191,9 +191,9 @@ class _Run:
         """Everything stopped in order, and what the log says against what clients heard."""
         said("everything is told to stop, and audited")
         yield from stopped(self._stage)
-        found = audit(self._stage.place.home, self._traffic.ledger)
-        if found.first is not None:
-            yield found.first
+        result = audit(self._stage.place.home, self._traffic.ledger)
+        if result.first is not None:
+            yield result.first
         yield from wrong(self._stage.app, self._stage.place, self._stage.customers.heard)
 
     def _figures(self) -> dict[str, Any]:

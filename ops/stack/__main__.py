@@ -108,10 +108,10 @@ def tell(app: App, console: Console, answered: Answered) -> None:
     console.print("\n[bold]Who answers[/bold]")
     for name, count in answered.calls.items():
         console.print(f"  {name}: {count} of {sum(answered.calls.values())} new sessions")
-    for name, found in answered.proofs.items():
+    for name, result in answered.proofs.items():
         console.print(
-            f"  {name} on vLLM: {found.distance:.6f} nats from what its files come to, "
-            f"{found.from_base:.3f} from its base",
+            f"  {name} on vLLM: {result.distance:.6f} nats from what its files come to, "
+            f"{result.from_base:.3f} from its base",
             soft_wrap=True,
         )
 

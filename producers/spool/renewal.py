@@ -48,7 +48,7 @@ def renew(home: Path) -> RenewalResult:
         kept = path.with_name(f"{path.stem}.{spool.source}.db")
         with closing(SqliteLog(temporary)) as fresh:
             count = sum(_copy(spool, fresh, stream) for stream in STREAMS)
-            found = RenewalResult(spool.source, fresh.source, count, kept)
+            result = RenewalResult(spool.source, fresh.source, count, kept)
         _settle(path)
         if not kept.exists():
             os.link(path, kept)
@@ -57,7 +57,7 @@ def renew(home: Path) -> RenewalResult:
         _check_wal_empty(path)
         temporary.replace(path)
         _sync(path.parent)
-    return found
+    return result
 
 
 def _copy(spool: SqliteLog, fresh: SqliteLog, stream: str) -> int:

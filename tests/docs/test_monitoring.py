@@ -17,8 +17,8 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.core.leadership import Leadership
 from daemon.metrics import jobs, log, loop
-from daemon.metrics.exposition import ROLES, PortTaken, exposed
-from daemon.metrics.roles import Leading, Working, folding, shipping, tracing
+from daemon.metrics.exposition import ROLES, PortInUse, serve_metrics
+from daemon.metrics.roles import LeaderRounds, WorkerRounds, fold_metrics, ship_metrics, trace_metrics
 from daemon.tracing.exporter import Counters as Traced
 from producers.gateway.metrics.registry import Metrics
 from producers.shipper import ShipperCounters
@@ -57,23 +57,23 @@ def of_roles(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     found: set[str] = set()
     with App(settings) as app:
         for role in ROLES:
-            with exposed(settings, role) as registry:
+            with serve_metrics(settings, role) as registry:
                 match role:
                     case "consume":
-                        registry.register(folding(Counters()))
+                        registry.register(fold_metrics(Counters()))
                     case "ship":
-                        registry.register(shipping(ShipperCounters()))
+                        registry.register(ship_metrics(ShipperCounters()))
                     case "trace":
-                        registry.register(tracing(Traced()))
+                        registry.register(trace_metrics(Traced()))
                     case "schedule":
-                        Leading(registry, Leadership(app))
+                        LeaderRounds(registry, Leadership(app))
                         with loop.loop(settings) as of_loop, log.log(settings) as of_log:
                             registry.register(of_loop)
                             registry.register(of_log)
                             found |= names_in(registry)
                         continue
                     case "work":
-                        Working(registry)
+                        WorkerRounds(registry)
                         with jobs.jobs(settings) as of_jobs:
                             registry.register(of_jobs)
                             found |= names_in(registry)
@@ -218,7 +218,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             {"home": tmp_path, "metrics": {"port": min(port, 65531)}}
         )
         with (
-            pytest.raises(PortTaken, match=f"port {port}.*set metrics.port"),
-            exposed(settings, "consume"),
+            pytest.raises(PortInUse, match=f"port {port}.*set metrics.port"),
+            serve_metrics(settings, "consume"),
         ):
             pass

@@ -49,7 +49,7 @@ def cycle(app: "App") -> Finding:
     with app.reading() as connection:
         newest = learning.newest_cycle(connection)
         now = utc_now()
-        stands = [_standing(connection, row, now) for row in learning.open_cycles(connection)]
+        stands = [_check_progress(connection, row, now) for row in learning.open_cycles(connection)]
     if newest is None:
         return True, "none yet"
     if not stands:
@@ -58,7 +58,7 @@ def cycle(app: "App") -> Finding:
     return not stuck, "; ".join(stuck or [text for _, text in stands])
 
 
-def _standing(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
+def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") -> Finding:
     """For how long an open cycle needs the same."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step

@@ -30,9 +30,9 @@ _TRIED_BYTES: Final = 1 << 20
 
 def packages(_: "App") -> Finding:
     """Nobody else brings packages of our names."""
-    found = list(_shadows())
-    if found:
-        return False, "; ".join(found) + "; install kintsugi in an environment of its own"
+    problems = list(_shadows())
+    if problems:
+        return False, "; ".join(problems) + "; install kintsugi in an environment of its own"
     return True, f"{', '.join(PACKAGES)} are ours"
 
 
@@ -86,16 +86,16 @@ def modes(app: "App") -> Finding:
     home, adapters = app.home, app.settings.adapters
     if not private.passable_to_others(home):
         return True, f"nobody else gets into {home}"
-    found = sorted(
+    names = sorted(
         path.name
         for path in home.iterdir()
         if path != adapters and not path.is_symlink() and private.open_to_others(path)
     )
-    if found:
-        named = ", ".join(found)
+    if names:
+        named = ", ".join(names)
         return False, (
             f"everybody on this machine may read {named} in {home}; close them with "
-            f"chmod -R o-rwx, in {home}: {' '.join(found)}"
+            f"chmod -R o-rwx, in {home}: {' '.join(names)}"
         )
     listed = (
         "; everybody may list it (chmod o-rw closes it)" if private.open_to_others(home) else ""

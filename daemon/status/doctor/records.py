@@ -53,12 +53,12 @@ def database(app: "App") -> Finding:
 
     engine = app.database
     where = engine.url.render_as_string(hide_password=True)
-    found = revision(engine)
-    if found == REVISION:
-        return True, f"{where} at revision {found}"
+    current = revision(engine)
+    if current == REVISION:
+        return True, f"{where} at revision {current}"
     if engine.dialect.name == "sqlite":
         return True, f"{where} will be brought to revision {REVISION} by the next command"
-    return False, f"{where} is at revision {found}, not {REVISION}; run kintsugi db upgrade"
+    return False, f"{where} is at revision {current}, not {REVISION}; run kintsugi db upgrade"
 
 
 def fold(app: "App") -> Finding:
@@ -88,7 +88,7 @@ def keys(app: "App") -> Finding:
     alone = app.settings.privacy.keys_url is None
     missing = alone and not (app.settings.home / "keys.db").exists()
     ids = frozenset() if missing else app.keys.ids()
-    sealed = _sealed_last(app)
+    sealed = _collect_newest_keys(app)
     with app.reading() as connection:
         erased = read_erasure_keys(connection)
     if lost := sealed - ids - erased:
@@ -105,16 +105,16 @@ def keys(app: "App") -> Finding:
     return True, f"{len(ids):,} keys, {where}"
 
 
-def _sealed_last(app: "App") -> frozenset[str]:
+def _collect_newest_keys(app: "App") -> frozenset[str]:
     """The keys that the newest events of each partition need."""
     if not app.on_kafka and not (app.settings.home / "log.db").exists():
         return frozenset()
-    log, found = app.readable_log, set[str | None]()
+    log, ids = app.readable_log, set[str | None]()
     bounds = zip(log.start(ROLLOUTS.name), log.end(ROLLOUTS.name), strict=True)
     for partition, (start, end) in enumerate(bounds):
         newest = log.read(ROLLOUTS.name, partition, max(start, end - _NEWEST), _NEWEST)
-        found |= {from_headers(record.headers).keyid for record in newest}
-    return frozenset(keyid for keyid in found if keyid is not None)
+        ids |= {from_headers(record.headers).keyid for record in newest}
+    return frozenset(keyid for keyid in ids if keyid is not None)
 
 
 def dead_letters(app: "App") -> Finding:
@@ -141,8 +141,8 @@ def spool(app: "App") -> Finding:
     except SpoolBehindTables as error:
         return False, str(error)
     streams = read_backlog(app.readable_spool).values()
-    waiting = sum(one.unshipped for one in streams)
-    moments = [ms for one in streams if (ms := one.oldest_unshipped_ms) is not None]
+    waiting = sum(stream.unshipped for stream in streams)
+    moments = [ms for stream in streams if (ms := stream.oldest_unshipped_ms) is not None]
     waits = _age(min(moments, default=None))
     text = f"{waiting:,} events wait for Kafka"
     if waits > WAITING_SECONDS:
@@ -156,13 +156,13 @@ def spools(app: "App") -> Finding:
     from daemon.core.spool_reporter import SILENT_SECONDS
 
     with app.reading() as connection:
-        told = read_spools(connection)
-    silent = [one for one in told if one.age_seconds > SILENT_SECONDS and one.unfolded]
+        entries = read_spools(connection)
+    silent = [entry for entry in entries if entry.age_seconds > SILENT_SECONDS and entry.unfolded]
     if silent:
         first = silent[0].report
         text = f"{first.path} on {first.host} is silent, and events of it are in no table"
         return False, f"{text}; see kintsugi spool ls"
-    return True, f"{len(told)} told of"
+    return True, f"{len(entries)} told of"
 
 
 def _age(ms: int | None) -> float:
@@ -175,11 +175,11 @@ def kafka(app: "App") -> Finding:
     from daemon.core.broker import partitions
 
     missing: list[str] = []
-    for topic, (wanted, found) in partitions(app.settings).items():
-        if found is None:
+    for topic, (wanted, count) in partitions(app.settings).items():
+        if count is None:
             missing.append(topic)
-        elif found != wanted:
-            return False, f"topic {topic} has {found} partitions, {wanted} are needed; use another"
+        elif count != wanted:
+            return False, f"topic {topic} has {count} partitions, {wanted} are needed; use another"
     where = app.settings.kafka_bootstrap_servers
     if missing:
         return True, f"{where} answers; {', '.join(missing)} will be made by the first event"

@@ -56,10 +56,10 @@ class Check:
 def examine(app: App) -> list[Check]:
     """Every check that applies to this home."""
     checks = {**CHECKS, **ON_KAFKA} if app.on_kafka else CHECKS
-    return [_checked(name, check, app) for name, check in checks.items()]
+    return [_run_check(name, check, app) for name, check in checks.items()]
 
 
-def _checked(name: str, check: Callable[[App], Finding], app: App) -> Check:
+def _run_check(name: str, check: Callable[[App], Finding], app: App) -> Check:
     try:
         ok, detail = check(app)
     except KintsugiError as error:

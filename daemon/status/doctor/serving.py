@@ -26,7 +26,7 @@ def adapters(app: "App") -> Finding:
     from consumers.reads import serving
 
     with app.reading() as connection:
-        answering = list(_answering(serving.route_table(connection)))
+        answering = list(_find_adapters_in_use(serving.route_table(connection)))
     # With the embedded log there is no other machine: a folder that is gone as a whole, as after a
     # restore of the log alone, is lost.
     here = [row for row in answering if not app.on_kafka or Path(row.path).parent.exists()]
@@ -47,7 +47,7 @@ def check_whole(rows: "Sequence[AdapterRow]") -> None:
         intact(Path(row.path), row.sha256, None, None)
 
 
-def _answering(table: "RouteTable") -> "Iterator[AdapterRow]":
+def _find_adapters_in_use(table: "RouteTable") -> "Iterator[AdapterRow]":
     for route in table.routes:
         names = {part.adapter for part in route.standing.shares} | {route.standing.shadow}
         for name in sorted(filter(None, names)):
@@ -62,9 +62,9 @@ def gateways(app: "App") -> Finding:
 
     with app.reading() as connection:
         routes = serving.route_table(connection).routes
-        newest = max((row.offset for row in routes if _is_known(row)), default=-1)
+        newest = max((row.offset for row in routes if _is_past_grace(row)), default=-1)
         live = gateways.read_live_gateways(connection, app.settings.serving.gateway_timeout_seconds)
-    late = [one.report for one in live if one.report.position <= newest]
+    late = [gateway.report for gateway in live if gateway.report.position <= newest]
     if late:
         text = f"gateway {late[0].gateway} on {late[0].host} has routes of position"
         return False, f"{text} {late[0].position}, the newest is {newest}; can it read the tables?"
@@ -78,24 +78,24 @@ def canaries(app: "App") -> Finding:
 
     with app.reading() as connection:
         watched = Guards(app).look(connection)
-    for one in watched:
-        guard = one.guard
+    for entry in watched:
+        guard = entry.guard
         if guard.imbalance >= UNEQUAL:
             return False, (
-                f"{guard.count_verdicts('canary')} sessions of {one.canary.adapter} were judged where its "
+                f"{guard.count_verdicts('canary')} sessions of {entry.canary.adapter} were judged where its "
                 f"shares foretell {guard.share_sum:.1f}: it is not promoted; find out why sessions "
                 "of one are judged more often than the other's (are its calls answered by others?)"
             )
     if not watched:
         return True, "none"
     return True, "; ".join(
-        f"{one.canary.adapter}: {one.guard.count_verdicts('canary')} judged sessions, evidence "
-        f"{one.guard.against:.3g} that it is worse and {one.guard.towards:.3g} that it is not"
-        for one in watched
+        f"{entry.canary.adapter}: {entry.guard.count_verdicts('canary')} judged sessions, evidence "
+        f"{entry.guard.against:.3g} that it is worse and {entry.guard.towards:.3g} that it is not"
+        for entry in watched
     )
 
 
-def _is_known(route: "RouteRow") -> bool:
+def _is_past_grace(route: "RouteRow") -> bool:
     """Whether every gateway had the time to hear of it."""
     if route.since is None:
         return True
@@ -106,7 +106,7 @@ def engines(app: "App") -> Finding:
     """Every configured engine says what it serves."""
     from daemon.config.upstreams import key_of
 
-    urls = [one.url.rstrip("/") for one in app.settings.upstreams]
+    urls = [upstream.url.rstrip("/") for upstream in app.settings.upstreams]
     if not urls:
         return True, "none is configured; examine one with kintsugi doctor --upstream URL"
     for url in urls:

@@ -213,9 +213,9 @@ class Upstreams:
     async def first_look(self, client: HttpClient) -> None:
         """Learn what those that answer serve, before anybody asks for it by name."""
         looks = (upstream.look(client) for upstream in self.all)
-        for found in await asyncio.gather(*looks, return_exceptions=True):
-            if isinstance(found, Exception):
-                _logger.warning("%s", found, extra={"action": "upstream_not_seen"})
+        for result in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(result, Exception):
+                _logger.warning("%s", result, extra={"action": "upstream_not_seen"})
 
     async def watch(self, client: HttpClient) -> None:
         """Check all of them, again and again, until cancelled."""

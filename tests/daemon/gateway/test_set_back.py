@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.roles.route_follower import following
+from daemon.roles.route_follower import follow_routes
 from producers.gateway.metrics.registry import Metrics
 from producers.gateway.routing.routes import Policy
 from producers.gateway.routing.routing import Routing
@@ -42,7 +42,7 @@ def test_routes_do_not_go_back_with_their_database(
     live, copy = Path(str(control.app.engine.url.database)), tmp_path / "copy.db"
     copied(live, copy)
     routing = Routing("agent")
-    with following(control.app, routing, Metrics()):
+    with follow_routes(control.app, routing, Metrics()):
         assert answerer(routing) == "one"
         control.route("rollback", None)
         assert wait_for(lambda: answerer(routing) is None)

@@ -17,7 +17,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.sessions.closing import close_sessions
 from daemon.tracing.exporter import Exporter, open_sender
-from daemon.tracing.otlp_client import Sender, Sent
+from daemon.tracing.otlp_client import Sender, SendResult
 from events.codec import decode, encode
 from events.envelope import Envelope, utc_now
 from events.errors import AheadOfLog
@@ -48,7 +48,7 @@ def receiver() -> Iterator[Receiver]:
         yield found
 
 
-def export(app: App, receiver: Receiver, content: bool = False, compressed: bool = False) -> Sent:
+def export(app: App, receiver: Receiver, content: bool = False, compressed: bool = False) -> SendResult:
     """Everything that the log tells."""
     with Sender(receiver.url, {"x-api-key": "k"}, compressed) as sender:
         exporter = Exporter(app, sender, content)
@@ -65,7 +65,7 @@ def test_one_trace_runs_from_the_request_to_the_route(
         whole_loop(app)
         sent = export(app, receiver)
         events = [decode(record) for record in app.log.read(LEARNING.name, 0, 0)]
-    assert sent == Sent(taken=len(receiver.spans))
+    assert sent == SendResult(taken=len(receiver.spans))
     # The log says it too: whoever reads these events goes on in the trace.
     headers = {
         event.data.TYPE: event.envelope.traceparent or ""
@@ -195,7 +195,7 @@ def test_a_receiver_that_is_away_gets_everything_when_it_is_back(
         assert exporter.counters.unsent_ms is None
         app.settle()
         exporter.catch_up(stop)
-        assert exporter.counters.sent == Sent(taken=len(receiver.spans))
+        assert exporter.counters.sent == SendResult(taken=len(receiver.spans))
     assert ask_again.trace in {span.trace_id.hex() for span in receiver.spans.values()}
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from daemon.maintenance.regrade import Regraded, regrade
+from daemon.maintenance.regrade import RegradeReport, regrade
 from envs.registry import open_environment
 from tests.daemon.commands import run_here
 from tests.daemon.conftest import Kintsugi
 from tests.envs.tau2.files import CANCEL, TASKS, action, task, write_folder
 
 Json = dict[str, Any]
-Grade = Callable[..., list[Regraded]]
+Grade = Callable[..., list[RegradeReport]]
 
 
 def simulation(number: str, calls: Sequence[Json] = (), reward: float = 1.0, **more: Any) -> Json:

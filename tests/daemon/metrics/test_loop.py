@@ -306,9 +306,9 @@ def test_what_cannot_be_read_is_told_with_its_age(tmp_path: Path, clean: Path) -
 
 
 def test_settings_without_a_port_expose_nothing() -> None:
-    from daemon.metrics.exposition import exposed, port_of
+    from daemon.metrics.exposition import serve_metrics, port_of
 
     settings = Settings()
     assert port_of(settings, "work") is None
-    with exposed(settings, "work") as registry:
+    with serve_metrics(settings, "work") as registry:
         assert registry.get_sample_value("kintsugi_poll_last_return_timestamp_seconds") is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from daemon.core.app import App
 from daemon.metrics.families import Family, Sheet
-from daemon.metrics.observations import Observed
+from daemon.metrics.observations import BackgroundCollector
 from tests.daemon.metrics.scene import labelled, series, settings_of
 
 FOUND = Family("kintsugi_found", "What was found.")
@@ -20,7 +20,7 @@ def test_a_file_that_vanished_is_told_and_the_next_look_is_another_one(
         sheet.say(FOUND.name, float(file.read_text()))
 
     settings = settings_of(tmp_path / "home")
-    with Observed("found", (FOUND,), settings, read, kept_seconds=0.0) as observed:
+    with BackgroundCollector("found", (FOUND,), settings, read, kept_seconds=0.0) as observed:
         assert series(observed.collect())[READABLE] == 0
         file.write_text("7")
         found = series(observed.collect())
@@ -37,7 +37,7 @@ def test_what_was_read_just_now_is_not_read_again(tmp_path: Path, clean: Path) -
         looks.append(1)
 
     settings = settings_of(tmp_path / "home")
-    with Observed("found", (FOUND,), settings, read, kept_seconds=3600.0) as observed:
+    with BackgroundCollector("found", (FOUND,), settings, read, kept_seconds=3600.0) as observed:
         for _ in range(3):
             assert series(observed.collect())[READABLE] == 1
     assert len(looks) == 1

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from consumers.runner import APPLY_SECONDS, Runner
 from daemon.core.app import App
 from daemon.core.spool_reporter import tell
-from daemon.metrics.roles import folding
+from daemon.metrics.roles import fold_metrics
 from events.memory import MemoryLog
 from tests.consumers.folding import ended
 from tests.daemon.commands import run_here
@@ -23,7 +23,7 @@ def test_a_fold_tells_how_long_its_transactions_take_and_what_it_passed_over(
     log.append([ended(f"r-{number}") for number in range(40)])
     runner = Runner(log, engine, batch_events=4)
     runner.catch_up()
-    found = series(folding(runner.counters).collect())
+    found = series(fold_metrics(runner.counters).collect())
     name, fold = "kintsugi_projection_apply_duration_seconds", {"projection": "history"}
     buckets = [found[labelled(f"{name}_bucket", le=str(le), **fold)] for le in APPLY_SECONDS]
     assert buckets == sorted(buckets), "each bucket holds those below it"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumers.reads.explanation import Node
-from daemon.replay.lineage import KINDS, MOST, laid_out, page
+from daemon.replay.lineage import KINDS, MOST, compute_layout, page
 from ops.browser import BrowserMissing, dom, program
 from tests.conftest import missing
 from tests.daemon.conftest import Kintsugi
@@ -48,7 +48,7 @@ def explained(tasks: int = 3) -> Node:
 
 
 def test_every_thing_is_drawn_once_and_nothing_over_another() -> None:
-    layout = laid_out(explained())
+    layout = compute_layout(explained())
     assert len(layout.boxes) == 1 + 2 + 1 + 1 + 1 + 1 + 3 + 1
     places = {(box.x, box.y) for box in layout.boxes.values()}
     assert len(places) == len(layout.boxes)
@@ -61,7 +61,7 @@ def test_every_thing_is_drawn_once_and_nothing_over_another() -> None:
 
 
 def test_of_very_many_some_are_drawn_and_the_others_counted() -> None:
-    layout = laid_out(explained(tasks=MOST + 1_200))
+    layout = compute_layout(explained(tasks=MOST + 1_200))
     tasks = [name for kind, name in layout.boxes if kind == "task"]
     assert len(tasks) == MOST + 1
     assert tasks[-1].startswith("and 1,200 more")
@@ -80,7 +80,7 @@ def test_an_adapter_that_a_job_went_on_from_keeps_what_is_known_of_it() -> None:
     job = Node("j2", "job", "trained", (Node("better", "adapter", "the job went on from it"),))
     route = explained()
     canary = Node("newer", "adapter", "canary", (job,))
-    layout = laid_out(Node("agent", "route", "two", (canary, *route.because)))
+    layout = compute_layout(Node("agent", "route", "two", (canary, *route.because)))
     assert layout.boxes["adapter", "better"].said == "promoted"
     assert (("job", "j2"), ("adapter", "better")) in layout.edges
 
@@ -104,7 +104,7 @@ def test_a_browser_draws_it_with_every_name_in_its_box(tmp_path: Path) -> None:
     shown = dom(file.as_uri())
     found = re.search(r"<title>(.*?)</title>", shown)
     assert found is not None
-    layout = laid_out(explained())
+    layout = compute_layout(explained())
     assert json.loads(unescape(found[1])) == {
         "boxes": len(layout.boxes), "wide": 0, "paths": len(layout.edges),
         "rows": len(layout.boxes),

@@ -12,8 +12,8 @@ import pytest
 
 from daemon.config.settings import ConfigurationError, Scheduler, load
 from daemon.core.app import App
-from daemon.replay.cycle_history import lived
-from daemon.replay.replay import changed_scheduler
+from daemon.replay.cycle_history import read_past_cycles
+from daemon.replay.replay import override_scheduler
 from daemon.replay.whatif import whatif
 from events.archive.archive import ends
 from events.archive.views import cut_at
@@ -271,7 +271,7 @@ def supposed(
     engine, tables = fresh(folder, "lived"), fresh(folder, f"walk-{len(changes)}")
     fold(log, engine)
     with database.read_transaction(engine) as connection:
-        cycles = lived(connection)
+        cycles = read_past_cycles(connection)
     assert [one.seconds for one in cycles] == [6.0, 7.0]
     assert [one.rollouts for one in cycles] == [10, 36]
     before = ends(log)
@@ -314,7 +314,7 @@ def test_what_began_before_the_place_that_was_named_is_as_it_was(
 
 
 def test_a_setting_that_is_none_or_no_number_is_refused() -> None:
-    assert changed_scheduler(Scheduler(), ["scheduler.min_rollouts=7"]).min_rollouts == 7
+    assert override_scheduler(Scheduler(), ["scheduler.min_rollouts=7"]).min_rollouts == 7
     for wrong in (
         "min_rollouts=7",
         "scheduler.min_rollout=7",
@@ -322,6 +322,6 @@ def test_a_setting_that_is_none_or_no_number_is_refused() -> None:
         "jobs.x=1",
     ):
         with pytest.raises(ConfigurationError, match="sets nothing here"):
-            changed_scheduler(Scheduler(), [wrong])
+            override_scheduler(Scheduler(), [wrong])
     with pytest.raises(ConfigurationError, match="min_rollouts"):
-        changed_scheduler(Scheduler(), ["scheduler.min_rollouts=many"])
+        override_scheduler(Scheduler(), ["scheduler.min_rollouts=many"])

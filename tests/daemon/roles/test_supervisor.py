@@ -20,9 +20,9 @@ from daemon.core.start_mark import HEADER, mint, whose
 from daemon.roles.supervisor import (
     AlreadyUp,
     NotReady,
-    PortTaken,
+    PortInUse,
     Program,
-    RoleEnded,
+    RoleUsageError,
     Supervisor,
     alone,
     programs,
@@ -104,7 +104,7 @@ def test_a_role_that_was_started_wrongly_stops_everything(tmp_path: Path) -> Non
         Program("consume", ("tests.daemon.role_program", str(notes), "consume")),
         Program("work", ("tests.daemon.role_program", str(notes), "work", "2")),
     ]
-    with pytest.raises(RoleEnded, match="work ended with wrong usage"):
+    with pytest.raises(RoleUsageError, match="work ended with wrong usage"):
         Supervisor(roles).run(threading.Event())
     # It may be stopped before it came so far as to note anything.
     assert set(stopped(notes)) <= {"consume"}
@@ -185,7 +185,7 @@ def test_nor_is_what_an_earlier_start_left_behind(
         url = f"http://127.0.0.1:{server.server_address[1]}/health"
         assert [whose(url, mark) for mark in (left, mine, other)] == ["ready", "home", "another"]
         began = time.monotonic()
-        with pytest.raises(PortTaken, match="cannot use port"):
+        with pytest.raises(PortInUse, match="cannot use port"):
             supervised(tmp_path, server, mark=mine)
         assert time.monotonic() - began >= 0.5
 
@@ -228,7 +228,7 @@ def test_the_roles_of_a_start_show_its_mark(tmp_path: Path) -> None:
     try:
         until(lambda: whose(url, mark) == "ready", 4 * PATIENCE)
         assert whose(url, mint(tmp_path)) == "home"
-        with pytest.raises(PortTaken, match=r"gateway.port"):
+        with pytest.raises(PortInUse, match=r"gateway.port"):
             Supervisor([Program("gateway", arguments, url)], mint(tmp_path / "b")).run(stop)
     finally:
         stop.set()
