@@ -31,11 +31,11 @@ def ls(
 ) -> None:
     """List cycles, the newest first."""
     from consumers.reads import learning
-    from daemon.cycle.views import step_of
+    from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         rows = learning.cycles(connection, alias, limit)
-        lines = [line(row, step_of(connection, row)) for row in rows]
+        lines = [line(row, read_step(connection, row)) for row in rows]
     if cli.out.json:
         cli.out.document(lines)
     elif lines:
@@ -84,11 +84,11 @@ def show(
     `kintsugi explain ID` goes back to the rollouts.
     """
     from consumers.reads import learning
-    from daemon.cycle.views import step_of
+    from daemon.cycle.views import read_step
 
     with cli.app() as app, app.reading() as connection:
         row = learning.find_cycle(connection, cycle)
-        step = step_of(connection, row)
+        step = read_step(connection, row)
         rejected = learning.rejections_of(connection, row.cycle)
     if cli.out.json:
         cli.out.document(_document(row, step, rejected))
@@ -138,16 +138,16 @@ def start(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = ""
     """Have a cycle begin at the leader's next look, cool-down or not."""
     from consumers.reads.scheduling import CYCLE_START
     from daemon.core.decision_log import Decisions
-    from daemon.cycle.outlook import outlook
+    from daemon.cycle.outlook import read_outlook
     from events.envelope import utc_now
 
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
-            _check_trainable(alias, outlook(connection, app.settings, alias, utc_now()))
+            _check_trainable(alias, read_outlook(connection, app.settings, alias, utc_now()))
         acted = Decisions(app).act(act_of(actor, reason), CYCLE_START, {"alias": alias})
         with app.reading() as connection:
-            next_cycle = outlook(connection, app.settings, alias, utc_now())
+            next_cycle = read_outlook(connection, app.settings, alias, utc_now())
     assert next_cycle is not None, "it was there a moment ago"
     if cli.out.json:
         cli.out.document({"acted": acted, **asdict(next_cycle)})
@@ -178,13 +178,13 @@ def cancel(cli: Cli, alias: OfAgent, actor: ActorName = None, reason: WhyNot = "
     from daemon.core.decision_log import Decisions
     from daemon.cycle.outlook import TooLate
     from daemon.cycle.state_machine import Step
-    from daemon.cycle.views import step_of
+    from daemon.cycle.views import read_step
 
     with cli.app() as app:
         app.settle()
         with app.reading() as connection:
             row = learning.open_cycle(connection, alias)
-            step = None if row is None else step_of(connection, row)
+            step = None if row is None else read_step(connection, row)
         if row is None:
             raise learning.UnknownId(f"{alias} has no open cycle; see kintsugi cycle ls")
         if step == Step.WATCH:

@@ -125,7 +125,7 @@ def schedule(
     from daemon.config.upstreams import key_of
     from daemon.core.leadership import Leadership
     from daemon.cycle.leader import Leader
-    from daemon.cycle.planner import FromTheLog
+    from daemon.cycle.planner import CyclePlanner
     from daemon.proposer.probe import Engine
 
     with stop_on_signal(cli) as stop, cli.app() as app:
@@ -134,7 +134,7 @@ def schedule(
         leadership = Leadership(app)
         urls = upstream or [item.url for item in app.settings.upstreams]
         engines = [Engine(url.rstrip("/"), key_of(app.settings, url.rstrip("/"))) for url in urls]
-        leader = Leader(app, FromTheLog(app, engines, stop.is_set), leadership)
+        leader = Leader(app, CyclePlanner(app, engines, stop.is_set), leadership)
         try:
             if once:
                 result = leader.tick()

@@ -45,7 +45,7 @@ class NotTrainable(KintsugiError):
     """Settings by which no job can be made."""
 
 
-def spec_of(
+def build_job_spec(
     training: "Training",
     agent: "Agent",
     *,
@@ -73,7 +73,7 @@ def spec_of(
         parent=None if parent is None else str(parent),
         environment=locate(agent.environment, environments),
         benchmarks=None if benchmarks is None else str(benchmarks),
-        pools=tuple(pools if warm is None else _shown(pools, training.references)),
+        pools=tuple(pools if warm is None else _mark_references(pools, training.references)),
         seed=seed_of(job),
         sampler=_sampler(training, base),
         probe=Probe(groups=training.probe_groups, below=training.probe_below),
@@ -88,7 +88,7 @@ def spec_of(
     )
 
 
-def capability_of(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> str:
+def name_capability(pools: Sequence[TaskPool], kind: Callable[[str], str]) -> str:
     """The most frequent kind among the tasks that shall be learnt; of equals the first by name."""
     counts = Counter(kind(task) for pool in pools if not pool.replay for task in pool.tasks)
     return min(counts, key=lambda name: (-counts[name], name))
@@ -145,13 +145,13 @@ def _warm_start(mode: Literal["auto", "always"]) -> WarmStart:
     return WarmStart(mode=mode, sft=sft)
 
 
-def _shown(pools: Sequence[TaskPool], count: int) -> list[TaskPool]:
+def _mark_references(pools: Sequence[TaskPool], count: int) -> list[TaskPool]:
     """The pools with references: where there are none, the last of a pool's own tasks, which then
     are shown and not drawn. Raises NotTrainable."""
-    found = []
+    marked_pools = []
     for pool in pools:
         if pool.references or pool.replay:
-            found.append(pool)
+            marked_pools.append(pool)
             continue
         if len(pool.tasks) <= count:
             raise NotTrainable(
@@ -159,5 +159,5 @@ def _shown(pools: Sequence[TaskPool], count: int) -> list[TaskPool]:
                 f"{count} of them; lower training.references, or switch training.warm_start off"
             )
         drawn, shown = pool.tasks[:-count], pool.tasks[-count:]
-        found.append(pool.model_copy(update={"tasks": drawn, "references": shown}))
-    return found
+        marked_pools.append(pool.model_copy(update={"tasks": drawn, "references": shown}))
+    return marked_pools

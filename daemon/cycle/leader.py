@@ -26,8 +26,8 @@ from daemon.core.decision_log import DecisionRefusal, Decisions
 from daemon.core.isolation import Breaks
 from daemon.core.leadership import Leadership
 from daemon.core.span_contexts import Contexts
-from daemon.cycle.scheduler import Due, Facts, Waiting, decide
-from daemon.cycle.state_machine import OWNER, Ended, Step
+from daemon.cycle.scheduler import Due, Facts, NotDue, decide
+from daemon.cycle.state_machine import OWNER, CycleEnd, Step
 from daemon.cycle.views import read_facts, read_next_step
 from events.envelope import derive_id, utc_now
 from events.errors import KintsugiError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class NotNow(KintsugiError):
+class RetryLater(KintsugiError):
     """A step that could not be taken; the next tick tries again."""
 
 
@@ -65,18 +65,18 @@ class Proposal:
     """Why no job follows."""
 
 
-class Author(Protocol):
+class Planner(Protocol):
     """Who writes directives and tasks: from the log alone, so it can be asked again."""
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job."""
 
 
 @dataclass(slots=True)
-class Led:
+class TickResult:
     """What a tick did."""
 
     epoch: int | None
@@ -94,7 +94,7 @@ class Leader:
     def __init__(
         self,
         app: "App",
-        author: Author,
+        author: Planner,
         leadership: Leadership,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -103,11 +103,11 @@ class Leader:
         self._leadership = leadership
         self._clock = clock
 
-    def tick(self) -> Led:
+    def tick(self) -> TickResult:
         """Take every agent on as far as it goes; what breaks for one is its own. Raises what
         `isolation.HALTS` names."""
         epoch = self._leadership.lead()
-        led = Led(epoch)
+        led = TickResult(epoch)
         breaks = Breaks(led.failed, led.troubles)
         if epoch is None:
             return led
@@ -120,14 +120,14 @@ class Leader:
             )
         return led
 
-    def _advance(self, pair: Pair, epoch: int, led: Led) -> None:
+    def _advance(self, pair: Pair, epoch: int, led: TickResult) -> None:
         try:
-            for event in self._take_on(pair, epoch):
+            for event in self._advance_steps(pair, epoch):
                 led.told.append(event)
-        except (NotNow, DecisionRefusal) as error:
+        except (RetryLater, DecisionRefusal) as error:
             led.troubles.append(str(error))
 
-    def _take_on(self, pair: Pair, epoch: int) -> Iterator[str]:
+    def _advance_steps(self, pair: Pair, epoch: int) -> Iterator[str]:
         """Do what is the leader's to do of one agent, step after step."""
         decisions = Decisions(self._app, epoch)
         last_step: Step | None = None
@@ -143,19 +143,19 @@ class Leader:
                 if facts is None:
                     return
                 decision = decide(facts, self._app.settings.scheduler, self._clock())
-                if isinstance(decision, Waiting) or begun or last_step is not None:
+                if isinstance(decision, NotDue) or begun or last_step is not None:
                     # What was begun and is not open did not count: somebody else leads.
                     return
                 yield self._begin(decisions, facts, decision)
                 begun = True
                 continue
-            if isinstance(step, Ended):
+            if isinstance(step, CycleEnd):
                 yield self._end(decisions, cycle, step)
                 return
             if OWNER[step] != "schedule" or step is last_step:
                 # A step that was done and is still due did not count: somebody else leads.
                 return
-            yield from self._take(decisions, cycle, step)
+            yield from self._take_step(decisions, cycle, step)
             last_step = step
 
     def _begin(self, decisions: Decisions, facts: Facts, due: Due) -> str:
@@ -171,7 +171,7 @@ class Leader:
         decisions.take(started, "started", due.acted or name, origin=name, within=newest)
         return f"cycle {facts.number} of {facts.alias} began ({due.trigger}): {due.reason}"
 
-    def _take(self, decisions: Decisions, cycle: CycleRow, step: Step) -> Iterator[str]:
+    def _take_step(self, decisions: Decisions, cycle: CycleRow, step: Step) -> Iterator[str]:
         match step:
             case Step.DIAGNOSE:
                 round_ = PatternsDiagnosed(
@@ -181,7 +181,7 @@ class Leader:
                 yield f"cycle {cycle.number} of {cycle.alias}: a round was closed"
             case Step.DIRECT:
                 with self._leadership.keep_lease():
-                    written = self._author.direct(cycle)
+                    written = self._author.write_directive(cycle)
                 decisions.take(written, "directed", cycle.event, origin=cycle.cycle)
                 yield f"cycle {cycle.number} of {cycle.alias}: a directive was written"
             case _:
@@ -189,7 +189,7 @@ class Leader:
 
     def _propose(self, decisions: Decisions, cycle: CycleRow) -> Iterator[str]:
         with self._leadership.keep_lease():
-            proposal = self._author.propose(cycle)
+            proposal = self._author.propose_tasks(cycle)
         if proposal.said:
             decisions.record(proposal.said, cycle.event)
         counts = Counter(data.TYPE for data in proposal.said.values())
@@ -198,20 +198,20 @@ class Leader:
             f"written, {counts[TaskRejected.TYPE]} rejected"
         )
         if proposal.lacking is not None:
-            yield self._end(decisions, cycle, Ended("nothing_learnable", proposal.lacking))
+            yield self._end(decisions, cycle, CycleEnd("nothing_learnable", proposal.lacking))
 
-    def _end(self, decisions: Decisions, cycle: CycleRow, ended: Ended) -> str:
+    def _end(self, decisions: Decisions, cycle: CycleRow, ended: CycleEnd) -> str:
         data = CycleEnded(
             cycle=cycle.cycle, outcome=ended.outcome, reason=clip_reason(ended.reason)
         )
         steps: dict[str, Decision] = {"ended": data}
-        if ended.outcome == "cancelled" and (left := self._waiting(cycle)) is not None:
+        if ended.outcome == "cancelled" and (left := self._find_idle_adapter(cycle)) is not None:
             # Nobody would bring it on any more, and engines keep what is staged.
             steps["given up"] = AdapterMoved(adapter=left, state="rejected", reason=data.reason)
         decisions.take_all(steps, cycle.event, origin=cycle.cycle)
         return f"cycle {cycle.number} of {cycle.alias} ended, {ended.outcome}: {ended.reason}"
 
-    def _waiting(self, cycle: CycleRow) -> str | None:
+    def _find_idle_adapter(self, cycle: CycleRow) -> str | None:
         """The adapter of a cycle that has answered nobody and waits for what comes next."""
         with self._app.reading() as connection:
             row = read_cycle_state(connection, cycle).adapter

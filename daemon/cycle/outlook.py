@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from consumers.diagnosis.round_counts import Pair
 from consumers.reads import agents, learning
-from daemon.cycle.scheduler import Due, Waiting, decide, no_environment
-from daemon.cycle.views import read_facts, step_of
+from daemon.cycle.scheduler import Due, NotDue, decide, not_due_without_environment
+from daemon.cycle.views import read_facts, read_step
 from events.errors import KintsugiError
 
 if TYPE_CHECKING:
@@ -44,28 +44,28 @@ class Outlook:
     """What that needs next."""
 
 
-def outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
+def read_outlooks(connection: "Connection", settings: "Settings", now: datetime) -> list[Outlook]:
     """Every agent that was seen or is in the settings, by alias."""
     seen = agents.present(connection)
-    found = [_outlook(connection, settings, pair, now) for pair in seen]
-    unseen = {one.alias for one in settings.agents} - {pair.alias for pair in seen}
-    found += [_unseen(agent) for agent in settings.agents if agent.alias in unseen]
-    return sorted(found, key=lambda one: one.alias)
+    rows = [_read_outlook(connection, settings, pair, now) for pair in seen]
+    unseen = {entry.alias for entry in settings.agents} - {pair.alias for pair in seen}
+    rows += [_unseen(agent) for agent in settings.agents if agent.alias in unseen]
+    return sorted(rows, key=lambda entry: entry.alias)
 
 
-def outlook(
+def read_outlook(
     connection: "Connection", settings: "Settings", alias: str, now: datetime
 ) -> Outlook | None:
     """The one of an agent; None where nothing of it was recorded."""
     pairs = (pair for pair in agents.present(connection) if pair.alias == alias)
     pair = next(pairs, None)
-    return None if pair is None else _outlook(connection, settings, pair, now)
+    return None if pair is None else _read_outlook(connection, settings, pair, now)
 
 
-def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
+def _read_outlook(connection: "Connection", settings: "Settings", pair: Pair, now: datetime) -> Outlook:
     facts = read_facts(connection, settings, pair, now)
     if facts is None:
-        decision: Due | Waiting = no_environment(pair.alias)
+        decision: Due | NotDue = not_due_without_environment(pair.alias)
     else:
         decision = decide(facts, settings.scheduler, now)
     cycle = learning.open_cycle(connection, pair.alias)
@@ -76,7 +76,7 @@ def _outlook(connection: "Connection", settings: "Settings", pair: Pair, now: da
         due=isinstance(decision, Due),
         missing=() if isinstance(decision, Due) else decision.missing,
         cycle=None if cycle is None else cycle.cycle,
-        step=None if cycle is None else step_of(connection, cycle),
+        step=None if cycle is None else read_step(connection, cycle),
     )
 
 

@@ -17,8 +17,8 @@ from consumers.reads import rollouts, serving
 from consumers.reads.learning import CycleRow
 from consumers.reads.serving import AdapterRow
 from daemon.controller.directive_builder import direct
-from daemon.cycle.job_spec import NotTrainable, capability_of, spec_of
-from daemon.cycle.leader import NotNow, Proposal
+from daemon.cycle.job_spec import NotTrainable, name_capability, build_job_spec
+from daemon.cycle.leader import RetryLater, Proposal
 from daemon.cycle.views import find_agent
 from daemon.proposer import sources
 from daemon.proposer.buffer import PoolEntry, PoolMix, pools
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envs.environment import Environment
 
 
-class FromTheLog:
+class CyclePlanner:
     """Writes what the log asks for."""
 
     def __init__(
@@ -51,12 +51,12 @@ class FromTheLog:
         `stopping`: whether the process was told to stop."""
         self._app, self._engines, self._stopping = app, engines, stopping
 
-    def direct(self, cycle: CycleRow) -> DirectiveWritten:
+    def write_directive(self, cycle: CycleRow) -> DirectiveWritten:
         """The directive of a cycle that was diagnosed."""
         assert cycle.round is not None, "a cycle is diagnosed first"
         return direct(self._app, cycle.cycle, cycle.alias, cycle.base, cycle.round)
 
-    def propose(self, cycle: CycleRow) -> Proposal:
+    def propose_tasks(self, cycle: CycleRow) -> Proposal:
         """The tasks of a cycle that has a directive, and its job. What these settings cannot make
         is a reason, and the cycle ends with it: the next one reads them anew. Raises NotNow."""
         assert cycle.directive is not None, "a cycle is directed first"
@@ -73,42 +73,42 @@ class FromTheLog:
         except (EnvironmentBroken, UnknownEnvironment) as error:
             return Proposal({}, str(error))
         with self._app.reading() as connection:
-            wanted = self._wanted(connection, environment, cycle)
+            wanted = self._proposal_request(connection, environment, cycle)
             written = sources.read_pool_entries(connection, cycle.alias, cycle.base)
-            drawn = self._traffic(connection, environment, cycle)
+            drawn = self._read_traffic(connection, environment, cycle)
             priorities = {
                 line.pattern: line.priority
                 for line in rollouts.pattern_lines(connection, cycle.alias)
                 if line.base == cycle.base
             }
-            incumbent = self._incumbent(connection, cycle)
+            incumbent = self._read_incumbent(connection, cycle)
         try:
-            said: dict[str, Decision] = {one.id: one.data for one in propose(environment, wanted)}
+            decisions: dict[str, Decision] = {entry.id: entry.data for entry in propose(environment, wanted)}
         except CannotSample as error:
-            raise NotNow(f"the tasks of {cycle.alias} wait: {error}") from error
-        new = [data for data in said.values() if isinstance(data, TaskProposed)]
+            raise RetryLater(f"the tasks of {cycle.alias} wait: {error}") from error
+        new = [data for data in decisions.values() if isinstance(data, TaskProposed)]
         if not new:
-            return Proposal(said, _none_passed(list(said.values())))
-        before = {one.task for one in written}
-        written += [PoolEntry(one.task.id, one.pattern) for one in new if one.task.id not in before]
+            return Proposal(decisions, _describe_rejections(list(decisions.values())))
+        before = {entry.task for entry in written}
+        written += [PoolEntry(entry.task.id, entry.pattern) for entry in new if entry.task.id not in before]
         mixing = PoolMix(
             settings.proposer.targeted_step,
             settings.proposer.targeted_most,
             settings.proposer.replay,
         )
-        found = pools(written, priorities, drawn, cycle.number, mixing)
-        if not found:
+        task_pools = pools(written, priorities, drawn, cycle.number, mixing)
+        if not task_pools:
             return Proposal(
-                said, "every written task of a pattern with a priority is passed by now"
+                decisions, "every written task of a pattern with a priority is passed by now"
             )
         parent = None if incumbent is None else Path(incumbent.path)
         try:
-            job = self._job(environment, cycle, found, parent)
+            job = self._build_job(environment, cycle, task_pools, parent)
         except NotTrainable as error:
-            return Proposal(said, str(error))
-        return Proposal({**said, derive_id("job requested", cycle.cycle): job})
+            return Proposal(decisions, str(error))
+        return Proposal({**decisions, derive_id("job requested", cycle.cycle): job})
 
-    def _wanted(
+    def _proposal_request(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> ProposalRequest:
         assert cycle.directive is not None, "a cycle is directed first"
@@ -120,17 +120,17 @@ class FromTheLog:
             sources=sources.sources(connection, environment, cycle.directive),
             known=sources.read_prior_tasks(connection, cycle.alias, cycle.base, cycle.cycle),
             explore=self._app.settings.proposer.explore,
-            sampler=self._sampler(connection, environment, cycle),
+            sampler=self._build_sampler(connection, environment, cycle),
         )
 
-    def _sampler(
+    def _build_sampler(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> Prober | None:
         """Who says how the policy that answers now does; it is asked at the first engine."""
         settings = self._app.settings
         if not settings.proposer.probe or not self._engines:
             return None
-        engine, incumbent = self._engines[0], self._incumbent(connection, cycle)
+        engine, incumbent = self._engines[0], self._read_incumbent(connection, cycle)
         sampling = Sampling(settings.trial.temperature, settings.trial.max_tokens)
         probed = ProbeTarget(
             cycle=cycle.cycle,
@@ -142,36 +142,36 @@ class FromTheLog:
         )
         return Prober(self._app, environment, probed, self._stopping)
 
-    def _traffic(
+    def _read_traffic(
         self, connection: "Connection", environment: "Environment", cycle: CycleRow
     ) -> list[str]:
         assert cycle.round is not None, "a cycle is diagnosed first"
         return sources.traffic(connection, environment, cycle.alias, cycle.base, cycle.round)
 
-    def _incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
+    def _read_incumbent(self, connection: "Connection", cycle: CycleRow) -> AdapterRow | None:
         """The adapter that answers now: training goes on from it. None: the base does."""
         route = serving.route_row(connection, cycle.alias)
         name = None if route is None else route.standing.incumbent
         row = None if name is None else serving.adapter_row(connection, name)
         return None if row is None or row.base != cycle.base else row
 
-    def _job(
+    def _build_job(
         self,
         environment: "Environment",
         cycle: CycleRow,
-        found: Sequence[TaskPool],
+        task_pools: Sequence[TaskPool],
         parent: Path | None,
     ) -> JobRequested:
         settings = self._app.settings
         agent = find_agent(settings, cycle.alias)
         if agent is None:
-            raise NotNow(
+            raise RetryLater(
                 f"{cycle.alias} is no longer in the setting agents, so its cycle waits; put it "
                 f"back, or run kintsugi cycle cancel {cycle.alias}"
             )
         job = derive_id("job", cycle.cycle)
-        spec = spec_of(
-            settings.training, agent, job=job, base=cycle.base, pools=found,
+        spec = build_job_spec(
+            settings.training, agent, job=job, base=cycle.base, pools=task_pools,
             benchmarks=settings.benchmarks, environments=settings.environments.paths, parent=parent,
         )  # fmt: skip
         return JobRequested(
@@ -179,14 +179,14 @@ class FromTheLog:
             cycle=cycle.cycle,
             alias=cycle.alias,
             base=cycle.base,
-            capability=capability_of(found, lambda name: environment.task(name).capability or ""),
+            capability=name_capability(task_pools, lambda name: environment.task(name).capability or ""),
             spec=spec,
             minutes=settings.jobs.minutes,
         )
 
 
-def _none_passed(said: Sequence[Decision]) -> str:
+def _describe_rejections(decisions: Sequence[Decision]) -> str:
     """Why a cycle has no task, in words."""
-    rejected = [data for data in said if isinstance(data, TaskRejected)]
-    reasons = dict.fromkeys(f"{one.check}: {one.reason}" for one in rejected)
+    rejected = [data for data in decisions if isinstance(data, TaskRejected)]
+    reasons = dict.fromkeys(f"{rejection.check}: {rejection.reason}" for rejection in rejected)
     return f"no task passed its checks ({len(rejected)} were rejected): {'; '.join(reasons)}"[:1000]

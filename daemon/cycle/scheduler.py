@@ -86,35 +86,35 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class NotDue:
     """No cycle yet, and why not: one sentence each."""
 
     missing: tuple[str, ...]
 
 
-def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | Waiting:
+def decide(facts: Facts, settings: "Scheduler", now: datetime) -> Due | NotDue:
     """Whether a cycle of this agent is due."""
-    if held := tuple(_impossible(facts, settings)):
-        return Waiting(held)
+    if held := tuple(_list_obstacles(facts, settings)):
+        return NotDue(held)
     if facts.asked is not None:
         return Due("operator", "a person asked for it", acted=facts.asked)
-    held = tuple(_held_back(facts, settings, now))
-    due, wanted = _tripped(facts, settings, now)
+    held = tuple(_list_holds(facts, settings, now))
+    due, wanted = _find_trigger(facts, settings, now)
     if due is None:
-        return Waiting((*held, *wanted))
-    return Waiting(held) if held else due
+        return NotDue((*held, *wanted))
+    return NotDue(held) if held else due
 
 
-def no_environment(alias: str) -> Waiting:
+def not_due_without_environment(alias: str) -> NotDue:
     """What an agent waits for whose tasks cannot be played, whatever it does."""
     missing = (
         f"{alias} has no executable environment: its traffic is recorded, its sessions have no "
         "verdict, and nothing is trained; name one in the setting agents"
     )
-    return Waiting((missing,))
+    return NotDue((missing,))
 
 
-def _impossible(facts: Facts, settings: "Scheduler") -> Iterator[str]:
+def _list_obstacles(facts: Facts, settings: "Scheduler") -> Iterator[str]:
     """What no person can wish away."""
     if facts.is_open:
         yield f"a cycle of {facts.alias} is running"
@@ -125,7 +125,7 @@ def _impossible(facts: Facts, settings: "Scheduler") -> Iterator[str]:
         )
 
 
-def _held_back(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[str]:
+def _list_holds(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[str]:
     """What a trigger has to wait for."""
     growth = _growth(facts, settings)
     if facts.last_ended is not None:
@@ -139,11 +139,11 @@ def _held_back(facts: Facts, settings: "Scheduler", now: datetime) -> Iterator[s
         yield f"{needed - facts.failures} more failures, of {needed}{_because(facts)}"
 
 
-def _tripped(
+def _find_trigger(
     facts: Facts, settings: "Scheduler", now: datetime
 ) -> tuple[Due | None, tuple[str, ...]]:
     """The first trigger that tripped; else what each would need."""
-    slot = last_slot(settings.cron, facts.last_started or facts.first_seen, now)
+    slot = find_last_slot(settings.cron, facts.last_started or facts.first_seen, now)
     if slot is not None:
         at = timestamp(slot)
         return Due("cron", f"scheduler.cron {settings.cron!r} had its turn at {at}", slot=at), ()
@@ -167,22 +167,22 @@ def _tripped(
     )
 
 
-def turning_points(facts: Facts, settings: "Scheduler", now: datetime) -> list[datetime]:
+def list_change_times(facts: Facts, settings: "Scheduler", now: datetime) -> list[datetime]:
     """When after `now` time alone may change what `decide` says of these facts, in order."""
     since = facts.last_started or facts.first_seen
-    found = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
+    moments = [datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)]
     if facts.last_ended is not None:
         cooldown = settings.cooldown_seconds * _growth(facts, settings)
-        found += [facts.last_ended, facts.last_ended + timedelta(seconds=cooldown)]
+        moments += [facts.last_ended, facts.last_ended + timedelta(seconds=cooldown)]
     if since is not None:
-        found.append(since + timedelta(seconds=settings.max_age_seconds))
-    if settings.cron and since is not None and last_slot(settings.cron, since, now) is None:
+        moments.append(since + timedelta(seconds=settings.max_age_seconds))
+    if settings.cron and since is not None and find_last_slot(settings.cron, since, now) is None:
         trigger = CronTrigger.from_crontab(settings.cron, timezone="UTC")
-        found.append(trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1)))
-    return sorted(moment for moment in found if moment is not None and moment > now)
+        moments.append(trigger.get_next_fire_time(None, max(since, now) + timedelta(microseconds=1)))
+    return sorted(moment for moment in moments if moment is not None and moment > now)
 
 
-def last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
+def find_last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | None:
     """The last point of a schedule after `since` and not after `now`; None for none, for no
     schedule, and while nothing has happened yet.
 
@@ -209,8 +209,8 @@ def last_slot(cron: str, since: datetime | None, now: datetime) -> datetime | No
 
 def _next_slot(trigger: CronTrigger, after: datetime, until: datetime) -> datetime | None:
     """The first point of a schedule after `after` and not after `until`."""
-    found: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
-    return None if found is None or found > until else found
+    slot: datetime | None = trigger.get_next_fire_time(None, after + timedelta(microseconds=1))
+    return None if slot is None or slot > until else slot
 
 
 def _growth(facts: Facts, settings: "Scheduler") -> float:

@@ -76,7 +76,7 @@ STOPS: Final = ("diagnose", "propose", "train", "gate", "canary", "route")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CycleEnd:
     """How a cycle came out."""
 
     outcome: CycleOutcome
@@ -120,16 +120,16 @@ class View:
     """Why a person called it off; None where nobody did."""
 
 
-def following(view: View) -> Step | Ended:
+def next_step(view: View) -> Step | CycleEnd:
     """What an open cycle needs next."""
     if view.adapter is not None:
-        found = _of_adapter(view.adapter)
-        called_off = view.cancelled is not None and found in _BEFORE_TRAFFIC
-        return Ended("cancelled", view.cancelled or "") if called_off else found
+        step = _step_after_adapter(view.adapter)
+        called_off = view.cancelled is not None and step in _BEFORE_TRAFFIC
+        return CycleEnd("cancelled", view.cancelled or "") if called_off else step
     if view.job is not None and view.job.outcome is not None:
-        return _of_job(view.job)
+        return _step_after_job(view.job)
     if view.cancelled is not None and view.job is None:
-        return Ended("cancelled", view.cancelled)
+        return CycleEnd("cancelled", view.cancelled)
     if view.job is not None:
         return Step.TRAIN
     if not view.diagnosed:
@@ -137,13 +137,13 @@ def following(view: View) -> Step | Ended:
     return Step.PROPOSE if view.directed else Step.DIRECT
 
 
-def _of_job(job: JobView) -> Step | Ended:
+def _step_after_job(job: JobView) -> Step | CycleEnd:
     if job.outcome == "trained":
         # The role `work` writes of the adapter after it wrote of the job.
         return Step.TRAIN
     if job.outcome == "competence_gap":
-        return Ended("nothing_learnable", job.reason)
-    return Ended("cancelled" if job.outcome == "cancelled" else "failed", job.reason)
+        return CycleEnd("nothing_learnable", job.reason)
+    return CycleEnd("cancelled" if job.outcome == "cancelled" else "failed", job.reason)
 
 
 _STEPS: Final[Mapping[State, Step]] = {
@@ -167,24 +167,24 @@ _ENDS: Final[tuple[tuple[State, CycleOutcome], ...]] = (
 has gone on; a promotion that a person takes back a week later was one all the same."""
 
 
-def _of_adapter(adapter: AdapterView) -> Step | Ended:
+def _step_after_adapter(adapter: AdapterView) -> Step | CycleEnd:
     for state, outcome in _ENDS:
         if state in adapter.been:
-            return Ended(outcome, adapter.reason)
+            return CycleEnd(outcome, adapter.reason)
     if State.CANARY in adapter.been and adapter.state is not State.CANARY:
-        return Ended("inconclusive", adapter.reason)
+        return CycleEnd("inconclusive", adapter.reason)
     if adapter.state is State.GATED and adapter.outdated:
-        return _of_outdated(adapter)
+        return _step_after_stale_gate(adapter)
     if adapter.state in _STEPS:
         return _STEPS[adapter.state]
-    return Ended("cancelled", adapter.reason or f"the adapter is {adapter.state}")
+    return CycleEnd("cancelled", adapter.reason or f"the adapter is {adapter.state}")
 
 
-def _of_outdated(adapter: AdapterView) -> Step | Ended:
+def _step_after_stale_gate(adapter: AdapterView) -> Step | CycleEnd:
     """A gate says who is better than one incumbent, and nothing of the one that came after it."""
     if adapter.gates < MOST_GATES:
         return Step.EVALUATE
-    return Ended(
+    return CycleEnd(
         "cancelled",
         f"{adapter.outdated}; it has passed {adapter.gates} gates, and no more are tried",
     )

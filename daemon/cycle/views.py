@@ -18,7 +18,7 @@ from consumers.reads.cycle_state import CycleState, read_cycle_state
 from consumers.reads.learning import CycleRow
 from consumers.reads.scheduling import Scheduling, scheduling
 from daemon.cycle.scheduler import Facts
-from daemon.cycle.state_machine import AdapterView, Ended, JobView, Step, View, following
+from daemon.cycle.state_machine import AdapterView, CycleEnd, JobView, Step, View, next_step
 from events.envelope import parse_timestamp
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ class NextStep(NamedTuple):
     """How far an open cycle is, and what follows."""
 
     state: CycleState
-    step: Step | Ended
+    step: Step | CycleEnd
     """What it needs next, or how it ended."""
 
 
 def read_next_step(connection: "Connection", cycle: CycleRow, pair: Pair) -> NextStep:
     """What an open cycle needs next; `pair` names the base on which the agent runs now."""
     state = read_cycle_state(connection, cycle)
-    return NextStep(state, following(view_of(state, pair)))
+    return NextStep(state, next_step(build_view(state, pair)))
 
 
-def step_of(connection: "Connection", cycle: CycleRow) -> str | None:
+def read_step(connection: "Connection", cycle: CycleRow) -> str | None:
     """The next step of a cycle as text; None where the cycle is over."""
     if cycle.outcome is not None:
         return None
@@ -54,12 +54,12 @@ def step_of(connection: "Connection", cycle: CycleRow) -> str | None:
     return step_name(read_next_step(connection, cycle, pair).step)
 
 
-def step_name(step: Step | Ended) -> str:
+def step_name(step: Step | CycleEnd) -> str:
     """A step as text: `ENDING` for a cycle whose end only has to be recorded."""
-    return ENDING if isinstance(step, Ended) else step.value
+    return ENDING if isinstance(step, CycleEnd) else step.value
 
 
-def entered(state: CycleState) -> str | None:
+def step_start(state: CycleState) -> str | None:
     """When the last thing happened that brought a cycle to where it is."""
     cycle, job, adapter = state.cycle, state.job, state.adapter
     moments = (
@@ -75,7 +75,7 @@ def find_agent(settings: "Settings", alias: str) -> "Agent | None":
     return next((agent for agent in settings.agents if agent.alias == alias), None)
 
 
-def environment_of(settings: "Settings", alias: str) -> str | None:
+def find_environment(settings: "Settings", alias: str) -> str | None:
     """The environment in which the tasks of an agent are played; None without one."""
     agent = find_agent(settings, alias)
     return None if agent is None else agent.environment
@@ -85,13 +85,13 @@ def read_facts(
     connection: "Connection", settings: "Settings", pair: Pair, now: datetime
 ) -> Facts | None:
     """What the scheduler decides on; None for an agent whose tasks cannot be played."""
-    environment = environment_of(settings, pair.alias)
+    environment = find_environment(settings, pair.alias)
     if environment is None:
         return None
-    return facts_of(scheduling(connection, pair.alias, pair.base, now), pair, environment)
+    return build_facts(scheduling(connection, pair.alias, pair.base, now), pair, environment)
 
 
-def facts_of(unread: Scheduling, pair: Pair, environment: str) -> Facts:
+def build_facts(unread: Scheduling, pair: Pair, environment: str) -> Facts:
     """What the scheduler decides on."""
     return Facts(
         alias=pair.alias,
@@ -103,16 +103,16 @@ def facts_of(unread: Scheduling, pair: Pair, environment: str) -> Facts:
         rollouts=unread.rollouts,
         failures=unread.failed,
         priority=unread.priority,
-        first_seen=_moment(unread.first_seen),
-        last_started=_moment(unread.last_started),
-        last_ended=_moment(unread.last_ended),
+        first_seen=_parse_moment(unread.first_seen),
+        last_started=_parse_moment(unread.last_started),
+        last_ended=_parse_moment(unread.last_ended),
         fruitless=unread.fruitless,
         minutes_today=unread.job_seconds / 60,
         asked=unread.asked,
     )
 
 
-def view_of(state: CycleState, pair: Pair) -> View:
+def build_view(state: CycleState, pair: Pair) -> View:
     """A cycle as the process manager sees it; `pair` says on which base the agent runs now."""
     cycle, job, adapter = state.cycle, state.job, state.adapter
     cancelled = state.cancelled
@@ -128,15 +128,15 @@ def view_of(state: CycleState, pair: Pair) -> View:
         else AdapterView(
             adapter.state,
             state.been,
-            adapter.reason or _of_gate(adapter.gate),
-            _outdated(state),
+            adapter.reason or _explain_gate(adapter.gate),
+            _explain_stale_gate(state),
             state.gates,
         ),
         cancelled=cancelled,
     )
 
 
-def _outdated(state: CycleState) -> str:
+def _explain_stale_gate(state: CycleState) -> str:
     """Why the gate of a cycle's adapter counts no more: the incumbent changed after it."""
     adapter, incumbent = state.adapter, state.incumbent
     if adapter is None or adapter.gate is None or adapter.incumbent == incumbent:
@@ -147,17 +147,17 @@ def _outdated(state: CycleState) -> str:
     )
 
 
-def _of_gate(report: "GateReport | None") -> str:
+def _explain_gate(report: "GateReport | None") -> str:
     """Why the gate said no, in words."""
     if report is None:
         return ""
     failed = [check for check in report.checks if check.verdict != "PASS"]
-    said = "; ".join(
+    details = "; ".join(
         f"{check.name} {check.value:+.3f} (limit {check.limit:+.3f}, {check.tasks} tasks)"
         for check in failed
     )
-    return f"gate {report.decision}: {said or 'every check passed'}"
+    return f"gate {report.decision}: {details or 'every check passed'}"
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_moment(text: str | None) -> datetime | None:
     return None if text is None else parse_timestamp(text)

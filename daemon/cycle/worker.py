@@ -44,7 +44,7 @@ _FINAL: Final = (BadAdapter, BadBase, BadName)
 """Why an adapter will never be staged; anything else may be over in a minute."""
 
 
-class Cycles:
+class CycleWorker:
     """The open cycles of a home, over its replicas."""
 
     def __init__(
@@ -57,26 +57,26 @@ class Cycles:
         self._publisher = Publisher(app, fleet, clock)
         self._decisions = Decisions(app)
 
-    def bring_on(self, breaks: Breaks) -> list[str]:
+    def advance(self, breaks: Breaks) -> list[str]:
         """Do the next thing of every cycle whose adapter waits for one; what happened, as
         sentences. `breaks` keeps what breaks for one from the others. Raises LogError,
         DatabaseUnavailable."""
-        told: list[str] = []
-        for row, step in self._due():
-            breaks.attempt("cycles", partial(self._bring_on, row, step, told), row.adapter)
-        return told
+        notes: list[str] = []
+        for row, step in self._list_due_steps():
+            breaks.attempt("cycles", partial(self._advance, row, step, notes), row.adapter)
+        return notes
 
-    def _bring_on(self, row: AdapterRow, step: Step, told: list[str]) -> None:
+    def _advance(self, row: AdapterRow, step: Step, notes: list[str]) -> None:
         try:
-            for event in self._take(row, step):
-                told.append(event)
+            for event in self._take_step(row, step):
+                notes.append(event)
         except (LogError, DatabaseError):
             raise
         except KintsugiError as error:
             # Of this adapter, and perhaps over in a minute; the others are brought on.
-            told.append(str(error))
+            notes.append(str(error))
 
-    def _take(self, row: AdapterRow, step: Step) -> Iterator[str]:
+    def _take_step(self, row: AdapterRow, step: Step) -> Iterator[str]:
         match step:
             case Step.STAGE:
                 yield from self._stage(row)
@@ -85,7 +85,7 @@ class Cycles:
             case Step.ROUTE:
                 yield self._route(row)
 
-    def _due(self) -> list[tuple[AdapterRow, Step]]:
+    def _list_due_steps(self) -> list[tuple[AdapterRow, Step]]:
         """The adapters of open cycles, and what each needs."""
         steps = []
         with self._app.reading() as connection:

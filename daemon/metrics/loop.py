@@ -22,9 +22,9 @@ from daemon.cycle.scheduler import Due, decide
 from daemon.cycle.state_machine import STOPS, Step
 from daemon.cycle.views import (
     ENDING,
-    entered,
-    environment_of,
-    facts_of,
+    step_start,
+    find_environment,
+    build_facts,
     read_next_step,
     step_name,
 )
@@ -184,7 +184,7 @@ def _agent(
     connection: "Connection", settings: "Settings", sheet: Sheet, pair: Pair, now: datetime
 ) -> None:
     """How far the open cycle is, or what the next one would begin with."""
-    environment = environment_of(settings, pair.alias)
+    environment = find_environment(settings, pair.alias)
     cycle = learning.open_cycle(connection, pair.alias)
     number = None if cycle is None else cycle.number
     due = False
@@ -193,7 +193,7 @@ def _agent(
         unread = {"failed": facts.failed, "judged": facts.judged, "all": facts.rollouts}
         for counted, count in unread.items():
             sheet.say("kintsugi_unread_rollouts", count, pair.alias, counted)
-        decision = decide(facts_of(facts, pair, environment), settings.scheduler, now)
+        decision = decide(build_facts(facts, pair, environment), settings.scheduler, now)
         due = isinstance(decision, Due)
         number = facts.number if number is None else number
     # Of every agent: the boards know them by it.
@@ -202,7 +202,7 @@ def _agent(
     stage, since = "none", None
     if cycle is not None:
         state, step = read_next_step(connection, cycle, pair)
-        stage, since = step_name(step), entered(state)
+        stage, since = step_name(step), step_start(state)
     sheet.one_of("kintsugi_cycle_stage", stage, STAGES, pair.alias)
     sheet.say("kintsugi_cycle_stage_entered_timestamp_seconds", _when(since), pair.alias)
 

@@ -20,7 +20,7 @@ from daemon.metrics.families import Family, Sheet
 if TYPE_CHECKING:
     from consumers.runner import Counters
     from daemon.core.leadership import Leadership
-    from daemon.cycle.leader import Led
+    from daemon.cycle.leader import TickResult
     from daemon.roles.worker import RoundResult
     from daemon.tracing.exporter import Counters as Traced
     from producers.shipper import ShipperCounters
@@ -220,7 +220,7 @@ class LeaderRounds(Rounds):
             "kintsugi_leader", "Whether this process leads.", ("role",), registry=registry
         ).labels("schedule").set_function(leadership.holds)
 
-    def count_round(self, result: "Led") -> None:
+    def count_round(self, result: "TickResult") -> None:
         """A round is over."""
         self.count_troubles(len(result.troubles))
         self.count_failures(result.failed)

@@ -30,7 +30,7 @@ from consumers.position import position
 from consumers.reads import agents
 from consumers.reads.scheduling import Unread, unread_since
 from consumers.runner import Runner
-from daemon.cycle.scheduler import Due, Facts, Waiting, decide, no_environment, turning_points
+from daemon.cycle.scheduler import Due, Facts, NotDue, decide, not_due_without_environment, list_change_times
 from daemon.replay.cycle_history import PastCycle
 from events.archive.archive import Cut
 from events.archive.views import Span, in_time, starts
@@ -179,7 +179,7 @@ class _Walk:
             course = self._course(pair)
             environment = self._environments.get(pair.alias)
             if environment is None:
-                self._wait(pair, no_environment(pair.alias))
+                self._wait(pair, not_due_without_environment(pair.alias))
                 continue
             moment: datetime | None = now
             unread = self._unread(connection, course)
@@ -200,7 +200,7 @@ class _Walk:
             self._courses[pair] = _Course(pair, past)
         return self._courses[pair]
 
-    def _wait(self, pair: Pair, decided: Waiting) -> None:
+    def _wait(self, pair: Pair, decided: NotDue) -> None:
         self.result.waiting[pair.alias] = decided.missing
 
     def _unread(self, connection: Connection, course: _Course) -> Unread:
@@ -271,7 +271,7 @@ class _Walk:
     ) -> datetime | None:
         """The next moment of interest before `until`."""
         ends = [cycle.ends for cycle in self._of_alias(course.pair.alias) if cycle.ends > now]
-        moments = sorted([*ends, *turning_points(facts, self._settings, now)])
+        moments = sorted([*ends, *list_change_times(facts, self._settings, now)])
         return next((moment for moment in moments if moment < until), None)
 
 

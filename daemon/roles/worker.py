@@ -27,7 +27,7 @@ from consumers.reads import gateways
 from consumers.reads.cycle_state import find_job_cancellations
 from daemon.core.isolation import PARTS, Breaks
 from daemon.core.serving_lock import HomeLockBusy, hold_serving_lock
-from daemon.cycle.worker import Cycles
+from daemon.cycle.worker import CycleWorker
 from daemon.jobs.runner_factory import jobs_of, trials_of
 from daemon.jobs.training_runs import advance
 from daemon.maintenance.erasure import sweep
@@ -78,7 +78,7 @@ class Worker:
         self._jobs = jobs_of(app.settings)
         self._trials = trials_of(app.settings)
         self._fleet = fleet
-        self._cycles = Cycles(app, fleet, self._trials, clock)
+        self._cycles = CycleWorker(app, fleet, self._trials, clock)
         self._reconciler = Reconciler(app, fleet, clock)
         self._lost: set[str] = set()
         """Rollouts that were appended and did not come into the tables."""
@@ -135,7 +135,7 @@ class Worker:
         )
 
     def _advance_cycles(self, result: RoundResult) -> None:
-        result.told += self._cycles.bring_on(Breaks(result.failed, result.troubles))
+        result.told += self._cycles.advance(Breaks(result.failed, result.troubles))
 
     def _sweep_keys(self, _: RoundResult) -> None:
         sweep(self._app)

@@ -24,8 +24,8 @@ def situation(app: "App") -> dict[str, Any]:
     from consumers.reads import learning, rollouts
     from consumers.reads.serving import adapter_lines, route_lines
     from daemon.core.health import read_fold_state
-    from daemon.cycle.outlook import outlooks
-    from daemon.cycle.views import step_of
+    from daemon.cycle.outlook import read_outlooks
+    from daemon.cycle.views import read_step
     from events.envelope import utc_now
 
     with app.reading() as connection:
@@ -35,8 +35,8 @@ def situation(app: "App") -> dict[str, Any]:
         routes, adapters = route_lines(connection), adapter_lines(connection, collected=False)
         reached = read_fold_state(connection)
         cycle = learning.newest_cycle(connection)
-        step = None if cycle is None else step_of(connection, cycle)
-        expected = outlooks(connection, app.settings, utc_now())
+        step = None if cycle is None else read_step(connection, cycle)
+        expected = read_outlooks(connection, app.settings, utc_now())
         job = _newest_job(connection)
         leading, gateways = _leader(connection), _gateways(app, connection)
     return {

@@ -25,7 +25,7 @@ from consumers.reads.serving import AdapterRow, RouteLine
 from consumers.tables import Rollout
 from daemon.core.app import App
 from daemon.core.health import events_in
-from daemon.cycle.scheduler import Waiting, decide
+from daemon.cycle.scheduler import NotDue, decide
 from daemon.cycle.views import read_facts
 from daemon.evaluation.trial import CHUNK, Plan
 from daemon.jobs.runner import JOURNAL, OUT, SPEC
@@ -209,4 +209,4 @@ def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]
     facts = read_facts(connection, app.settings, pair, now)
     assert facts is not None, "the demo's settings name an environment"
     decided = decide(facts, app.settings.scheduler, now)
-    return decided.missing if isinstance(decided, Waiting) else ("nothing: it begins",)
+    return decided.missing if isinstance(decided, NotDue) else ("nothing: it begins",)

@@ -62,10 +62,10 @@ def _check_progress(connection: "Connection", row: "CycleRow", now: "datetime") 
     """For how long an open cycle needs the same."""
     from consumers.reads.cycle_state import read_cycle_state
     from daemon.cycle.state_machine import Step
-    from daemon.cycle.views import entered, step_of
+    from daemon.cycle.views import step_start, read_step
     from events.envelope import parse_timestamp
 
-    step, since = step_of(connection, row), entered(read_cycle_state(connection, row))
+    step, since = read_step(connection, row), step_start(read_cycle_state(connection, row))
     text = f"cycle {row.number} of {row.alias} needs {step} next"
     if since is None:
         return True, text

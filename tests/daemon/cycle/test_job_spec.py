@@ -7,7 +7,7 @@ import pytest
 
 from daemon.config.presets import preset
 from daemon.config.settings import Agent, Training
-from daemon.cycle.job_spec import NotTrainable, capability_of, seed_of, spec_of
+from daemon.cycle.job_spec import NotTrainable, name_capability, seed_of, build_job_spec
 from envs.registry import open_place
 from events.jobs import EndpointSource, JobSpec, TaskPool, VllmSource
 from tests.envs.test_registry import write_environment
@@ -28,7 +28,7 @@ POOLS = (
 
 def spec(training: Training | None = None, **changes: Any) -> JobSpec:
     given: dict[str, Any] = {"job": "j", "base": "reference", "pools": POOLS}
-    return spec_of(training or Training(), AGENT, **(given | changes))
+    return build_job_spec(training or Training(), AGENT, **(given | changes))
 
 
 def test_a_spec_is_a_function_of_what_it_is_made_from() -> None:
@@ -44,7 +44,7 @@ def test_a_spec_is_a_function_of_what_it_is_made_from() -> None:
 def test_a_job_finds_an_environment_that_only_the_settings_know(tmp_path: Path) -> None:
     file = write_environment(tmp_path / "mine.py", "mine")
     agent = AGENT.model_copy(update={"environment": "mine"})
-    made = spec_of(
+    made = build_job_spec(
         Training(), agent, job="j", base="reference", pools=POOLS, environments=[tmp_path]
     )
     # As the learner does, which has no settings.
@@ -56,9 +56,9 @@ def test_an_adapter_is_called_after_what_it_is_mostly_trained_on() -> None:
     def kind(task: str) -> str:
         return task.split("/")[1]
 
-    assert capability_of(POOLS, kind) == "exchange", "replay does not count"
+    assert name_capability(POOLS, kind) == "exchange", "replay does not count"
     even = (pool("a", "refund", 3), pool("b", "exchange", 3))
-    assert capability_of(even, kind) == "exchange"
+    assert name_capability(even, kind) == "exchange"
 
 
 def test_a_warm_start_shows_tasks_that_are_then_not_drawn() -> None:
@@ -97,4 +97,4 @@ def test_a_published_algorithm_is_taken_as_it_is() -> None:
 def test_an_agent_of_which_too_little_is_known_is_not_trained(lacking: str) -> None:
     agent = AGENT.model_copy(update={lacking: None})
     with pytest.raises(NotTrainable, match=f"agent agent has no {lacking}"):
-        spec_of(Training(), agent, job="j", base="reference", pools=POOLS)
+        build_job_spec(Training(), agent, job="j", base="reference", pools=POOLS)

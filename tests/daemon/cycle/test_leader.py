@@ -18,9 +18,9 @@ from daemon.config.settings import Agent, Log, Scheduler, Settings
 from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
-from daemon.cycle.leader import Leader, NotNow, Proposal
+from daemon.cycle.leader import Leader, RetryLater, Proposal
 from daemon.cycle.state_machine import MOST_GATES
-from daemon.cycle.views import step_of
+from daemon.cycle.views import read_step
 from events.codec import decode
 from events.envelope import utc_now
 from events.learning import CycleStarted, DirectiveWritten, LeaderClaimed
@@ -143,7 +143,7 @@ def needs(app: App) -> str | None:
     """What the open cycle needs next."""
     (cycle,) = cycles(app)
     with app.reading() as connection:
-        return step_of(connection, cycle)
+        return read_step(connection, cycle)
 
 
 def test_a_gate_against_an_incumbent_that_a_person_replaced_is_passed_again(app: App) -> None:
@@ -198,7 +198,7 @@ class Hesitating(Fixed):
     """Cannot write tasks now."""
 
     def propose(self, cycle: CycleRow) -> Proposal:
-        raise NotNow("the environment is away")
+        raise RetryLater("the environment is away")
 
 
 def test_what_cannot_be_done_now_is_said_and_tried_again(app: App) -> None:

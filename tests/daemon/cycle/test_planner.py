@@ -20,8 +20,8 @@ from daemon.core.app import App
 from daemon.core.decision_log import Act, Decisions
 from daemon.core.leadership import Leadership
 from daemon.cycle.leader import Leader
-from daemon.cycle.outlook import outlooks
-from daemon.cycle.planner import FromTheLog
+from daemon.cycle.outlook import read_outlooks
+from daemon.cycle.planner import CyclePlanner
 from envs.task import TaskDefinition
 from events.envelope import derive_id, utc_now
 from events.jobs import TaskPool
@@ -57,7 +57,7 @@ def asked(app: App) -> tuple[CycleRow | None, list[str]]:
     """The cycle that a person asks for, and what the leader could not do."""
     app.settle()
     Decisions(app).act(Act("ada"), CYCLE_START, {"alias": "agent"})
-    led = Leader(app, FromTheLog(app), Leadership(app)).tick()
+    led = Leader(app, CyclePlanner(app), Leadership(app)).tick()
     with app.reading() as connection:
         return next(iter(learning.cycles(connection)), None), led.troubles
 
@@ -222,6 +222,6 @@ def test_only_what_a_cycle_may_read_is_counted(
         app.settle()
         with app.reading() as connection:
             plans = plans_of(connection)
-            (found,) = outlooks(connection, app.settings, utc_now())
+            (found,) = read_outlooks(connection, app.settings, utc_now())
     assert (found.environment, found.due) == (environment, False)
     assert any("ix_rollouts_failures" in plan for plan in plans) is counted

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.config.settings import Scheduler
-from daemon.cycle.scheduler import Due, Facts, Waiting, decide, last_slot
+from daemon.cycle.scheduler import Due, Facts, NotDue, decide, find_last_slot
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SETTINGS = Scheduler(
@@ -26,7 +26,7 @@ QUIET = Facts(
 
 def test_a_quiet_agent_waits_and_says_what_is_missing() -> None:
     found = decide(QUIET, SETTINGS, NOW)
-    assert found == Waiting(
+    assert found == NotDue(
         ("90 more rollouts, of 100, or 1.5 more priority, of 2, or an age of 86400 s",)
     )
 
@@ -54,7 +54,7 @@ def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
     assert isinstance(found, Due)
     assert (found.trigger, found.slot) == ("cron", "2026-03-04T03:00:00.000000Z")
     done = replace(late, last_started=NOW - timedelta(hours=1))
-    assert isinstance(decide(done, nightly, NOW), Waiting)
+    assert isinstance(decide(done, nightly, NOW), NotDue)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_point_of_the_schedule_that_passed_makes_one_due_once() -> None:
 )
 def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> None:
     found = decide(replace(QUIET, rollouts=1000, **change), SETTINGS, NOW)  # type: ignore[arg-type]
-    assert isinstance(found, Waiting)
+    assert isinstance(found, NotDue)
     assert len(found.missing) == 1
     assert said in found.missing[0]
 
@@ -76,7 +76,7 @@ def test_what_holds_back_is_said_alone(change: dict[str, object], said: str) -> 
 @pytest.mark.parametrize("change", [{"is_open": True}, {"minutes_today": 30.0}])
 def test_a_person_cannot_wish_away_what_cannot_run(change: dict[str, object]) -> None:
     asked = replace(QUIET, asked="event-1", **change)  # type: ignore[arg-type]
-    assert isinstance(decide(asked, SETTINGS, NOW), Waiting)
+    assert isinstance(decide(asked, SETTINGS, NOW), NotDue)
 
 
 def test_a_person_passes_over_cool_down_and_too_few_failures() -> None:
@@ -88,10 +88,10 @@ def test_cycles_that_changed_nothing_are_followed_by_longer_waits() -> None:
     enough = replace(QUIET, rollouts=150, failures=50)
     assert isinstance(decide(enough, SETTINGS, NOW), Due)
     again = decide(replace(enough, fruitless=1), SETTINGS, NOW)
-    assert isinstance(again, Waiting)
+    assert isinstance(again, NotDue)
     assert again.missing[0].startswith("50 more rollouts, of 200")
     few = decide(replace(enough, fruitless=1, failures=7), SETTINGS, NOW)
-    assert isinstance(few, Waiting)
+    assert isinstance(few, NotDue)
     assert few.missing[0] == "3 more failures, of 10 (1 cycle in a row changed nothing)"
 
 
@@ -115,12 +115,12 @@ def test_waiting_grows_with_fruitless_cycles_and_has_an_end(fewer: int, more: in
     ready = replace(QUIET, rollouts=100 * 2**4, failures=5 * 2**4)
     assert isinstance(decide(replace(ready, fruitless=more), SETTINGS, NOW), Due)
     less = replace(QUIET, rollouts=100 * 2**fewer - 1, failures=1000, fruitless=more)
-    assert isinstance(decide(less, SETTINGS, NOW), Waiting) or fewer > 4
+    assert isinstance(decide(less, SETTINGS, NOW), NotDue) or fewer > 4
 
 
 def test_there_is_no_slot_without_a_schedule_or_before_anything_happened() -> None:
-    assert last_slot("", NOW, NOW) is None
-    assert last_slot("* * * * *", None, NOW) is None
+    assert find_last_slot("", NOW, NOW) is None
+    assert find_last_slot("* * * * *", None, NOW) is None
 
 
 def steps(monkeypatch: pytest.MonkeyPatch, cron: str, missed: timedelta) -> int:
@@ -135,7 +135,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, cron: str, missed: timedelta) -> int:
 
     with monkeypatch.context() as patch:
         patch.setattr(CronTrigger, "get_next_fire_time", count)
-        assert last_slot(cron, NOW - missed, NOW) is not None
+        assert find_last_slot(cron, NOW - missed, NOW) is not None
     return asked
 
 
@@ -164,16 +164,16 @@ def test_the_last_slot_is_that_of_a_walk_through_all_of_them(
     while following is not None and following <= now:
         walked = following
         following = trigger.get_next_fire_time(None, walked + timedelta(microseconds=1))
-    assert last_slot(cron, since, now) == walked
+    assert find_last_slot(cron, since, now) == walked
 
 
 def test_the_schedule_is_in_utc_whatever_the_zone_of_the_moments() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     since = datetime(2026, 3, 28, 12, tzinfo=berlin)
     now = datetime(2026, 3, 29, 12, tzinfo=berlin)  # the clock went from 02:00 to 03:00
-    found = last_slot("30 2 * * *", since, now)
+    found = find_last_slot("30 2 * * *", since, now)
     assert found == datetime(2026, 3, 29, 2, 30, tzinfo=UTC)
-    assert last_slot("30 2 * * *", found, now) is None
+    assert find_last_slot("30 2 * * *", found, now) is None
 
 
 def test_a_clock_that_was_set_back_far_holds_back_no_cycle() -> None:
@@ -182,11 +182,11 @@ def test_a_clock_that_was_set_back_far_holds_back_no_cycle() -> None:
     ahead = replace(enough, last_ended=NOW + timedelta(days=30))
     assert isinstance(decide(ahead, SETTINGS, NOW), Due)
     skewed = replace(enough, last_ended=NOW + timedelta(seconds=5))
-    assert isinstance(decide(skewed, SETTINGS, NOW), Waiting)
-    assert last_slot("* * * * *", NOW + timedelta(days=30), NOW) is None
+    assert isinstance(decide(skewed, SETTINGS, NOW), NotDue)
+    assert find_last_slot("* * * * *", NOW + timedelta(days=30), NOW) is None
 
 
 def test_missed_slots_collapse_to_the_last() -> None:
-    found = last_slot("0 * * * *", NOW - timedelta(hours=5, minutes=30), NOW)
+    found = find_last_slot("0 * * * *", NOW - timedelta(hours=5, minutes=30), NOW)
     assert found == NOW
-    assert last_slot("0 * * * *", NOW, NOW + timedelta(minutes=59)) is None
+    assert find_last_slot("0 * * * *", NOW, NOW + timedelta(minutes=59)) is None

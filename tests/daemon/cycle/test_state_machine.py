@@ -11,11 +11,11 @@ from daemon.cycle.state_machine import (
     MOST_GATES,
     OWNER,
     AdapterView,
-    Ended,
+    CycleEnd,
     JobView,
     Step,
     View,
-    following,
+    next_step,
 )
 from events.lifecycle import NEXT, State
 
@@ -31,15 +31,15 @@ def after(*states: State) -> View:
 
 
 def test_the_leader_goes_from_a_round_over_a_directive_to_tasks() -> None:
-    assert following(BEGUN) is Step.DIAGNOSE
-    assert following(replace(BEGUN, diagnosed=True)) is Step.DIRECT
-    assert following(DIRECTED) is Step.PROPOSE
+    assert next_step(BEGUN) is Step.DIAGNOSE
+    assert next_step(replace(BEGUN, diagnosed=True)) is Step.DIRECT
+    assert next_step(DIRECTED) is Step.PROPOSE
     assert {OWNER[step] for step in (Step.DIAGNOSE, Step.DIRECT, Step.PROPOSE)} == {"schedule"}
 
 
 def test_an_open_job_is_run_and_a_trained_one_waits_for_its_adapter() -> None:
-    assert following(replace(DIRECTED, job=JobView(None))) is Step.TRAIN
-    assert following(TRAINED) is Step.TRAIN
+    assert next_step(replace(DIRECTED, job=JobView(None))) is Step.TRAIN
+    assert next_step(TRAINED) is Step.TRAIN
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_open_job_is_run_and_a_trained_one_waits_for_its_adapter() -> None:
 )
 def test_a_job_that_left_nothing_ends_the_cycle(outcome: str, cycle: str) -> None:
     job = JobView(outcome, "its words")  # type: ignore[arg-type]
-    assert following(replace(DIRECTED, job=job)) == Ended(cycle, "its words")  # type: ignore[arg-type]
+    assert next_step(replace(DIRECTED, job=job)) == CycleEnd(cycle, "its words")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_job_that_left_nothing_ends_the_cycle(outcome: str, cycle: str) -> Non
     ],
 )
 def test_an_adapter_goes_on_from_where_it_is(way: tuple[State, ...], expected: Step) -> None:
-    assert following(after(*way)) is expected
+    assert next_step(after(*way)) is expected
     assert OWNER[expected] == "work"
 
 
@@ -88,8 +88,8 @@ def test_how_an_adapter_came_out_is_how_its_cycle_ends(
     way: tuple[State, ...], outcome: str
 ) -> None:
     """Also where the leader looks late, when the adapter has gone on."""
-    found = following(after(*way))
-    assert isinstance(found, Ended)
+    found = next_step(after(*way))
+    assert isinstance(found, CycleEnd)
     assert (found.outcome, found.reason) == (outcome, "why")
 
 
@@ -100,21 +100,21 @@ def test_how_an_adapter_came_out_is_how_its_cycle_ends(
         (MOST_GATES - 1, Step.EVALUATE),
         (
             MOST_GATES,
-            Ended(
+            CycleEnd(
                 "cancelled", f"another one; it has passed {MOST_GATES} gates, and no more are tried"
             ),
         ),
     ],
 )
 def test_a_gate_against_a_former_incumbent_sends_back_to_evaluation_a_few_times(
-    gates: int, expected: Step | Ended
+    gates: int, expected: Step | CycleEnd
 ) -> None:
     gated = AdapterView(State.GATED, frozenset({State.GATED}), outdated="another one", gates=gates)
-    assert following(replace(TRAINED, adapter=gated)) == expected
+    assert next_step(replace(TRAINED, adapter=gated)) == expected
     called_off = replace(TRAINED, adapter=gated, cancelled=CALLED_OFF)
-    assert isinstance(following(called_off), Ended)
+    assert isinstance(next_step(called_off), CycleEnd)
     routed = replace(gated, state=State.CANARY)
-    assert following(replace(TRAINED, adapter=routed)) is Step.WATCH
+    assert next_step(replace(TRAINED, adapter=routed)) is Step.WATCH
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_a_gate_against_a_former_incumbent_sends_back_to_evaluation_a_few_times(
     [BEGUN, DIRECTED, after(State.PRODUCED), after(State.STAGED), after(State.GATED)],
 )
 def test_what_was_called_off_before_it_answered_anybody_ends(view: View) -> None:
-    assert following(replace(view, cancelled=CALLED_OFF)) == Ended("cancelled", CALLED_OFF)
+    assert next_step(replace(view, cancelled=CALLED_OFF)) == CycleEnd("cancelled", CALLED_OFF)
 
 
 def test_what_was_called_off_waits_for_its_job_to_stop() -> None:
     running = replace(DIRECTED, job=JobView(None), cancelled=CALLED_OFF)
-    assert following(running) is Step.TRAIN
+    assert next_step(running) is Step.TRAIN
     stopped = replace(running, job=JobView("cancelled", CALLED_OFF))
-    assert following(stopped) == Ended("cancelled", CALLED_OFF)
+    assert next_step(stopped) == CycleEnd("cancelled", CALLED_OFF)
 
 
 def test_what_answers_somebody_is_taken_back_and_not_called_off() -> None:
-    assert following(replace(after(State.CANARY), cancelled=CALLED_OFF)) is Step.WATCH
+    assert next_step(replace(after(State.CANARY), cancelled=CALLED_OFF)) is Step.WATCH
 
 
 @st.composite
@@ -154,12 +154,12 @@ def test_an_end_is_final_once_live_traffic_or_the_gate_has_spoken(
 ) -> None:
     """Whatever an adapter lives through later, the outcome that counts does not change (a person
     may still promote a rejected one: then that is how it came out)."""
-    found = following(replace(after(*way), cancelled=cancelled))
+    found = next_step(replace(after(*way), cancelled=cancelled))
     been = set(way)
     if State.PROMOTED in been:
-        assert found == Ended("promoted", "why")
+        assert found == CycleEnd("promoted", "why")
     elif State.ROLLED_BACK in been:
-        assert found == Ended("rolled_back", "why")
+        assert found == CycleEnd("rolled_back", "why")
     elif isinstance(found, Step):
         assert OWNER[found] == "work"
         assert found is Step.WATCH or cancelled is None
