@@ -22,20 +22,20 @@ _SECONDS: Final = 60.0
 _SIZE: Final = (1280, 800)
 
 
-class BrowserMissing(KintsugiError):
+class BrowserUnavailable(KintsugiError):
     """There is no Chromium."""
 
 
-class BrowserFailed(KintsugiError):
+class BrowserError(KintsugiError):
     """It ended without an answer."""
 
 
 def program() -> str:
     """The browser. Raises BrowserMissing."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        raise BrowserMissing("Chromium is not installed; apt-get install chromium")
-    return found
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        raise BrowserUnavailable("Chromium is not installed; apt-get install chromium")
+    return path
 
 
 def dom(url: str) -> str:
@@ -51,7 +51,7 @@ def picture(url: str, into: Path, size: tuple[int, int] = _SIZE) -> None:
         "--hide-scrollbars",
     )  # fmt: skip
     if not into.exists():
-        raise BrowserFailed(f"the browser made no picture of {url}")
+        raise BrowserError(f"the browser made no picture of {url}")
 
 
 def _run(url: str, *wanted: str) -> str:
@@ -66,9 +66,9 @@ def _run(url: str, *wanted: str) -> str:
                 command, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise BrowserFailed(f"the browser took over {_SECONDS:g} s for {url}") from error
+            raise BrowserError(f"the browser took over {_SECONDS:g} s for {url}") from error
     if done.returncode != 0:
-        raise BrowserFailed(f"the browser ended with {done.returncode}: {done.stderr[-400:]}")
+        raise BrowserError(f"the browser ended with {done.returncode}: {done.stderr[-400:]}")
     return done.stdout
 
 

@@ -20,16 +20,16 @@ _GO: Final = "/usr/local/go/bin"
 """Where Go's own archive puts it, which is on the PATH of nobody by itself."""
 
 
-class ProgramMissing(Exception):
+class ProgramUnavailable(Exception):
     """A program is not there and cannot be built; the text names the remedy."""
 
 
 def program(name: str, version: str, build: Callable[[Path], None], folder: Path = FOLDER) -> Path:
     """Where a program is; `build` puts it into the folder it is given if it is nowhere yet, by one
     process at a time. Raises ProgramMissing."""
-    found = shutil.which(name)
-    if found is not None:
-        return Path(found)
+    path = shutil.which(name)
+    if path is not None:
+        return Path(path)
     place = folder / version / name
     if place.exists():
         return place
@@ -50,7 +50,7 @@ def step(command: list[str], folder: Path, **variables: str) -> None:
     """Run a step of a build in the folder of what is built. Raises ProgramMissing."""
     path = f"{os.environ.get('PATH', '')}:{_GO}"
     if shutil.which("go", path=path) is None:
-        raise ProgramMissing(
+        raise ProgramUnavailable(
             f"{command[-1]} is to be built, and Go is not on PATH; install it (https://go.dev)"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def step(command: list[str], folder: Path, **variables: str) -> None:
         text=True, timeout=BUILD_SECONDS, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise ProgramMissing(
+        raise ProgramUnavailable(
             f"{' '.join(command)} failed (exit {done.returncode}); put what it builds on PATH, or "
             f"configure GOPROXY:\n{done.stderr.strip()[-1500:]}"
         )

@@ -21,7 +21,7 @@ CACHE_VARIABLE: Final = "KINTSUGI_ISOLATED"
 INSTALL_SECONDS: Final = 1800
 
 
-class NotInstalled(Exception):
+class InstallError(Exception):
     """An environment could not be made; the text says why."""
 
 
@@ -40,11 +40,11 @@ def interpreter(*requirements: str) -> Path:
     """
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()
     folder = _cache() / f"{requirements[0].replace('==', '-')}-{digest[:12]}"
-    made(folder, lambda python: install(python, *requirements))
+    make_environment(folder, lambda python: install(python, *requirements))
     return folder / "bin" / "python"
 
 
-def made(folder: Path, fill: Callable[[str], None]) -> None:
+def make_environment(folder: Path, fill: Callable[[str], None]) -> None:
     """An environment at this place, unless one is there: an empty one, then `fill` on its Python.
 
     It is made beside its place and renamed when whole, by one process at a time. Its scripts name
@@ -58,7 +58,7 @@ def made(folder: Path, fill: Callable[[str], None]) -> None:
             return
         unfinished = folder.with_name(folder.name + ".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        checked(
+        run_command(
             [sys.executable, "-m", "uv", "venv", "-q", "--python", sys.executable, str(unfinished)]
         )
         fill(str(unfinished / "bin" / "python"))
@@ -72,16 +72,16 @@ def install(python: str, *arguments: str) -> None:
     processes would make it anew at every start.
     """
     into = ["--compile-bytecode", "--python", python]
-    checked([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
+    run_command([sys.executable, "-m", "uv", "pip", "install", "-q", *into, *arguments])
 
 
-def checked(command: list[str]) -> str:
+def run_command(command: list[str]) -> str:
     """What the command prints. Raises NotInstalled with the end of its complaint."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
     )
     if done.returncode:
-        raise NotInstalled(f"{' '.join(command[:6])} ... failed: {done.stderr.strip()[-2000:]}")
+        raise InstallError(f"{' '.join(command[:6])} ... failed: {done.stderr.strip()[-2000:]}")
     return done.stdout
 
 

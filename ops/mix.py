@@ -57,7 +57,7 @@ def event(number: int, seed: int = 0) -> WireEvent:
     return encode(envelope, data, recorded, arrays)
 
 
-def round_closed(position: Position, number: int, seed: int = 0) -> Entry:
+def make_round(position: Position, number: int, seed: int = 0) -> Entry:
     """A round over `position`."""
     data = PatternsDiagnosed(trigger="diagnose", position=position)
     envelope = Envelope(
@@ -76,18 +76,18 @@ def _data(
     session = f"session-{period}"
     call = f"call-{period}-{place // 2}"
     if kind == "start":
-        return _call_started(call, session, chance), {}
+        return _make_call_start(call, session, chance), {}
     if kind == "end":
         tokens = array("i", (chance.randrange(150_000) for _ in range(60)))
         logprobs = array("f", (-chance.random() for _ in range(60)))
-        return _call_ended(call, session, chance), {"token_ids": tokens, "logprobs": logprobs}
+        return _make_call_end(call, session, chance), {"token_ids": tokens, "logprobs": logprobs}
     if kind == "feedback":
         tags = ("late", "rude") if chance.random() < 0.5 else ()
         return FeedbackReceived(session=session, score=chance.random(), tags=tags), {}
     return rollout(period, place, chance), {}
 
 
-def _call_started(call: str, session: str, chance: random.Random) -> CallStarted:
+def _make_call_start(call: str, session: str, chance: random.Random) -> CallStarted:
     return CallStarted(
         call=call,
         session=session,
@@ -105,7 +105,7 @@ def _call_started(call: str, session: str, chance: random.Random) -> CallStarted
     )
 
 
-def _call_ended(call: str, session: str, chance: random.Random) -> CallEnded:
+def _make_call_end(call: str, session: str, chance: random.Random) -> CallEnded:
     failed = chance.random() < 0.1
     return CallEnded(
         call=call,

@@ -38,14 +38,14 @@ class Adapters:
     def __getitem__(self, name: str) -> Path:
         return self.folder / name
 
-    def expected(self, name: str) -> Expectation:
-        found = verify(self[name]).fingerprint
-        assert found is not None
-        return found
+    def read_fingerprint(self, name: str) -> Expectation:
+        expectation = verify(self[name]).fingerprint
+        assert expectation is not None
+        return expectation
 
     def others(self, name: str) -> dict[str, Expectation]:
         """What could answer in its place."""
-        return {one: self.expected(one) for one in VERSIONS if one != name}
+        return {version: self.read_fingerprint(version) for version in VERSIONS if version != name}
 
 
 class Maker:
@@ -54,10 +54,10 @@ class Maker:
     def __init__(self, checkpoint: Path) -> None:
         self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         self._base = Base(name="reference", sha256=weights_sha256(self._model))
-        self._told: Expectation | None = None
+        self._reference: Expectation | None = None
 
     @contextmanager
-    def made(
+    def open_adapter(
         self, spread: float, drift: float = 0.0, seed: int = 1, rank: int = SETTINGS.rank
     ) -> Iterator[tuple[PeftModel, Provenance]]:
         """The base with an adapter of random weights, until the end of the block."""
@@ -71,24 +71,24 @@ class Maker:
                     weights.normal_(std=spread, generator=chance) if spread else None
                     weights.add_(drift * torch.randn(weights.shape, generator=later))
         fields: dict[str, Any] = {"seed": seed, "steps": 1, "rollouts": (), "spec": {}}
-        told = self._expected(adapted)
+        expectation = self._probe(adapted)
         try:
-            yield adapted, Provenance(base=self._base, lora=settings, fingerprint=told, **fields)
+            yield adapted, Provenance(base=self._base, lora=settings, fingerprint=expectation, **fields)
         finally:
             self._model = adapted.unload()
 
-    def _expected(self, adapted: PeftModel) -> Expectation:
+    def _probe(self, adapted: PeftModel) -> Expectation:
         """What it answers to probes; the base's part is computed once."""
-        if self._told is None:
-            self._told = probe_model(adapted)
-            return self._told
-        answers = fingerprint(adapted, self._told.prompts)
-        return self._told.model_copy(update={"adapter": answers})
+        if self._reference is None:
+            self._reference = probe_model(adapted)
+            return self._reference
+        answers = fingerprint(adapted, self._reference.prompts)
+        return self._reference.model_copy(update={"adapter": answers})
 
     def write(self, folder: Path, spread: float, **options: Any) -> Path:
         """A directory of such an adapter, its fingerprint in its provenance."""
-        with self.made(spread, **options) as (adapted, told):
-            save(adapted, folder, told)
+        with self.open_adapter(spread, **options) as (adapted, provenance):
+            save(adapted, folder, provenance)
         return folder
 
 
@@ -109,7 +109,7 @@ def bare(source: Path, folder: Path) -> Path:
     return folder
 
 
-def corrupted(source: Path, folder: Path) -> Path:
+def corrupt(source: Path, folder: Path) -> Path:
     """A copy of which one tensor holds other numbers."""
     copied = bare(source, folder)
     tensors = load_file(copied / WEIGHTS)
@@ -119,7 +119,7 @@ def corrupted(source: Path, folder: Path) -> Path:
     return copied
 
 
-def made(folder: Path) -> Adapters:
+def make_adapters(folder: Path) -> Adapters:
     """Three versions, others that change nothing, little and much, and one of another base."""
     with warnings.catch_warnings():
         # Of PEFT: about what transformers will do.
@@ -131,7 +131,7 @@ def made(folder: Path) -> Adapters:
         maker.write(folder / "faint", spread=SPREAD / 30)
         maker.write(folder / "strong", spread=3 * SPREAD)
         Maker(other_base(folder / "base")).write(folder / "strange", SPREAD)
-    corrupted(folder / "v2", folder / "corrupted")
+    corrupt(folder / "v2", folder / "corrupted")
     for name in (*VERSIONS, "fresh", "strange"):
         bare(folder / name, folder / f"{name}-bare")
     return Adapters(folder, CHECKPOINT)

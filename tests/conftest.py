@@ -24,8 +24,8 @@ from sqlalchemy import Engine
 from consumers.database import open_database
 from events.streams import STREAMS
 from migrations.upgrade import upgrade
-from ops.isolated import NotInstalled
-from ops.postgres.server import Postgres, PostgresMissing
+from ops.isolated import InstallError
+from ops.postgres.server import Postgres, PostgresUnavailable
 from ops.ray.head import Head
 
 with warnings.catch_warnings():
@@ -34,7 +34,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     from events.kafka.log import KafkaLog
     from ops.kafka.broker import Broker
-    from ops.kafka.jars import BrokerMissing
+    from ops.kafka.jars import BrokerUnavailable
 
 pytest_plugins = ("ops.proofs.plugin",)
 
@@ -80,7 +80,7 @@ def _running_broker() -> Iterator[Broker]:
         try:
             started.start()
             yield started
-        except BrokerMissing as error:
+        except BrokerUnavailable as error:
             missing(str(error))
         finally:
             # Also of a start that failed.
@@ -112,7 +112,7 @@ def postgres() -> Iterator[Postgres]:
         started = Postgres(Path(folder), fsync=False)
         try:
             started.start()
-        except PostgresMissing as error:
+        except PostgresUnavailable as error:
             missing(str(error))
         yield started
         started.kill()
@@ -132,7 +132,7 @@ def ray() -> Iterator[Head]:
         head = Head(Path(folder), cpus=2, gpus=1)
         try:
             head.start()
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         yield head
         head.stop()

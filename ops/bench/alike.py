@@ -62,13 +62,13 @@ def _say(sessions: Sessions, customer: _Customer, unlike: bool) -> None:
     words = customer.opening if turn == 0 else f"{customer.name}, {turn}"
     customer.history.append({"role": "user", "content": words})
     conversation, call = Conversation.of(customer.history), f"{customer.name}.{turn}"
-    found = sessions.attribute(None, _SCOPE, conversation, call)
+    attribution = sessions.attribute(None, _SCOPE, conversation, call)
     answer = {"role": "assistant", "content": call if unlike else f"An answer to {words}"}
-    sessions.remember_request(found.session, call, conversation)
-    sessions.remember_answer(found.session, call, _SCOPE, conversation, answer)
-    sessions.settle(found.claim, completed=True)
+    sessions.remember_request(attribution.session, call, conversation)
+    sessions.remember_answer(attribution.session, call, _SCOPE, conversation, answer)
+    sessions.settle(attribution.claim, completed=True)
     customer.history.append(answer)
-    customer.sessions.append(found.session)
+    customer.sessions.append(attribution.session)
 
 
 def _figures(customers: list[_Customer]) -> dict[str, Any]:

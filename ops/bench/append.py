@@ -108,7 +108,7 @@ def bare_rate(folder: Path, seconds: float, group: int) -> float:
         return done / (time.perf_counter() - began)
 
 
-def windowed_rate(send: Callable[[int], Any], wait: Callable[[Any], Any], seconds: float) -> float:
+def window_rate(send: Callable[[int], Any], wait: Callable[[Any], Any], seconds: float) -> float:
     """Records per second with at most WINDOW of them unacknowledged."""
     pending: deque[Any] = deque()
     began = time.perf_counter()
@@ -144,7 +144,7 @@ def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
                 )
             )  # fmt: skip
 
-        ours = windowed_rate(send, lambda pending: pending.offset(60), seconds)
+        ours = window_rate(send, lambda pending: pending.offset(60), seconds)
         sender.close()
     producer = KafkaProducer(
         bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=10,
@@ -158,7 +158,7 @@ def kafka_rates(bootstrap: str, seconds: float) -> tuple[float, float]:
             partition=number % 8, timestamp_ms=now_ms(),
         )  # fmt: skip
 
-    theirs = windowed_rate(send_bare, lambda future: future.get(60), seconds)
+    theirs = window_rate(send_bare, lambda future: future.get(60), seconds)
     producer.close()
     return ours, theirs
 
@@ -169,12 +169,12 @@ def measure(rounds: int, seconds: float, kafka: str | None) -> dict[str, Any]:
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="kintsugi-bench-") as name:
             log, group = log_rate(Path(name), seconds)
-            found = {"log": log, "events_per_commit": group}
-            found["bare"] = bare_rate(Path(name), seconds, max(1, round(group)))
+            rates = {"log": log, "events_per_commit": group}
+            rates["bare"] = bare_rate(Path(name), seconds, max(1, round(group)))
         if kafka is not None:
-            found["sender"], found["producer"] = kafka_rates(kafka, seconds)
-        figures.append(found)
-        print(f"round {number + 1}: {found}", file=sys.stderr)
+            rates["sender"], rates["producer"] = kafka_rates(kafka, seconds)
+        figures.append(rates)
+        print(f"round {number + 1}: {rates}", file=sys.stderr)
     document: dict[str, Any] = {
         "benchmark": "append", "writers": WRITERS, "value_bytes": VALUE_BYTES, "rounds": rounds,
         "seconds": seconds, "log_over_bare": _ratio(figures, "log", "bare"),

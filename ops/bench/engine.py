@@ -77,27 +77,27 @@ def _round(
     sides: dict[str, Side], tasks: Sequence[TaskDefinition], number: int
 ) -> dict[str, tuple[float, float]]:
     """Side -> its episodes per minute and the share that passed."""
-    found = {}
+    figures = {}
     for name, side in sides.items():
         start = time.perf_counter()
         verdicts = side(tasks, number)
         minutes = (time.perf_counter() - start) / 60
-        found[name] = len(verdicts) / minutes, sum(verdicts) / len(verdicts)
-        print(f"round {number}: {name} {found[name][0]:,.0f} episodes/min", file=sys.stderr)
-    return found
+        figures[name] = len(verdicts) / minutes, sum(verdicts) / len(verdicts)
+        print(f"round {number}: {name} {figures[name][0]:,.0f} episodes/min", file=sys.stderr)
+    return figures
 
 
 def _summary(rounds: Sequence[dict[str, tuple[float, float]]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in rounds[0]:
-        found[name] = {
-            "episodes_per_minute": round(statistics.median(one[name][0] for one in rounds)),
-            "passed": round(statistics.mean(one[name][1] for one in rounds), 4),
+        figures[name] = {
+            "episodes_per_minute": round(statistics.median(row[name][0] for row in rounds)),
+            "passed": round(statistics.mean(row[name][1] for row in rounds), 4),
         }
         if "vllm" in rounds[0]:
-            ratios = [one[name][0] / one["vllm"][0] for one in rounds]
-            found[name]["ratio"] = round(statistics.median(ratios), 2)
-    return found
+            ratios = [row[name][0] / row["vllm"][0] for row in rounds]
+            figures[name]["ratio"] = round(statistics.median(ratios), 2)
+    return figures
 
 
 def _in_process(checkpoint: Path, concurrency: int) -> Side:
@@ -131,10 +131,10 @@ def embedded(checkpoint: Path, slots: int, length: int | None) -> Iterator[tuple
 
 
 def _over_http(url: str, concurrency: int) -> Side:
-    return lambda tasks, seed: asyncio.run(_played(url, tasks, seed, concurrency))
+    return lambda tasks, seed: asyncio.run(_play_tasks(url, tasks, seed, concurrency))
 
 
-async def _played(
+async def _play_tasks(
     url: str, tasks: Sequence[TaskDefinition], seed: int, concurrency: int
 ) -> list[bool]:
     shop, sampling = Shop(), Sampling(temperature=1.0, max_tokens=ANSWER)
@@ -146,7 +146,7 @@ async def _played(
         setup = Setup(shop, agent, make_environment_user(shop), seed=seed)
         plan = ((task, 0) for task in tasks)
         async with aclosing(play_all(setup, plan, concurrency=concurrency)) as finished:
-            return [bool(one.success) async for attempts in finished for one in attempts]
+            return [bool(attempt.success) async for attempts in finished for attempt in attempts]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -55,21 +55,21 @@ def main() -> None:
     parser.add_argument("--benchmarks", type=Path, default=Path(folder) if folder else None)
     options = parser.parse_args()
     environments = [open_environment(name, benchmarks=options.benchmarks) for name in NAMES]
-    found: dict[str, Any] = {
-        environment.name: _measured(environment, options.seconds) for environment in environments
+    document: dict[str, Any] = {
+        environment.name: _measure(environment, options.seconds) for environment in environments
     }
     if options.benchmarks is None:
         print("gold: skipped, KINTSUGI_BENCHMARKS names no folder", file=sys.stderr)
     else:
-        found["gold"] = _gold(open_environment("retail", benchmarks=options.benchmarks))
-    found["concurrent"] = _concurrent(environments[0])
-    print(json.dumps(found, indent=2))
+        document["gold"] = _gold(open_environment("retail", benchmarks=options.benchmarks))
+    document["concurrent"] = _concurrent(environments[0])
+    print(json.dumps(document, indent=2))
 
 
-def _measured(environment: Environment, seconds: float) -> dict[str, Any]:
+def _measure(environment: Environment, seconds: float) -> dict[str, Any]:
     tasks = list(islice(environment.tasks(), 200))
     rounds = [_steps(environment, tasks, seconds / ROUNDS) for _ in range(ROUNDS)]
-    medians = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+    medians = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
     return {**medians, **_reset(environment, tasks[0])}
 
 

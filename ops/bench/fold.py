@@ -51,7 +51,7 @@ from events.messages import Message
 from events.rollouts import CallEnded, CallEndContent, EventData
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.mix import mix, round_closed
+from ops.mix import mix, make_round
 from ops.postgres.server import Postgres
 
 APPEND_EVENTS: Final = 2_000
@@ -102,10 +102,10 @@ def _ratios(
     transactions = max(1, events // BATCH_EVENTS)
     took: dict[str, list[float]] = {"fold": [], "insert": [], "driver": [], "tenth": []}
     for _ in range(rounds):
-        took["fold"].append(_timed(engine, lambda: _fold(log, engine)))
-        took["tenth"].append(_timed(engine, lambda: _fold(tenth, engine)))
-        took["insert"].append(_timed(engine, lambda: _insert(engine, rows, transactions)))
-        took["driver"].append(_timed(engine, lambda: _driver(engine, rows, transactions)))
+        took["fold"].append(_time_work(engine, lambda: _fold(log, engine)))
+        took["tenth"].append(_time_work(engine, lambda: _fold(tenth, engine)))
+        took["insert"].append(_time_work(engine, lambda: _insert(engine, rows, transactions)))
+        took["driver"].append(_time_work(engine, lambda: _driver(engine, rows, transactions)))
     median = {name: statistics.median(values) for name, values in took.items()}
     return {
         "share_of_multi_row_insert": round(median["insert"] / median["fold"], 3),
@@ -115,7 +115,7 @@ def _ratios(
     }
 
 
-def _timed(engine: Engine, work: Callable[[], None]) -> float:
+def _time_work(engine: Engine, work: Callable[[], None]) -> float:
     with database.write_transaction(engine) as connection:
         for table in METADATA.sorted_tables:
             connection.execute(table.delete())
@@ -277,7 +277,7 @@ def _peak_of(events: int) -> int:
         _fold(log, engine)
         with database.read_transaction(engine) as connection:
             folded = position(connection)
-        log.append([round_closed({ROLLOUTS.name: folded[ROLLOUTS.name]}, 0)])
+        log.append([make_round({ROLLOUTS.name: folded[ROLLOUTS.name]}, 0)])
         _fold(log, engine)
         log.close()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

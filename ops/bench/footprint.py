@@ -54,29 +54,29 @@ class Traffic:
         self._lock = threading.Lock()
 
     @contextmanager
-    def running(self, clients: int, folders: list[Path]) -> Iterator[None]:
+    def run(self, clients: int, folders: list[Path]) -> Iterator[None]:
         """Everybody at work, until the end of the block; raises what one of them died of."""
         threads = [
-            threading.Thread(target=self._kept, args=(self._ask, Random(f"{self._seed} {number}")))
+            threading.Thread(target=self._run_client, args=(self._ask, Random(f"{self._seed} {number}")))
             for number in range(clients)
         ]
         change = (self._change, Random(self._seed), folders)
-        threads.append(threading.Thread(target=self._kept, args=change))
-        for one in threads:
-            one.start()
+        threads.append(threading.Thread(target=self._run_client, args=change))
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self._stop.set()
-            for one in threads:
-                one.join()
+            for thread in threads:
+                thread.join()
         if self._failures:
             raise self._failures[0]
 
-    def _kept(self, work: Any, *given: Any) -> None:
+    def _run_client(self, work: Any, *arguments: Any) -> None:
         try:
             with httpx2.Client(base_url=self._url, timeout=120) as client:
-                work(client, *given)
+                work(client, *arguments)
         except BaseException as error:
             self._failures.append(error)
             self._stop.set()
@@ -114,38 +114,38 @@ class Traffic:
 
 def main() -> None:
     """Print one JSON document."""
-    given = _parser().parse_args()
+    options = _parser().parse_args()
     with tempfile.TemporaryDirectory() as place:
         maker = Maker(CHECKPOINT)
         folders = [maker.write(Path(place) / str(n), SPREAD, seed=n) for n in range(MOST)]
-        with embedded(CHECKPOINT, given.slots, length=None) as (url, pid):
-            traffic, before = Traffic(url, given.seed), _memory(pid)
+        with embedded(CHECKPOINT, options.slots, length=None) as (url, pid):
+            traffic, before = Traffic(url, options.seed), _memory(pid)
             began, readings = _processor_seconds(pid), []
-            with traffic.running(given.clients, folders):
-                until = time.monotonic() + given.seconds
+            with traffic.run(options.clients, folders):
+                until = time.monotonic() + options.seconds
                 while time.monotonic() < until:
                     time.sleep(EVERY)
                     readings.append(_memory(pid))
             spent = _processor_seconds(pid) - began
     third = max(1, len(readings) // 3)
     thirds = [statistics.median(readings[n * third : (n + 1) * third]) for n in range(3)]
-    found = {
+    document = {
         "calls": traffic.calls,
         "adapters_loaded": traffic.loads,
         "memory_mib": {
             "before": round(before, 1),
             "most": round(max(readings), 1),
-            "thirds": [round(one, 1) for one in thirds],
+            "thirds": [round(value, 1) for value in thirds],
         },
         "cpu_ms_per_call": round(1000 * spent / traffic.calls, 1),
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(document, indent=2))
 
 
 def _memory(pid: int) -> float:
-    found = process(pid)
-    assert found is not None, "the engine ended"
-    return found.memory
+    reading = process(pid)
+    assert reading is not None, "the engine ended"
+    return reading.memory
 
 
 def _processor_seconds(pid: int) -> float:

@@ -38,7 +38,7 @@ from typing import Final
 from daemon.evaluation.gate import Conduct, Evaluation, Pair, decide, verdict_of
 from events.gate import Decision, GateSettings, Test
 from ops.bench.intervals import wilson
-from ops.bench.looks import counted, looked
+from ops.bench.looks import simulate_violations, simulate_looks
 from ops.bench.pieces import Json, Pieces
 from ops.bench.simulation import many, pairs, spread
 
@@ -68,15 +68,15 @@ class Row:
         passed = sum(piece["passed"] for piece in pieces)
         low, high = wilson(passed, count)
         met = low <= self.planned if self.at_most else high >= self.planned - STEPS
-        found: Json = {
+        figures: Json = {
             "row": self.name, "count": count, "rate": round(passed / count, 4),
             "low": round(low, 4), "high": round(high, 4), "planned": self.planned,
             "wanted": "at most" if self.at_most else "at least", "table": self.table, "met": met,
         }  # fmt: skip
         stops = sorted(stop for piece in pieces for stop in piece.get("stops", ()))
         if stops:
-            found |= {"tasks_50": _by(stops, count, 0.5), "tasks_80": _by(stops, count, 0.8)}
-        return found
+            figures |= {"tasks_50": _by(stops, count, 0.5), "tasks_80": _by(stops, count, 0.8)}
+        return figures
 
 
 def _by(stops: Sequence[int], count: int, share: float) -> int | None:
@@ -85,25 +85,25 @@ def _by(stops: Sequence[int], count: int, share: float) -> int | None:
     return stops[place] if place < len(stops) else None
 
 
-def simulated(test: Test, tasks: int, trials: int, gain: float, count: int, seed: int) -> Json:
+def simulate_test(test: Test, tasks: int, trials: int, gain: float, count: int, seed: int) -> Json:
     """How many of `count` evaluations passed a test, and after how many tasks."""
     # Another row must not see the same candidates.
     start = Random(f"{test} {tasks} {trials} {gain} {seed}").getrandbits(32)
-    found = [verdict_of(d, tasks, test, ALPHA) for d in many(start, count, tasks, trials, gain)]
-    stops = [one.tasks for one in found if one.verdict == "PASS"]
+    results = [verdict_of(d, tasks, test, ALPHA) for d in many(start, count, tasks, trials, gain)]
+    stops = [result.tasks for result in results if result.verdict == "PASS"]
     early = {} if test == "sign_flip" else {"stops": stops}
     return {"count": count, "passed": len(stops), **early}
 
 
-def harmless(tasks: int, trials: int, count: int, seed: int) -> Json:
+def count_rejections(tasks: int, trials: int, count: int, seed: int) -> Json:
     """How many of `count` candidates that change nothing but the target, for the better, are
     rejected for one of three other kinds."""
     chance = Random(f"kinds {tasks} {trials} {seed}")
-    found = [_harmless(chance, tasks, trials) for _ in range(count)]
-    return {"count": count, "passed": found.count("REJECT")}
+    decisions = [_decide_harmless(chance, tasks, trials) for _ in range(count)]
+    return {"count": count, "passed": decisions.count("REJECT")}
 
 
-def _harmless(chance: Random, tasks: int, trials: int) -> Decision:
+def _decide_harmless(chance: Random, tasks: int, trials: int) -> Decision:
     mastered = [Pair(f"m{n}", "target", (False,) * trials, (True,) * trials) for n in range(tasks)]
     kinds = [
         replace(pair, task=f"{kind} {pair.task}", slice=kind)
@@ -111,46 +111,46 @@ def _harmless(chance: Random, tasks: int, trials: int) -> Decision:
         for pair in pairs(chance, tasks, trials, 0.0)
     ]
     same = Conduct(rollouts=1, violations=0, tool_calls=1, malformed=0, tokens=1)
-    found = Evaluation("target", tasks, [*mastered, *kinds], same, same)
-    return decide(found, GateSettings()).decision
+    evaluation = Evaluation("target", tasks, [*mastered, *kinds], same, same)
+    return decide(evaluation, GateSettings()).decision
 
 
 def power(tasks: int, trials: int, gain: float) -> float:
     """Of a one-sided normal test, at the variances that are drawn with."""
     between, within = spread(gain)
-    found = gain / sqrt((between + within / trials) / tasks)
-    return round(_NORMAL.cdf(found - _NORMAL.inv_cdf(1 - ALPHA)), 3)
+    effect = gain / sqrt((between + within / trials) / tasks)
+    return round(_NORMAL.cdf(effect - _NORMAL.inv_cdf(1 - ALPHA)), 3)
 
 
 def _level(test: Test, tasks: int, trials: int, planned: float = ALPHA) -> Row:
     """Of candidates that are no better."""
     name = f"{test}, R={trials}, {tasks} tasks, no gain"
-    return Row(name, planned, at_most=True, work=partial(simulated, test, tasks, trials, 0.0))
+    return Row(name, planned, at_most=True, work=partial(simulate_test, test, tasks, trials, 0.0))
 
 
 def _power(test: Test, tasks: int, trials: int, gain: float, table: float | None = None) -> Row:
     name = f"{test}, R={trials}, {tasks} tasks, +{100 * gain:g} points"
-    work = partial(simulated, test, tasks, trials, gain)
+    work = partial(simulate_test, test, tasks, trials, gain)
     return Row(name, power(tasks, trials, gain), at_most=False, work=work, table=table)
 
 
 def _kinds(tasks: int) -> Row:
     """Rejected by chance: Holm spends a tenth on all kinds together."""
     name = f"kinds, R=4, {tasks} tasks each, no change: rejected"
-    return Row(name, 0.1, at_most=True, work=partial(harmless, tasks, 4))
+    return Row(name, 0.1, at_most=True, work=partial(count_rejections, tasks, 4))
 
 
 def _looks(trials: int, rate: float, change: float, planned: float) -> Row:
     """A kind that the incumbent passes so often, at up to 512 tasks."""
-    said = "worse by the margin" if change else "no change"
-    name = f"looks, R={trials}, passed {rate:g}, {said}: passes at any"
-    work = partial(looked, 512, trials, change, rate)
+    label = "worse by the margin" if change else "no change"
+    name = f"looks, R={trials}, passed {rate:g}, {label}: passes at any"
+    work = partial(simulate_looks, 512, trials, change, rate)
     return Row(name, planned, at_most=change < 0, work=work)
 
 
 def _violations(expected: float) -> Row:
     name = f"violations, {expected:g} expected of each: equals fail"
-    return Row(name, ALPHA, at_most=True, work=partial(counted, expected))
+    return Row(name, ALPHA, at_most=True, work=partial(simulate_violations, expected))
 
 
 ROWS: Final = (
@@ -173,8 +173,8 @@ ROWS: Final = (
 
 def measure(count: int, pieces: Pieces, rows: Sequence[Row] = ROWS) -> Json:
     """Every row at `count` evaluations."""
-    found = [row.document(pieces.of(row.name, count, PIECE, row.work)) for row in rows]
-    return {"benchmark": "gate", "rows": found, "passed": all(row["met"] for row in found)}
+    results = [row.document(pieces.of(row.name, count, PIECE, row.work)) for row in rows]
+    return {"benchmark": "gate", "rows": results, "passed": all(row["met"] for row in results)}
 
 
 def main() -> int:
@@ -187,9 +187,9 @@ def main() -> int:
     parser.add_argument("--rows", default="", metavar="WORD", help="only those that begin so")
     options = parser.parse_args()
     rows = [row for row in ROWS if row.name.startswith(options.rows)]
-    found = measure(options.count, Pieces(options.checkpoint), rows)
-    print(json.dumps(found, indent=2))
-    return 0 if found["passed"] else 1
+    document = measure(options.count, Pieces(options.checkpoint), rows)
+    print(json.dumps(document, indent=2))
+    return 0 if document["passed"] else 1
 
 
 if __name__ == "__main__":

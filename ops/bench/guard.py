@@ -100,7 +100,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WatchOutcome:
     """How the watch over one canary ended."""
 
     why: Why
@@ -123,7 +123,7 @@ class Watch:
         """Those that began, when each ends and when it is judged; infinite for never."""
         self._minute = 0.0
 
-    def end(self) -> Ended:
+    def end(self) -> WatchOutcome:
         """What became of it."""
         arrivals = self._traffic.arrivals(self._chance)
         number, begins, minute = 0, next(arrivals), 0
@@ -133,9 +133,9 @@ class Watch:
                 self._begin(number, begins)
                 number, begins = number + 1, next(arrivals)
             self._hear(minute)
-            turned = decide(self._watched(), self._settings, _START + timedelta(minutes=minute))
+            turned = decide(self._read_canary(), self._settings, _START + timedelta(minutes=minute))
             if turned is not None and turned.why != "canary":
-                return Ended(turned.why, minute, self._guard.count_verdicts("canary")
+                return WatchOutcome(turned.why, minute, self._guard.count_verdicts("canary")
                              + self._guard.count_verdicts("incumbent"))  # fmt: skip
             if turned is not None:
                 self._share = _canary_share(turned)
@@ -163,7 +163,7 @@ class Watch:
             at = (f"{when:012.6f}", str(number))
             self._guard.count(arm, f"kind {kind}", success, share, at)
 
-    def _settled(self) -> float:
+    def _weigh_evidence(self) -> float:
         """The settled evidence as `Seen.settled` reads it: a session that ended without a verdict
         is neither judged nor open once it is older than others were at theirs."""
         waits: dict[tuple[Arm, bool | None], list[float]] = {}
@@ -181,11 +181,11 @@ class Watch:
         ]
         return measure_final_evidence(sessions, self._settings.risk_ratio, awaited)
 
-    def _watched(self) -> CanaryEvidence:
+    def _read_canary(self) -> CanaryEvidence:
         """What `kintsugi work` would read from the tables."""
         return CanaryEvidence(
             _route(self._share), _CANARY, self._guard, lambda: (),
-            self._settled, {},
+            self._weigh_evidence, {},
         )  # fmt: skip
 
 
@@ -237,9 +237,9 @@ class Row:
 
     def document(self, runs: int) -> dict[str, Any]:
         """The row measured."""
-        found = measure(self.traffic, runs)
+        figures = measure(self.traffic, runs)
         bounds = {"rolled_back": self.rolled_back, "promoted": self.promoted}
-        intervals = {name: wilson(round(found[name] * runs), runs) for name in bounds}
+        intervals = {name: wilson(round(figures[name] * runs), runs) for name in bounds}
         met = all(
             bound is None or intervals[name][0] <= bound for name, bound in bounds.items()
         )  # fmt: skip
@@ -247,7 +247,7 @@ class Row:
             met = met and intervals[self.power[0]][1] >= self.power[1]
         rounded = {name: [round(end, 4) for end in ends] for name, ends in intervals.items()}
         return {
-            "row": self.name, **found, "intervals": rounded, "at_most": bounds,
+            "row": self.name, **figures, "intervals": rounded, "at_most": bounds,
             "at_least": self.power, "met": met,
         }  # fmt: skip
 

@@ -47,8 +47,8 @@ _APPENDED: Final = 2_000
 def home(folder: Path, rollouts: int) -> App:
     """A home whose tables hold so many rollouts, counted by one round that a person closed."""
     agent = {"alias": "agent", "environment": "shop"}
-    given = {"home": folder, "log": {"durability": "process"}, "agents": [agent]}
-    app = App(Settings.model_validate(given))
+    settings = {"home": folder, "log": {"durability": "process"}, "agents": [agent]}
+    app = App(Settings.model_validate(settings))
     _append(app, range(rollouts))
     app.diagnose("diagnose")
     return app
@@ -76,10 +76,10 @@ def _append(app: App, rollouts: range) -> None:
     for start in range(0, len(rollouts), _APPENDED):
         part = rollouts[start : start + _APPENDED]
         app.append([event(number * len(PERIOD) + place).entry for number in part])
-        app.append([entry for number in part for entry in _closed(number)])
+        app.append([entry for number in part for entry in _session_entries(number)])
 
 
-def _closed(number: int) -> Iterator[Entry]:
+def _session_entries(number: int) -> Iterator[Entry]:
     """A session of one call, as it is when the role `work` has closed it."""
     session, call = f"closed-{number}", f"closed-{number}-call"
     ended = derive_id("ended", session)
@@ -138,24 +138,24 @@ def measure(folder: Path, rollouts: int) -> dict[str, Any]:
     counts = rollouts // 10, rollouts
     with ExitStack() as opened:
         tenth, whole = (opened.enter_context(home(folder / str(count), count)) for count in counts)
-        found = {name: _cheapest(what, tenth, whole) for name, what in QUESTIONS.items()}
+        costs = {name: _cheapest(what, tenth, whole) for name, what in QUESTIONS.items()}
         for app, count in zip((tenth, whole), counts, strict=True):
             read_by_a_cycle(app, count)
-        found["scheduling"] = _cheapest(numbers, tenth, whole)
+        costs["scheduling"] = _cheapest(numbers, tenth, whole)
     return {
         "benchmark": "history",
         "rollouts": rollouts,
-        "ms": {name: round(1000 * more, 2) for name, (_, more) in found.items()},
-        "all_over_tenth": {name: round(more / less, 2) for name, (less, more) in found.items()},
+        "ms": {name: round(1000 * more, 2) for name, (_, more) in costs.items()},
+        "all_over_tenth": {name: round(more / less, 2) for name, (less, more) in costs.items()},
     }
 
 
-def _cheapest(what: Callable[[App], object], one: App, other: App) -> tuple[float, float]:
-    taken = [(_taken(what, one), _taken(what, other)) for _ in range(ASKED)]
+def _cheapest(what: Callable[[App], object], tenth: App, whole: App) -> tuple[float, float]:
+    taken = [(_processor_seconds(what, tenth), _processor_seconds(what, whole)) for _ in range(ASKED)]
     return min(less for less, _ in taken), min(more for _, more in taken)
 
 
-def _taken(what: Callable[[App], object], app: App) -> float:
+def _processor_seconds(what: Callable[[App], object], app: App) -> float:
     began = time.process_time()
     what(app)
     return time.process_time() - began

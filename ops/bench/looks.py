@@ -33,7 +33,7 @@ _ROLLOUTS: Final = 200
 """How many rollouts each side has where violations are counted."""
 
 
-def looked(
+def simulate_looks(
     most: int, trials: int, change: float, rate: float, count: int, seed: int, *, each: bool = False
 ) -> Json:
     """How many of `count` slices passed at any look, and at how many tasks: the incumbent passes
@@ -42,7 +42,7 @@ def looked(
     settings = GateSettings()
     passed, tasks = 0, 0
     for _ in range(count):
-        values, sizes = _played(chance, most, trials, change, rate)
+        values, sizes = _draw_slice(chance, most, trials, change, rate)
         looks = Looks() if each else sizes
         level = LEVEL if each else level_of(looks.of(_SLICE))
         for size in _sizes(sizes.of_slice[_SLICE], values, most, each):
@@ -68,7 +68,7 @@ class _Slice(list[float]):
     first_each: int
 
 
-def _played(
+def _draw_slice(
     chance: np.random.Generator, most: int, trials: int, change: float, rate: float
 ) -> tuple[_Slice, Looks]:
     before, after = _chances(chance, most, change, rate)
@@ -99,8 +99,8 @@ def _chances(
 
 def bound(values: tuple[float, ...], level: float) -> float:
     """The bound of `gate.bound`, from the same draws for equal values whatever their order."""
-    found, counts = np.unique(np.asarray(values), return_counts=True)
-    lows = _lows(tuple(found.tolist()), tuple(counts.tolist()))
+    distinct, counts = np.unique(np.asarray(values), return_counts=True)
+    lows = _lows(tuple(distinct.tolist()), tuple(counts.tolist()))
     return float(lows[int(DRAWS * level)])
 
 
@@ -113,7 +113,7 @@ def _lows(values: tuple[float, ...], counts: tuple[int, ...]) -> "np.ndarray":
     return np.sort(2 * low - 1)
 
 
-def counted(expected: float, count: int, seed: int, *, poisson: bool = False) -> Json:
+def simulate_violations(expected: float, count: int, seed: int, *, poisson: bool = False) -> Json:
     """How many of `count` candidates fail by their violations, who violate as often as the
     incumbent: each `expected` times on average."""
     chance = np.random.default_rng([round(1000 * expected), seed])

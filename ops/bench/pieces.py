@@ -30,16 +30,16 @@ class Pieces:
 
     def of(self, name: str, wanted: int, piece: int, work: Work) -> list[Json]:
         """What came of all pieces of `name`, the missing ones done now."""
-        found = [one["found"] for one in self._done if one["name"] == name]
-        done = sum(one["count"] for one in self._done if one["name"] == name)
+        results = [record["found"] for record in self._done if record["name"] == name]
+        done = sum(record["count"] for record in self._done if record["name"] == name)
         while done < wanted:
             count = min(piece, wanted - done)
             result = work(count, done)
             self._keep({"name": name, "count": count, "found": result})
-            found.append(result)
+            results.append(result)
             done += count
             print(f"{name}: {done:,} of {wanted:,} {_short(result)}", file=sys.stderr, flush=True)
-        return found
+        return results
 
     def _keep(self, piece: Json) -> None:
         self._done.append(piece)

@@ -68,15 +68,15 @@ def measure(folder: Path, events: int) -> dict[str, Any]:
     longer = SqliteLog(folder / "longer.db", durability="process")
     longer.append(list(mix(1, start=events)))
     export(longer, blobs, folder / "longer")
-    whole = _replayed(log, folder / "whole.db")
-    small = _replayed(tenth, folder / "small.db")
-    snapped = _replayed(log, folder / "one.db", events // 10)
-    logs = _timed(lambda: diff.logs(log, longer))
-    exports = _timed(lambda: diff.logs(Archive(folder / "kept"), Archive(folder / "longer")))
+    whole = _time_replay(log, folder / "whole.db")
+    small = _time_replay(tenth, folder / "small.db")
+    snapped = _time_replay(log, folder / "one.db", events // 10)
+    logs = _time_work(lambda: diff.logs(log, longer))
+    exports = _time_work(lambda: diff.logs(Archive(folder / "kept"), Archive(folder / "longer")))
     _alter(folder)
-    tables = _timed(lambda: _parted(folder, "two"))
+    tables = _time_work(lambda: _find_divergence(folder, "two"))
     number = _other_past(folder, log, events)
-    pasts = _timed(lambda: _named(folder, number))
+    pasts = _time_work(lambda: _check_divergence(folder, number))
     for each in (log, tenth, longer):
         each.close()
     return {
@@ -91,7 +91,7 @@ def measure(folder: Path, events: int) -> dict[str, Any]:
     }
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _time_work(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -104,7 +104,7 @@ def _log(path: Path, events: int) -> SqliteLog:
     return log
 
 
-def _replayed(log: SqliteLog, path: Path, every: int | None = None) -> float:
+def _time_replay(log: SqliteLog, path: Path, every: int | None = None) -> float:
     """Seconds, without those of making the tables."""
     engine = database.open_database(database.sqlite_url(path))
     upgrade(engine)
@@ -119,7 +119,7 @@ def _replayed(log: SqliteLog, path: Path, every: int | None = None) -> float:
 
         replay(log, engine, ends(log), every=every, keep=keep)
 
-    seconds = _timed(fold)
+    seconds = _time_work(fold)
     engine.dispose()
     return seconds
 
@@ -127,35 +127,35 @@ def _replayed(log: SqliteLog, path: Path, every: int | None = None) -> float:
 def _alter(folder: Path) -> None:
     """A second folding of the same log, that parted from the first between two snapshots."""
     shutil.copyfile(folder / "one.db", folder / "two.db")
-    right, wrong = _branched(folder, "two")
-    before, after = (_rollouts(one.path) for one in (right[-1], wrong[0]))
+    right, wrong = _branch(folder, "two")
+    before, after = (_rollouts(snapshot.path) for snapshot in (right[-1], wrong[0]))
     (name,) = _execute(
         wrong[0].path,
         "SELECT rollout FROM rollouts ORDER BY rowid LIMIT 1 OFFSET ?",
         (before + after) // 2,
     )
-    for path in (folder / "two.db", *(one.path for one in wrong)):
+    for path in (folder / "two.db", *(snapshot.path for snapshot in wrong)):
         _execute(path, "UPDATE rollouts SET messages = 99 WHERE rollout = ?", name)
-    for one in wrong:
-        described = one.path.with_suffix(".json")
-        engine = database.open_database(database.sqlite_url(one.path))
+    for snapshot in wrong:
+        described = snapshot.path.with_suffix(".json")
+        engine = database.open_database(database.sqlite_url(snapshot.path))
         with database.read_transaction(engine) as reading:
             digest = exact_digest(reading)
         engine.dispose()
         described.write_text(json.dumps(json.loads(described.read_text()) | {"digest": digest}))
 
 
-def _branched(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
+def _branch(folder: Path, name: str) -> tuple[list[Snapshot], list[Snapshot]]:
     """The snapshots of the first folding for another one: the same files up to where the two are to
     part, copies from there on."""
     target = folder / f"{name}.db.snapshots"
     target.mkdir()
-    for number, one in enumerate(snapshots.list_snapshots(folder / "one.db.snapshots")):
+    for number, snapshot in enumerate(snapshots.list_snapshots(folder / "one.db.snapshots")):
         copy = os.link if number < _WRONG_FROM else shutil.copyfile
-        for path in (one.path, one.path.with_suffix(".json")):
+        for path in (snapshot.path, snapshot.path.with_suffix(".json")):
             copy(path, target / path.name)
-    found = snapshots.list_snapshots(target)
-    return found[:_WRONG_FROM], found[_WRONG_FROM:]
+    copies = snapshots.list_snapshots(target)
+    return copies[:_WRONG_FROM], copies[_WRONG_FROM:]
 
 
 def _rollouts(path: Path) -> int:
@@ -182,32 +182,32 @@ def _other_past(folder: Path, log: SqliteLog, events: int) -> int:
         "WHERE stream = ? AND partition = ? AND recorded_ms = ?",
         crc, key, headers, value, changed.stream, changed.partition, changed.recorded_ms,
     )  # fmt: skip
-    right, wrong = _branched(folder, "three")
-    for one in wrong:
-        one.path.unlink()
-        one.path.with_suffix(".json").unlink()
+    right, wrong = _branch(folder, "three")
+    for snapshot in wrong:
+        snapshot.path.unlink()
+        snapshot.path.with_suffix(".json").unlink()
     shutil.copyfile(right[-1].path, folder / "three.db")
     past = SqliteLog(folder / "past.db", durability="process")
-    _replayed(past, folder / "three.db", events // 10)
+    _time_replay(past, folder / "three.db", events // 10)
     past.close()
     return number
 
 
-def _named(folder: Path, number: int) -> None:
-    first = _parted(folder, "three").record
+def _check_divergence(folder: Path, number: int) -> None:
+    first = _find_divergence(folder, "three").record
     expected = event(number).entry
     assert (first.key, first.recorded_ms) == (expected.key, expected.recorded_ms), "the very event"
 
 
-def _parted(folder: Path, name: str) -> First:
+def _find_divergence(folder: Path, name: str) -> First:
     """The event by which another folding parted from the first."""
     with ExitStack() as opened, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        one, other = (diff.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
-        found = diff.tables(one, other, first_only=True)
-        assert found.parted is not None, "one of them was changed"
-        assert found.parted.equal is not None, "the first snapshots are the same"
-        assert found.difference is not None, "one of them was changed"
-        first = first_event(found.parted, logs_of(found.parted, (), opened), Path(scratch))
+        left, right = (diff.side(str(folder / f"{n}.db"), opened) for n in ("one", name))
+        comparison = diff.tables(left, right, first_only=True)
+        assert comparison.parted is not None, "one of them was changed"
+        assert comparison.parted.equal is not None, "the first snapshots are the same"
+        assert comparison.difference is not None, "one of them was changed"
+        first = first_event(comparison.parted, logs_of(comparison.parted, (), opened), Path(scratch))
     assert first is not None, "an event of the interval wrote it"
     return first
 

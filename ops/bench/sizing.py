@@ -74,8 +74,8 @@ def measure(folder: Path, calls: int) -> dict[str, Any]:
     """All figures of one run."""
     empty = _size(folder, _new_home(folder / "empty"), "empty")
     home = Home(folder)
-    syncs = _called(folder, home, calls)
-    made = sum(count for count, _ in syncs.values())
+    syncs = _run_calls(folder, home, calls)
+    total = sum(count for count, _ in syncs.values())
     with App(load(home=home.folder)) as app:
         app.settle()
     after_calls = _size(folder, home.folder, "calls")
@@ -85,29 +85,29 @@ def measure(folder: Path, calls: int) -> dict[str, Any]:
     after_rollouts = _size(folder, home.folder, "rollouts")
     of_calls, of_rollouts = after_calls - empty, after_rollouts - after_calls
     return {
-        "calls": made, "rollouts": rollouts,
-        "per_call": of_calls.per(made), "per_rollout": of_rollouts.per(rollouts),
+        "calls": total, "rollouts": rollouts,
+        "per_call": of_calls.per(total), "per_rollout": of_rollouts.per(rollouts),
         "syncs": {rate: {"calls": count, "per_call": per} for rate, (count, per) in syncs.items()},
-        "a_day": {f"{rate:g}": _a_day(rate, after_rollouts - empty, made) for rate in RATES},
+        "a_day": {f"{rate:g}": _a_day(rate, after_rollouts - empty, total) for rate in RATES},
     }  # fmt: skip
 
 
-def _called(folder: Path, home: Home, calls: int) -> dict[str, tuple[int, float]]:
+def _run_calls(folder: Path, home: Home, calls: int) -> dict[str, tuple[int, float]]:
     """Rate -> calls, and fsyncs per call."""
     syncs = Syncs(folder)
-    found: dict[str, tuple[int, float]] = {}
+    results: dict[str, tuple[int, float]] = {}
     with ExitStack() as stack:
         direct = stack.enter_context(engine(folder))
         gateway = stack.enter_context(ours(folder, home, syncs, direct))
         for rate, share in zip(RATES, (0.01, 0.09, 0.9), strict=True):
             before = syncs.count
-            count = asyncio.run(_asked(gateway.target, rate, max(1.0, calls * share / rate)))
-            found[f"{rate:g}"] = (count, round((syncs.count - before) / max(1, count), 2))
-    return found
+            count = asyncio.run(_send_calls(gateway.target, rate, max(1.0, calls * share / rate)))
+            results[f"{rate:g}"] = (count, round((syncs.count - before) / max(1, count), 2))
+    return results
 
 
-async def _asked(target: Target, rate: float, seconds: float) -> int:
-    return len(await Load(target, None).open(rate, seconds, 0))
+async def _send_calls(target: Target, rate: float, seconds: float) -> int:
+    return len(await Load(target, None).run_at_rate(rate, seconds, 0))
 
 
 def _new_home(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from typing import Final, Self
 import yaml
 
 from ops.answering import answers, last_words
-from ops.golang import ProgramMissing, install, program, step
+from ops.golang import ProgramUnavailable, install, program, step
 
 VERSION: Final = "v0.160.0"
 """Of the builder, and in builder.yaml of every module."""
@@ -31,7 +31,7 @@ STOP_SECONDS: Final = 30
 _NOT_WITH_GET: Final = 405
 
 
-class CollectorFailed(Exception):
+class CollectorError(Exception):
     """It did not start; the text holds the end of what it said."""
 
 
@@ -95,8 +95,8 @@ class Collector:
     def _wait_ready(self) -> None:
         assert self._process is not None, "it was started"
         if not answers(self._process, self.url, READY_SECONDS, status=_NOT_WITH_GET):
-            said = last_words(self._folder / "collector.log")
-            raise CollectorFailed(f"it was not ready in {READY_SECONDS} s:\n{said}")
+            log_end = last_words(self._folder / "collector.log")
+            raise CollectorError(f"it was not ready in {READY_SECONDS} s:\n{log_end}")
 
 
 def otelcol() -> Path:
@@ -112,6 +112,6 @@ def _build(folder: Path) -> None:
 if __name__ == "__main__":
     try:
         print(otelcol())
-    except ProgramMissing as error:
+    except ProgramUnavailable as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -25,7 +25,7 @@ from events.errors import KintsugiError
 from ops.demo import report, view
 from ops.demo.children import PROGRAMS, Children
 from ops.demo.crowd import write
-from ops.demo.ending import measured, tell
+from ops.demo.ending import build_story, tell
 from ops.demo.following import Clock, follow
 from ops.demo.place import SIZES, Place, make
 from ops.demo.watch import look
@@ -36,41 +36,41 @@ _SEEDS = 20
 
 def main() -> int:
     """The command line."""
-    given = _parser().parse_args()
+    options = _parser().parse_args()
     # Whoever stops it, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
-    size = replace(SIZES["small" if given.small else "whole"], seed=given.seed)
+    size = replace(SIZES["small" if options.small else "whole"], seed=options.seed)
     try:
-        place = make(given.home, size, fresh=given.fresh)
+        place = make(options.home, size, fresh=options.fresh)
         with App(place.settings()) as app:
             # Made and migrated before anybody else opens it.
             app.settle()
             clock = Clock(place)
             if not look(app).over:
-                console.print(_watched(app, place), soft_wrap=True, markup=False)
+                console.print(_page_hint(app, place), soft_wrap=True, markup=False)
                 with Children(place, PROGRAMS) as children:
                     follow(app, place, console, clock, children)
-            story = measured(app, place, console, compared=given.general)
-            document = report.made(story, clock.seconds())
+            story = build_story(app, place, console, compared=options.general)
+            document = report.build_report(story, clock.seconds())
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    given.out.mkdir(parents=True, exist_ok=True)
-    write(given.out / "demo-report.json", json.dumps(document, indent=1))
-    write(given.out / "demo-report.html", report.page(document))
+    options.out.mkdir(parents=True, exist_ok=True)
+    write(options.out / "demo-report.json", json.dumps(document, indent=1))
+    write(options.out / "demo-report.html", report.page(document))
     tell(console, document, story)
-    home = os.path.relpath(given.home)
-    console.print(f"\nThe page: {given.out / 'demo-report.html'}. Look around:", end=" ")
+    home = os.path.relpath(options.home)
+    console.print(f"\nThe page: {options.out / 'demo-report.html'}. Look around:", end=" ")
     console.print(f"KINTSUGI_HOME={home} .venv/bin/kintsugi status", style="bold")
     if not story.rebuild_equal:
         return FAILED
     if story.cycle.outcome == "promoted":
         return PROMOTED
-    other = (given.seed + 1) % _SEEDS
+    other = (options.seed + 1) % _SEEDS
     console.print(
         "Nothing was promoted, and the agent answers as before: the gate is there for it, and "
         f"{OTHERWISE} is the exit code. Other customers: make demo DEMO='--fresh --seed {other}'",
@@ -80,7 +80,7 @@ def main() -> int:
     return OTHERWISE
 
 
-def _watched(app: App, place: Place) -> str:
+def _page_hint(app: App, place: Place) -> str:
     return f"Watch it in a browser, too: {place.page(app.settings.gateway.port)}"
 
 

@@ -52,7 +52,7 @@ class Children:
 
     def __enter__(self) -> Self:
         for name in self._programs:
-            self._children[name] = _Child(self._started(name), time.monotonic())
+            self._children[name] = _Child(self._start(name), time.monotonic())
         return self
 
     def __exit__(
@@ -87,12 +87,12 @@ class Children:
                 )
             _let_go(child.process)
             time.sleep(_PAUSE_SECONDS)
-            child.process, child.since = self._started(name), time.monotonic()
+            child.process, child.since = self._start(name), time.monotonic()
             ended.append(name)
         return ended
 
-    def _started(self, name: str) -> "subprocess.Popen[bytes]":
-        arguments = [one.format(home=self._place.home) for one in self._programs[name]]
+    def _start(self, name: str) -> "subprocess.Popen[bytes]":
+        arguments = [argument.format(home=self._place.home) for argument in self._programs[name]]
         with (self._place.home / f"{name}.log").open("ab") as output:
             # A group of its own: an interrupt at the terminal is this process's to pass on.
             return subprocess.Popen(

@@ -65,11 +65,11 @@ class Agent:
     async def reply(self, messages: Sequence[Message]) -> Message:
         """What it says or calls next. Raises AnswerFailed."""
         body = {
-            "model": ALIAS, "messages": [wire(one) for one in messages], "tools": self._tools,
+            "model": ALIAS, "messages": [wire(item) for item in messages], "tools": self._tools,
             "max_tokens": _MAX_TOKENS, "temperature": 1.0,
             "seed": request_seed(self._seed, len(messages)),
         }  # fmt: skip
-        answer = await posted(self._client, "/chat/completions", body, self._headers)
+        answer = await post(self._client, "/chat/completions", body, self._headers)
         if not answer.is_success:
             raise AnswerFailure(Termination.AGENT_ERROR, f"{answer.status_code}: {answer.text}")
         (message,) = parse_messages([answer.json()["choices"][0]["message"]])
@@ -77,10 +77,10 @@ class Agent:
 
     async def leave(self) -> None:
         """Say that the conversation is over."""
-        await posted(self._client, f"/sessions/{self.session}/end", None, {})
+        await post(self._client, f"/sessions/{self.session}/end", None, {})
 
 
-async def posted(
+async def post(
     client: httpx2.AsyncClient, path: str, body: object, headers: dict[str, str]
 ) -> httpx2.Response:
     """The answer, once there is somebody who answers. Raises AnswerFailed when nobody does."""
@@ -171,20 +171,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ops.demo.crowd")
     parser.add_argument("home", type=Path)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
-    given = parser.parse_args()
-    place = Place(given.home.absolute())
+    options = parser.parse_args()
+    place = Place(options.home.absolute())
     os.environ.update(place.variables)
 
-    async def until_told() -> None:
+    async def serve_until_signal() -> None:
         own = asyncio.current_task()
         assert own is not None, "it runs in one"
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
         try:
-            await serve(place, load().gateway.port, given.at_once)
+            await serve(place, load().gateway.port, options.at_once)
         except asyncio.CancelledError:
             return
 
-    asyncio.run(until_told())
+    asyncio.run(serve_until_signal())
     return 0
 
 

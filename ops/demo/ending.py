@@ -23,29 +23,29 @@ from daemon.evaluation.trial import Adapter
 from events.errors import KintsugiError
 from ops.demo import general, heldout
 from ops.demo.place import ROOT, Place
-from ops.demo.report import Story, Trained, gate_words
+from ops.demo.report import Story, PolicyResult, gate_words
 from ops.demo.watch import Point, curve, look, tallies
 
 _EXAMPLES: Final = {"rollout": 2, "task": 1, "pattern": 2}
 """How many of a kind the terminal names below one node; of others all."""
 
 
-class NothingTrained(KintsugiError):
+class NoAdapter(KintsugiError):
     """The cycle ended without an adapter."""
 
 
-class NotRebuilt(KintsugiError):
+class RebuildError(KintsugiError):
     """The log could not be folded again."""
 
 
-def measured(app: App, place: Place, console: Console, *, compared: bool) -> Story:
+def build_story(app: App, place: Place, console: Console, *, compared: bool) -> Story:
     """Everything that came of a cycle that has ended. Raises NothingTrained, NotMeasured,
     NotTrained, NotRebuilt."""
     seen = look(app)
     cycle, job, adapter = seen.cycle, seen.job, seen.adapter
     assert cycle is not None, "it was followed to its end"
     if job is None or adapter is None:
-        raise NothingTrained(
+        raise NoAdapter(
             f"the cycle ended, {cycle.outcome}: {cycle.ended_because}; begin anew with --fresh"
         )
     players: list[Adapter | None] = [
@@ -57,16 +57,16 @@ def measured(app: App, place: Place, console: Console, *, compared: bool) -> Sto
         if compared:
             training = shown.add_task("general RL", total=job.spec.sampler.rollouts)
 
-            def went_on(points: list[Point]) -> None:
+            def show_training(points: list[Point]) -> None:
                 shown.update(training, completed=points[-1].rollouts if points else 0)
 
-            players.append(general.trained(place, job, went_on))
+            players.append(general.train(place, job, show_training))
         playing = shown.add_task("held-out tasks", total=None)
 
-        def played(done: int, whole: int) -> None:
+        def show_tasks(done: int, whole: int) -> None:
             shown.update(playing, completed=done, total=whole)
 
-        found = heldout.measure(place, job.base, players, played)
+        outcomes = heldout.measure(place, job.base, players, show_tasks)
     with app.reading() as connection:
         return Story(
             cycle=cycle,
@@ -74,15 +74,15 @@ def measured(app: App, place: Place, console: Console, *, compared: bool) -> Sto
             live=list(tallies(connection)),
             job=job,
             adapter=adapter,
-            before=found[0],
-            after=Trained(seen.curve, found[1]),
-            general=Trained(list(curve(general.folder_of(place))), found[2]) if compared else None,
+            before=outcomes[0],
+            after=PolicyResult(seen.curve, outcomes[1]),
+            general=PolicyResult(list(curve(general.folder_of(place))), outcomes[2]) if compared else None,
             explained=explain(connection, adapter.adapter),
-            rebuild_equal=rebuilt(place),
+            rebuild_equal=is_rebuild_equal(place),
         )
 
 
-def rebuilt(place: Place) -> bool:
+def is_rebuild_equal(place: Place) -> bool:
     """Whether the log, folded again from the start, gives the very same tables. Raises
     NotRebuilt."""
     done = subprocess.run(
@@ -90,17 +90,17 @@ def rebuilt(place: Place) -> bool:
         cwd=ROOT, env=place.variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if not done.stdout.strip():
-        raise NotRebuilt(f"kintsugi rebuild: {done.stderr.strip()}")
+        raise RebuildError(f"kintsugi rebuild: {done.stderr.strip()}")
     return json.loads(done.stdout)["equal"] is True
 
 
 def tell(console: Console, report: Mapping[str, Any], story: Story) -> None:
     """What failed before, what was trained, what the gate said, and why, for a terminal."""
     console.print("\n[bold]What failed before[/bold]")
-    for one in story.patterns[:4]:
-        kind = "failure" if one.failures == 1 else "failures"
+    for line in story.patterns[:4]:
+        kind = "failure" if line.failures == 1 else "failures"
         console.print(
-            f"  {one.pattern}: {one.failures} {kind}, priority {one.priority:.3f}", markup=False
+            f"  {line.pattern}: {line.failures} {kind}, priority {line.priority:.3f}", markup=False
         )
     training = report["training"]
     console.print("\n[bold]What was trained[/bold]")
@@ -129,17 +129,17 @@ def _table(report: Mapping[str, Any]) -> Table:
     for name in ("before", "after", "gain", *(["general RL"] if beside else [])):
         table.add_column(name, justify="right")
 
-    def row(name: str, one: Mapping[str, Any], bounds: list[float], other: float | None) -> None:
-        gain = f"{one['after'] - one['before']:+.1%} [{bounds[0]:+.1%}, {bounds[1]:+.1%}]"
+    def row(name: str, figures: Mapping[str, Any], bounds: list[float], other: float | None) -> None:
+        gain = f"{figures['after'] - figures['before']:+.1%} [{bounds[0]:+.1%}, {bounds[1]:+.1%}]"
         gone = [] if other is None else [f"{other:.1%}"]
-        table.add_row(f"  {name}", f"{one['before']:.1%}", f"{one['after']:.1%}", gain, *gone)
+        table.add_row(f"  {name}", f"{figures['before']:.1%}", f"{figures['after']:.1%}", gain, *gone)
 
     row(
         f"{target['capability']} (target)", target, [target["low"], target["high"]],
         beside and beside["target"]["after"],
     )  # fmt: skip
-    for kind, one in others.items():
-        row(kind, one, one["gain_interval"], beside and beside["others"][kind])
+    for kind, figures in others.items():
+        row(kind, figures, figures["gain_interval"], beside and beside["others"][kind])
     traffic = report["traffic"]
     row(
         "all traffic", traffic, [traffic["low"], traffic["high"]],
@@ -151,10 +151,10 @@ def _table(report: Mapping[str, Any]) -> Table:
 def short(node: Node) -> Node:
     """The tree with a few examples of each kind, and how many more there are."""
     kept: list[Node] = []
-    for kind in dict.fromkeys(one.kind for one in node.because):
-        same = [one for one in node.because if one.kind == kind]
+    for kind in dict.fromkeys(child.kind for child in node.because):
+        same = [child for child in node.because if child.kind == kind]
         most = _EXAMPLES.get(kind, len(same))
-        kept += [short(one) for one in same[:most]]
+        kept += [short(child) for child in same[:most]]
         if len(same) > most:
             kept.append(Node(f"{len(same) - most} more", kind, ""))
     return replace(node, because=tuple(kept))

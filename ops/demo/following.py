@@ -15,7 +15,7 @@ from ops.demo import view
 from ops.demo.children import Children
 from ops.demo.crowd import PACE, PER_MINUTE, write
 from ops.demo.place import Place
-from ops.demo.watch import Seen, look
+from ops.demo.watch import DemoState, look
 
 CALM: Final = 40.0
 """Customers a minute while a job or a trial runs: with so few cores they take the time from each
@@ -35,28 +35,28 @@ class Clock:
 
     def seconds(self) -> float:
         """Until now, and remembered."""
-        found = time.monotonic() - self._began
-        write(self._file, f"{found:.1f}")
-        return found
+        elapsed = time.monotonic() - self._began
+        write(self._file, f"{elapsed:.1f}")
+        return elapsed
 
 
 def follow(app: App, place: Place, console: Console, clock: Clock, children: Children) -> None:
     """Watch until the first cycle has ended, and keep everything running. Raises WillNotRun."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4) as live:
-            for seen in _watched(app, place, children):
+            for seen in _poll(app, place, children):
                 live.update(view.picture(seen, clock.seconds()))
         return
-    told = set[str]()
-    for seen in _watched(app, place, children):
+    printed = set[str]()
+    for seen in _poll(app, place, children):
         seconds = clock.seconds()
         for name, words in view.steps(seen):
-            if name not in told:
-                told.add(name)
+            if name not in printed:
+                printed.add(name)
                 console.print(f"{seconds:5.0f} s  {words}", soft_wrap=True)
 
 
-def _watched(app: App, place: Place, children: Children) -> Iterator[Seen]:
+def _poll(app: App, place: Place, children: Children) -> Iterator[DemoState]:
     """Look again and again. Raises WillNotRun."""
     while True:
         seen = look(app)

@@ -30,7 +30,7 @@ FIRST_TASK: Final = (1 << 27) + (1 << 26)
 _LOOK_SECONDS: Final = 0.5
 
 
-class NotTrained(KintsugiError):
+class TrainingError(KintsugiError):
     """The learner ended without an adapter."""
 
 
@@ -52,7 +52,7 @@ def spec_of(job: JobRow) -> JobSpec:
     )
 
 
-def trained(place: Place, job: JobRow, told: Callable[[list[Point]], None]) -> Adapter:
+def train(place: Place, job: JobRow, on_progress: Callable[[list[Point]], None]) -> Adapter:
     """Its adapter; `told` hears the curve. Raises NotTrained."""
     folder = folder_of(place)
     attempts = folder / "attempts"
@@ -70,14 +70,14 @@ def trained(place: Place, job: JobRow, told: Callable[[list[Point]], None]) -> A
         )  # fmt: skip
     try:
         while process.poll() is None:
-            told(list(curve(folder)))
+            on_progress(list(curve(folder)))
             time.sleep(_LOOK_SECONDS)
     finally:
         process.terminate()
         process.wait()
     if process.returncode != 0:
-        raise NotTrained(f"general RL left no adapter; see {attempts / f'{number}.err'}")
-    found = adopt(
+        raise TrainingError(f"general RL left no adapter; see {attempts / f'{number}.err'}")
+    adapter = adopt(
         folder / "out" / "adapter", folder / "adapters", Path(job.spec.checkpoint), kind="general"
     )
-    return Adapter(name=found.name, folder=str(found.folder), sha256=found.sha256)
+    return Adapter(name=adapter.name, folder=str(adapter.folder), sha256=adapter.sha256)

@@ -36,22 +36,22 @@ Outcomes = Mapping[str, Mapping[str, Sequence[bool]]]
 """Kind -> task -> whether each trial passed."""
 
 
-class NotMeasured(KintsugiError):
+class PlayError(KintsugiError):
     """A process that played held-out tasks ended early."""
 
 
 def measure(
-    place: Place, base: str, players: Sequence[Adapter | None], told: Callable[[int, int], None]
+    place: Place, base: str, players: Sequence[Adapter | None], on_progress: Callable[[int, int], None]
 ) -> list[Outcomes]:
     """What each player earns. `told` hears how many rollouts of how many are played. Raises
     NotMeasured."""
     plans = [_plan(place, base, players, part) for part in range(PARTS)]
     folders = [place.home / "held-out" / plan.digest[:16] for plan in plans]
     whole = sum(len(plan.tasks) for plan in plans) * TRIALS * len(players)
-    running = [_started(place, folder, plan) for folder, plan in zip(folders, plans, strict=True)]
+    running = [_start(place, folder, plan) for folder, plan in zip(folders, plans, strict=True)]
     try:
         while any(process.poll() is None for process in running):
-            told(min(whole, sum(_chunks(folder) for folder in folders) * CHUNK), whole)
+            on_progress(min(whole, sum(_chunks(folder) for folder in folders) * CHUNK), whole)
             time.sleep(_LOOK_SECONDS)
     finally:
         for process in running:
@@ -59,11 +59,11 @@ def measure(
             process.wait()
     for process, folder in zip(running, folders, strict=True):
         if process.returncode != 0:
-            raise NotMeasured(
+            raise PlayError(
                 f"held-out tasks were not played to the end, see {folder}.log; make demo goes on "
                 "where it was"
             )
-    told(whole, whole)
+    on_progress(whole, whole)
     return _outcomes(plans, folders, len(players))
 
 
@@ -74,7 +74,7 @@ def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int)
         for number in range(place.size.held_out)
         for kind in MIX
     ]
-    names = [None if one is None else one.sha256 for one in players]
+    names = [None if player is None else player.sha256 for player in players]
     name = f"held-out {part} of seed {place.size.seed}: {sha256(exact_json(names))}"
     return Plan(
         name=name,
@@ -91,7 +91,7 @@ def _plan(place: Place, base: str, players: Sequence[Adapter | None], part: int)
     )
 
 
-def _started(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
+def _start(place: Place, folder: Path, plan: Plan) -> "subprocess.Popen[bytes]":
     folder.mkdir(parents=True, exist_ok=True)
     spec = folder / "plan.json"
     spec.write_text(plan.model_dump_json())
@@ -108,22 +108,22 @@ def _chunks(folder: Path) -> int:
 
 
 def _outcomes(plans: Sequence[Plan], folders: Sequence[Path], players: int) -> list[Outcomes]:
-    found: list[dict[str, dict[str, list[bool]]]] = [{} for _ in range(players)]
+    outcomes: list[dict[str, dict[str, list[bool]]]] = [{} for _ in range(players)]
     for plan, folder in zip(plans, folders, strict=True):
         for chunk in read_attempts(folder, plan):
-            for one in chunk:
-                task = one.head.task
+            for rollout in chunk:
+                task = rollout.head.task
                 assert task is not None, "a trial's rollouts have tasks"
                 assert task.capability is not None, "generated tasks have a kind"
-                verdicts = found[one.player].setdefault(task.capability, {})
-                verdicts.setdefault(task.id, []).append(bool(one.head.success))
-    return list(found)
+                verdicts = outcomes[rollout.player].setdefault(task.capability, {})
+                verdicts.setdefault(task.id, []).append(bool(rollout.head.success))
+    return list(outcomes)
 
 
 # Figures
 
 
-def passed(outcomes: Outcomes, kind: str) -> Interval:
+def pass_interval(outcomes: Outcomes, kind: str) -> Interval:
     """pass^1 of a kind."""
     return mean([fmean(trials) for trials in outcomes[kind].values()])
 
@@ -134,16 +134,16 @@ def gain(before: Outcomes, after: Outcomes, kind: str) -> Interval:
         fmean(after[kind][task]) - fmean(trials) for task, trials in before[kind].items()
     ]
     # The interval is for values in [0, 1]; a difference lies in [-1, 1].
-    found = mean([(1 + one) / 2 for one in differences])
-    return Interval(2 * found.value - 1, 2 * found.low - 1, 2 * found.high - 1)
+    interval = mean([(1 + difference) / 2 for difference in differences])
+    return Interval(2 * interval.value - 1, 2 * interval.low - 1, 2 * interval.high - 1)
 
 
 def overall(outcomes: Outcomes) -> float:
     """pass^1 of all traffic: every kind by its share."""
-    return sum(share * passed_value(outcomes, kind) for kind, share in MIX.items())
+    return sum(share * pass_rate(outcomes, kind) for kind, share in MIX.items())
 
 
-def passed_value(outcomes: Outcomes, kind: str) -> float:
+def pass_rate(outcomes: Outcomes, kind: str) -> float:
     """pass^1 of a kind, without an interval."""
     return fmean(fmean(trials) for trials in outcomes[kind].values())
 

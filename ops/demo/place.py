@@ -31,7 +31,7 @@ MIX: Final[Mapping[str, float]] = json.loads((_HERE / "mix.json").read_text())
 EMBEDDED: Final = _HERE / "embedded.toml"
 
 
-class PlaceTaken(KintsugiError):
+class PlaceConflict(KintsugiError):
     """A folder that is no home of a demo."""
 
 
@@ -127,9 +127,9 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
     if place.config.exists():
         return place
     if home.exists() and any(home.iterdir()):
-        raise PlaceTaken(f"{home} is not empty and no home of a demo; name another with --home")
+        raise PlaceConflict(f"{home} is not empty and no home of a demo; name another with --home")
     private.make_folder(home)
-    customers, watcher = _minted(home / "customers.key"), _minted(home / "watcher.key")
+    customers, watcher = _write_key(home / "customers.key"), _write_key(home / "watcher.key")
     (home / "size.json").write_text(json.dumps(asdict(size)))
     gateway, engine, kafka, postgres = _free_ports(4)
     # Keys outside any table come first in TOML, and only services have them.
@@ -145,7 +145,7 @@ def make(home: Path, size: Size, *, fresh: bool = False, services: Path = EMBEDD
     return place
 
 
-def _minted(secret: Path) -> str:
+def _write_key(secret: Path) -> str:
     """A new key, and kept for those who need it."""
     key = mint_key()
     secret.touch(mode=0o600)
@@ -156,7 +156,7 @@ def _minted(secret: Path) -> str:
 def _clear(place: Place) -> None:
     if place.home.exists() and any(place.home.iterdir()):
         if not (place.home / "size.json").exists():
-            raise PlaceTaken(f"{place.home} is no home of a demo, so it is not removed")
+            raise PlaceConflict(f"{place.home} is no home of a demo, so it is not removed")
         shutil.rmtree(place.home)
 
 
@@ -168,12 +168,12 @@ def _free_ports(count: int) -> list[int]:
     """All different, for they are held together."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 def _is_ours(name: str) -> bool:

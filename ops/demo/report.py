@@ -28,7 +28,7 @@ _EDGE: Final = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class PolicyResult:
     """A policy that was trained and measured."""
 
     curve: Sequence[Point]
@@ -45,14 +45,14 @@ class Story:
     job: JobRow
     adapter: AdapterRow
     before: Outcomes
-    after: Trained
-    general: Trained | None
+    after: PolicyResult
+    general: PolicyResult | None
     """The same budget on tasks of the traffic; None where nobody asked for it."""
     explained: Node
     rebuild_equal: bool
 
 
-def made(story: Story, seconds: float) -> dict[str, Any]:
+def build_report(story: Story, seconds: float) -> dict[str, Any]:
     """The document of a demo that took so long."""
     before, after = story.before, story.after.outcomes
     target = story.adapter.capability or ""
@@ -67,29 +67,29 @@ def made(story: Story, seconds: float) -> dict[str, Any]:
             "capability": target,
             "traffic_share": MIX.get(target, 0.0),
             "tasks": len(before[target]),
-            "before": heldout.passed(before, target).value,
-            "after": heldout.passed(after, target).value,
+            "before": heldout.pass_interval(before, target).value,
+            "after": heldout.pass_interval(after, target).value,
             "low": gain.low,
             "high": gain.high,
-            "before_interval": _bounds(heldout.passed(before, target)),
-            "after_interval": _bounds(heldout.passed(after, target)),
+            "before_interval": _bounds(heldout.pass_interval(before, target)),
+            "after_interval": _bounds(heldout.pass_interval(after, target)),
         },
         "others": {
             kind: {
-                "before": heldout.passed_value(before, kind),
-                "after": heldout.passed_value(after, kind),
+                "before": heldout.pass_rate(before, kind),
+                "after": heldout.pass_rate(after, kind),
                 "gain_interval": _bounds(heldout.gain(before, after, kind)),
             }
             for kind in MIX
             if kind != target
         },
-        "patterns": [asdict(one) for one in story.patterns],
+        "patterns": [asdict(line) for line in story.patterns],
         "tasks_written": story.cycle.accepted,
         "tasks_rejected": story.cycle.rejected,
         "adapter": story.adapter.adapter,
         "gate": _gate(story.adapter),
         "rebuild_equal": story.rebuild_equal,
-        "live": [{**asdict(one), "rate": one.rate} for one in story.live],
+        "live": [{**asdict(line), "rate": line.rate} for line in story.live],
         "training": {
             "rollouts": story.job.rollouts,
             "steps": story.job.steps,
@@ -117,14 +117,14 @@ def _gate(adapter: AdapterRow) -> dict[str, Any]:
     return adapter.gate.model_dump(mode="json")
 
 
-def _general(story: Story, general: Trained, target: str) -> dict[str, Any]:
+def _general(story: Story, general: PolicyResult, target: str) -> dict[str, Any]:
     before, after = story.before, general.outcomes
     return {
         "traffic": _both(before, after),
-        "target": {"before": heldout.passed(before, target).value,
-                   "after": heldout.passed(after, target).value},
-        "others": {kind: heldout.passed_value(after, kind) for kind in MIX if kind != target},
-        "curve": [(one.rollouts, one.traffic) for one in general.curve if one.traffic is not None],
+        "target": {"before": heldout.pass_interval(before, target).value,
+                   "after": heldout.pass_interval(after, target).value},
+        "others": {kind: heldout.pass_rate(after, kind) for kind in MIX if kind != target},
+        "curve": [(point.rollouts, point.traffic) for point in general.curve if point.traffic is not None],
     }  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def page(report: Mapping[str, Any]) -> str:
         f"<h1>{escape(headline)}</h1>",
         f"<p>{escape(_summary(report))}</p>",
         "<h2>Held-out tasks</h2>",
-        _measured(report),
+        _holdout_table(report),
         "<h2>Training</h2>",
         plot(_lines(report)),
         "<h2>What failed before</h2>",
@@ -167,7 +167,7 @@ def page(report: Mapping[str, Any]) -> str:
         "<h2>Who answered customers</h2>",
         _rows(
             ("policy", "customers", "served well"),
-            [(one["policy"], one["judged"], f"{one['rate']:.1%}") for one in report["live"]],
+            [(tally["policy"], tally["judged"], f"{tally['rate']:.1%}") for tally in report["live"]],
         ),
         "<h2>Why this adapter</h2>",
         f'<div class="wide">{_graph(report["explained"])}</div>',
@@ -197,13 +197,13 @@ def _summary(report: Mapping[str, Any]) -> str:
     )
 
 
-def _measured(report: Mapping[str, Any]) -> str:
+def _holdout_table(report: Mapping[str, Any]) -> str:
     target, general = report["target"], report["general"]
     rows = [(f"{target['capability']} (target)", target["before"], target["after"],
              general and general["target"]["after"])]  # fmt: skip
     rows += [
-        (kind, one["before"], one["after"], general and general["others"][kind])
-        for kind, one in report["others"].items()
+        (kind, item["before"], item["after"], general and general["others"][kind])
+        for kind, item in report["others"].items()
     ]
     traffic = report["traffic"]
     rows.append(("all traffic", traffic["before"], traffic["after"],
@@ -211,7 +211,7 @@ def _measured(report: Mapping[str, Any]) -> str:
     names: tuple[str, ...] = ("kind", "before", "after")
     names = (*names, "general RL, same budget") if general else names
     return _rows(
-        names, [(name, *(f"{one:.1%}" for one in rest if one is not None)) for name, *rest in rows]
+        names, [(name, *(f"{item:.1%}" for item in rest if item is not None)) for name, *rest in rows]
     )
 
 
@@ -231,9 +231,9 @@ def gate_words(gate: Mapping[str, Any]) -> str:
 def _checks(gate: Mapping[str, Any]) -> str:
     return _rows(
         ("check", "verdict", "value", "lower bound", "limit", "tasks"),
-        [(one["name"], one["verdict"], f"{one['value']:+.3f}",
-          "" if one["low"] is None else f"{one['low']:+.3f}", f"{one['limit']:+.3f}", one["tasks"])
-         for one in gate.get("checks", ())],
+        [(check["name"], check["verdict"], f"{check['value']:+.3f}",
+          "" if check["low"] is None else f"{check['low']:+.3f}", f"{check['limit']:+.3f}", check["tasks"])
+         for check in gate.get("checks", ())],
     )  # fmt: skip
 
 
@@ -252,17 +252,17 @@ def _node(node: Mapping[str, Any], *, open_: bool = False) -> str:
     words = f"{escape(node['kind'])} <b>{escape(node['node'])}</b> {escape(node['said'])}"
     if not node["because"]:
         return f"<li>{words}</li>"
-    below = "".join(_node(one, open_=one["kind"] != "pattern") for one in node["because"])
+    below = "".join(_node(child, open_=child["kind"] != "pattern") for child in node["because"])
     state = " open" if open_ else ""
     return f"<li><details{state}><summary>{words}</summary><ul>{below}</ul></details></li>"
 
 
 def _lines(report: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Sequence[float]]]]:
     """(name, colour, points) of the curves that there are."""
-    found = [("written tasks, while it trained", "#b8860b", report["training"]["curve"])]
+    lines = [("written tasks, while it trained", "#b8860b", report["training"]["curve"])]
     if report["general"] is not None:
-        found.append(("general RL, on its own tasks", "#4a6fa5", report["general"]["curve"]))
-    return found
+        lines.append(("general RL, on its own tasks", "#4a6fa5", report["general"]["curve"]))
+    return lines
 
 
 def plot(lines: Sequence[tuple[str, str, Sequence[Sequence[float]]]]) -> str:

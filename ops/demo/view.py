@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from events.lifecycle import State
-from ops.demo.watch import Point, Seen
+from ops.demo.watch import Point, DemoState
 
 STOPS: Final = ("rollout", "event", "pattern", "tasks", "training", "gate", "route")
 WIDTH: Final = 100
@@ -26,14 +26,14 @@ _UNGATED: Final = (State.PRODUCED, State.STAGED, State.EVALUATED, State.GATED)
 """States of an adapter of which the gate and its first share are not decided."""
 
 
-def picture(seen: Seen, seconds: float) -> RenderableType:
+def picture(seen: DemoState, seconds: float) -> RenderableType:
     """Everything at this moment."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(width=2)
     table.add_column(width=9, style="bold")
     table.add_column(ratio=1)
     now = stop(seen)
-    for number, (name, words) in enumerate(zip(STOPS, said(seen), strict=True)):
+    for number, (name, words) in enumerate(zip(STOPS, describe_stops(seen), strict=True)):
         mark = "●" if number < now or seen.over else "▶" if number == now else "·"
         style = "green" if mark == "●" else "yellow" if mark == "▶" else "dim"
         table.add_row(Text(mark, style), Text(name, "" if number <= now else "dim"), Text(words))
@@ -46,7 +46,7 @@ def picture(seen: Seen, seconds: float) -> RenderableType:
     return Panel(Group(*parts), title=title, width=WIDTH, title_align="left")
 
 
-def stop(seen: Seen) -> int:
+def stop(seen: DemoState) -> int:
     """Which of the seven is at work."""
     if seen.cycle is None:
         return 0
@@ -59,7 +59,7 @@ def stop(seen: Seen) -> int:
     return 5 if seen.adapter.state in _UNGATED else 6
 
 
-def said(seen: Seen) -> list[str]:
+def describe_stops(seen: DemoState) -> list[str]:
     """What every stop has to say, in its order."""
     return [
         _rollouts(seen),
@@ -72,7 +72,7 @@ def said(seen: Seen) -> list[str]:
     ]
 
 
-def steps(seen: Seen) -> Iterator[tuple[str, str]]:
+def steps(seen: DemoState) -> Iterator[tuple[str, str]]:
     """(what it is, words): of what is called alike only the first is to be said."""
     if seen.cycle is None:
         yield f"waiting {seen.rollouts // 60}", f"rollout   {_rollouts(seen)}"
@@ -96,8 +96,8 @@ def steps(seen: Seen) -> Iterator[tuple[str, str]]:
 # The stops
 
 
-def _rollouts(seen: Seen) -> str:
-    passed = sum(one.passed for one in seen.live)
+def _rollouts(seen: DemoState) -> str:
+    passed = sum(tally.passed for tally in seen.live)
     rate = f", {passed / seen.rollouts:.0%} of them well" if seen.rollouts else ""
     # The other triggers are further away; kintsugi status has them all.
     nearest = seen.missing[-1].partition(", or ")[0] if seen.missing else ""
@@ -105,22 +105,22 @@ def _rollouts(seen: Seen) -> str:
     return f"{seen.rollouts:,} customers served{rate}{missing}"
 
 
-def _patterns(seen: Seen) -> str:
+def _patterns(seen: DemoState) -> str:
     if not seen.patterns:
         return "no round was closed yet"
     first, more = seen.patterns[:_SHOWN], len(seen.patterns) - _SHOWN
-    words = ", ".join(f"{one.pattern} {one.priority:.2f}" for one in first)
+    words = ", ".join(f"{line.pattern} {line.priority:.2f}" for line in first)
     return f"{words}{f' and {more} more' if more > 0 else ''}"
 
 
-def _tasks(seen: Seen) -> str:
+def _tasks(seen: DemoState) -> str:
     cycle = seen.cycle
     if cycle is None or cycle.directive is None:
         return ""
     return f"{cycle.accepted} written and verified, {cycle.rejected} rejected"
 
 
-def _training(seen: Seen) -> str:
+def _training(seen: DemoState) -> str:
     if seen.job is None:
         return ""
     if seen.job.outcome is not None:
@@ -130,7 +130,7 @@ def _training(seen: Seen) -> str:
     return f"{bar(done, budget)} {done:,} of {budget:,} rollouts{informative}"
 
 
-def _gate(seen: Seen) -> str:
+def _gate(seen: DemoState) -> str:
     adapter = seen.adapter
     if adapter is None:
         return ""
@@ -148,7 +148,7 @@ def _gate(seen: Seen) -> str:
     return f"{bar(done, whole)} {done:,} of {whole:,} rollouts, {what}"
 
 
-def _route(seen: Seen) -> str:
+def _route(seen: DemoState) -> str:
     if seen.adapter is not None and seen.adapter.state is State.REJECTED:
         return "unchanged: the incumbent stays"
     shares = ", ".join(f"{route.adapter or route.base} {route.share:.0%}" for route in seen.routes)
@@ -158,22 +158,22 @@ def _route(seen: Seen) -> str:
 # Drawn
 
 
-def _curves(seen: Seen) -> Iterator[Text]:
+def _curves(seen: DemoState) -> Iterator[Text]:
     for name, values in (
-        ("written tasks", smoothed([one.aimed for one in seen.curve])),
-        ("traffic", smoothed([one.traffic for one in seen.curve])),
+        ("written tasks", smooth([point.aimed for point in seen.curve])),
+        ("traffic", smooth([point.traffic for point in seen.curve])),
     ):
         if values:
             line = spark(values, WIDTH - 40)
             yield Text(f"{name:>14} {line} {values[0]:.0%} → {values[-1]:.0%} pass")
 
 
-def _policies(seen: Seen) -> Table:
+def _policies(seen: DemoState) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("who answers", "customers", "served well", ""):
         table.add_column(name, justify="left" if name in ("who answers", "") else "right")
-    for one in seen.live:
-        table.add_row(one.policy, f"{one.judged:,}", f"{one.rate:.1%}", bar(one.passed, one.judged))
+    for tally in seen.live:
+        table.add_row(tally.policy, f"{tally.judged:,}", f"{tally.rate:.1%}", bar(tally.passed, tally.judged))
     return table
 
 
@@ -183,9 +183,9 @@ def bar(done: int, whole: int) -> str:
     return "━" * filled + "╌" * (_BAR - filled)
 
 
-def smoothed(values: Sequence[float | None]) -> list[float]:
+def smooth(values: Sequence[float | None]) -> list[float]:
     """Means of a few batches each."""
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return [
         sum(known[max(0, end - _WINDOW) : end]) / min(_WINDOW, end)
         for end in range(1, len(known) + 1)
@@ -196,11 +196,11 @@ def spark(values: Sequence[float], width: int) -> str:
     """Values between 0 and 1 as one line of blocks, at most so many."""
     step = max(1.0, len(values) / width)
     shown = [values[int(place * step)] for place in range(int(len(values) / step))]
-    return "".join(_BLOCKS[min(7, int(one * 8))] for one in shown)
+    return "".join(_BLOCKS[min(7, int(value * 8))] for value in shown)
 
 
 def curve_points(points: Sequence[Point]) -> list[tuple[int, float]]:
     """(rollouts, pass rate on written tasks), smoothed."""
-    known = [one for one in points if one.aimed is not None]
-    rates = smoothed([one.aimed for one in known])
-    return [(one.rollouts, rate) for one, rate in zip(known, rates, strict=True)]
+    known = [point for point in points if point.aimed is not None]
+    rates = smooth([point.aimed for point in known])
+    return [(point.rollouts, rate) for point, rate in zip(known, rates, strict=True)]

@@ -72,7 +72,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DemoState:
     """Where everything stands."""
 
     events: int
@@ -97,25 +97,25 @@ class Seen:
     @property
     def rollouts(self) -> int:
         """Judged live ones."""
-        return sum(one.judged for one in self.live)
+        return sum(tally.judged for tally in self.live)
 
 
-def look(app: App) -> Seen:
+def look(app: App) -> DemoState:
     """Where everything stands. Raises DatabaseUnavailable, LogError."""
     with app.reading() as connection:
         cycle = first_cycle(connection)
-        found = None if cycle is None else read_cycle_state(connection, cycle)
-        job = None if found is None else found.job
+        state = None if cycle is None else read_cycle_state(connection, cycle)
+        job = None if state is None else state.job
         route = serving.route_row(connection, ALIAS)
-        return Seen(
+        return DemoState(
             events=events_in(app.readable_log),
             live=tuple(tallies(connection)),
             patterns=tuple(reads.pattern_lines(connection, ALIAS)),
-            missing=() if cycle is not None else _missing(app, connection, utc_now()),
+            missing=() if cycle is not None else _describe_needs(app, connection, utc_now()),
             cycle=cycle,
             job=job,
             curve=() if job is None else tuple(curve(app.settings.home / "jobs" / job.job)),
-            adapter=None if found is None else found.adapter,
+            adapter=None if state is None else state.adapter,
             trial=_trial(app.settings.home / "trials"),
             routes=tuple(serving.route_lines(connection, ALIAS)),
             turned="" if route is None else f"{route.why}: {route.reason}",
@@ -124,8 +124,8 @@ def look(app: App) -> Seen:
 
 def first_cycle(connection: Connection) -> CycleRow | None:
     """The cycle that the demo is about."""
-    found = learning.cycles(connection, ALIAS)
-    return found[-1] if found else None
+    rows = learning.cycles(connection, ALIAS)
+    return rows[-1] if rows else None
 
 
 def tallies(connection: Connection) -> Iterator[Tally]:
@@ -147,11 +147,11 @@ def tallies(connection: Connection) -> Iterator[Tally]:
 
 def curve(folder: Path) -> Iterator[Point]:
     """The batches of a job, in order; one that a further attempt repeats is there once."""
-    found: dict[int, Point] = {}
-    for line in _said(folder):
+    points: dict[int, Point] = {}
+    for line in _read_lines(folder):
         if "batch" in line and "budget" in line:
-            found[line["batch"]] = _point(line["rollouts"], line.get("pools", {}))
-    return iter([found[batch] for batch in sorted(found)])
+            points[line["batch"]] = _point(line["rollouts"], line.get("pools", {}))
+    return iter([points[batch] for batch in sorted(points)])
 
 
 def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
@@ -159,8 +159,8 @@ def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
     is null in it."""
     aimed = [both for name, both in pools.items() if name not in (TRAFFIC, REPLAY)]
     batches = [both["batch"] for both in aimed if "batch" in both]
-    attempts = sum(one["attempts"] for one in batches)
-    passed = sum(one["passed"] * one["attempts"] for one in batches)
+    attempts = sum(batch["attempts"] for batch in batches)
+    passed = sum(batch["passed"] * batch["attempts"] for batch in batches)
     groups = sum(both["so_far"]["groups"] for both in aimed)
     informative = sum(both["so_far"]["informative"] * both["so_far"]["groups"] for both in aimed)
     return Point(
@@ -171,7 +171,7 @@ def _point(rollouts: int, pools: Mapping[str, Mapping[str, Any]]) -> Point:
     )
 
 
-def _said(folder: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of a job's attempts, first to last, without one that is being written."""
     attempts = sorted((folder / "attempts").glob("*.out"), key=lambda path: int(path.stem))
     for attempt in attempts:
@@ -197,7 +197,7 @@ def _number(path: Path) -> str:
     return path.parent.name.rpartition("-")[2]
 
 
-def _missing(app: App, connection: Connection, now: datetime) -> tuple[str, ...]:
+def _describe_needs(app: App, connection: Connection, now: datetime) -> tuple[str, ...]:
     """What the first cycle waits for, in the scheduler's words."""
     rows = Rollout.table().c
     base = connection.execute(

@@ -31,7 +31,7 @@ from events.log import Entry
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
 from migrations.upgrade import upgrade
-from ops.mix import mix, round_closed
+from ops.mix import mix, make_round
 from ops.postgres.server import Postgres
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ class Scene:
         }
         entries: list[Entry] = list(mix(events, start=self.appended))
         if before:
-            entries.append(round_closed({ROLLOUTS.name: before}, self.rounds))
+            entries.append(make_round({ROLLOUTS.name: before}, self.rounds))
             self.rounds += 1
         self.appended += events
         self.log.append(entries)

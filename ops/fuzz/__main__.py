@@ -24,14 +24,14 @@ def run(requests_count: int, examples: int, seed: int, folder: Path) -> dict[str
     """What came back and what is wrong. Raises NotInstalled, OSError, RuntimeError."""
     with stage(folder) as fuzzed:
         port = fuzzed.gateway.port
-        found = send_all(port, requests(seed, requests_count))
-        wrong = list(found.wrong)
+        replies = send_all(port, requests(seed, requests_count))
+        wrong = list(replies.wrong)
         if examples:
             report = schemathesis(f"http://127.0.0.1:{port}", examples, seed, folder)
             (folder / "schemathesis.txt").write_text(report.text)
             wrong += [] if report.passed else [report.text]
         wrong += fuzzed.problems()
-    statuses = dict(sorted(found.statuses.items()))
+    statuses = dict(sorted(replies.statuses.items()))
     return {"requests": requests_count, "statuses": statuses, "wrong": wrong}
 
 
@@ -44,10 +44,10 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where to work, kept; else a temporary one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kintsugi-fuzz-") as temporary:
-        folder = given.folder or Path(temporary)
-        result = run(given.requests, given.examples, given.seed, folder)
+        folder = options.folder or Path(temporary)
+        result = run(options.requests, options.examples, options.seed, folder)
     print(json.dumps(result))
     return 1 if result["wrong"] else 0
 

@@ -166,10 +166,10 @@ def _heads(chosen: random.Random) -> bytes:
 
 def _values(chosen: random.Random) -> bytes:
     """A body of right length in which values are others."""
-    path, given = chosen.choice(BODIES)
+    path, template = chosen.choice(BODIES)
     # Odd texts are mostly taken, other odd values mostly refused.
     values = chosen.choice((_VALUES, [value for value in _VALUES if value.startswith('"')]))
-    text = json.dumps(given)
+    text = json.dumps(template)
     places = [str(number) for number in range(chosen.randint(1, 3))]
     marked = json.loads(text)
     for place in places:

@@ -23,7 +23,7 @@ _PLAIN: Final = re.compile(rb"^\w+ [^ ]*/(livez|readyz|metrics)")
 
 
 @dataclass(slots=True)
-class Found:
+class Replies:
     """What came back."""
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -31,15 +31,15 @@ class Found:
     wrong: list[str] = field(default_factory=list)
 
 
-def send_all(port: int, requests: Iterable[bytes]) -> Found:
+def send_all(port: int, requests: Iterable[bytes]) -> Replies:
     """Each on a connection of its own, some at the same time."""
-    found = Found()
+    replies = Replies()
     with ThreadPoolExecutor(_CLIENTS) as pool:
         for raw, (status, why) in pool.map(lambda raw: (raw, send(port, raw)), requests):
-            found.statuses[status] += 1
+            replies.statuses[status] += 1
             if why is not None:
-                found.wrong.append(f"{why}: {raw[:2000]!r}")
-    return found
+                replies.wrong.append(f"{why}: {raw[:2000]!r}")
+    return replies
 
 
 def send(port: int, raw: bytes) -> tuple[int, str | None]:

@@ -33,30 +33,30 @@ _LENGTH: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Fuzzed:
+class FuzzTarget:
     """A gateway that is sent what nobody would send."""
 
     gateway: Gateway
 
     def problems(self) -> list[str]:
         """What is wrong with it, and with what it recorded, as sentences."""
-        found: list[str] = []
+        complaints: list[str] = []
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
         answer = httpx2.post(f"{self.gateway.url}/chat/completions", json=body, timeout=120)
         if answer.status_code != 200 or answer.headers["x-kintsugi-recorded"] != "yes":
-            found.append(f"afterwards it answers {answer.status_code}: {answer.text[:500]}")
+            complaints.append(f"afterwards it answers {answer.status_code}: {answer.text[:500]}")
         if (status := self.gateway.stop()) != 0:
-            found.append(f"it ended with {status}")
-        said = self.gateway.output.read_text(errors="replace")
+            complaints.append(f"it ended with {status}")
+        output = self.gateway.output.read_text(errors="replace")
         for sign in ("Traceback", "ERROR", "Exception"):
-            if sign in said:
-                at = said.index(sign)
-                found.append(f"it said {sign}: {said[max(0, at - 500) : at + 3000]}")
-        return found + self._recorded()
+            if sign in output:
+                at = output.index(sign)
+                complaints.append(f"it said {sign}: {output[max(0, at - 500) : at + 3000]}")
+        return complaints + self._check_records()
 
-    def _recorded(self) -> list[str]:
+    def _check_records(self) -> list[str]:
         """Whether all of it can be read, made into rollouts, folded and rebuilt."""
-        found = []
+        complaints = []
         for arguments in (
             ("log", "verify", "--json"),
             ("work", "--once", "--json"),
@@ -65,9 +65,9 @@ class Fuzzed:
         ):
             done = self._kintsugi(*arguments)
             if done.returncode != 0:
-                found.append(f"kintsugi {' '.join(arguments)}: {done.stdout}{done.stderr}")
+                complaints.append(f"kintsugi {' '.join(arguments)}: {done.stdout}{done.stderr}")
         letters: list[Any] = json.loads(self._kintsugi("dlq", "list", "--json").stdout)
-        return found + [f"a dead letter: {letter}" for letter in letters]
+        return complaints + [f"a dead letter: {letter}" for letter in letters]
 
     def _kintsugi(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         clean = {n: v for n, v in os.environ.items() if not n.startswith("KINTSUGI_")}
@@ -83,16 +83,16 @@ class Fuzzed:
 
 
 @contextmanager
-def stage(folder: Path) -> Iterator[Fuzzed]:
+def stage(folder: Path) -> Iterator[FuzzTarget]:
     """An engine and a gateway, until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    given = ("--port", str(port), "--length", str(_LENGTH), "--threads", "1")
-    engine = Program(folder / "engine.log", "daemon.engine", "--model", str(REFERENCE), *given)
+    flags = ("--port", str(port), "--length", str(_LENGTH), "--threads", "1")
+    engine = Program(folder / "engine.log", "daemon.engine", "--model", str(REFERENCE), *flags)
     gateway = Gateway(folder, [f"http://127.0.0.1:{port}/v1"], _SETTINGS)
     with ExitStack() as stack:
         stack.callback(engine.kill)
         engine.launch()
         stack.callback(gateway.kill)
         gateway.start()
-        yield Fuzzed(gateway)
+        yield FuzzTarget(gateway)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ops.golang import ProgramMissing, install, program
+from ops.golang import ProgramUnavailable, install, program
 
 MODULES: Final = {
     "helm": "helm.sh/helm/v3/cmd/helm@v3.19.4",
@@ -29,7 +29,7 @@ def main() -> int:
     try:
         for name in MODULES:
             print(checker(name))
-    except ProgramMissing as error:
+    except ProgramUnavailable as error:
         print(error, file=sys.stderr)
         return 1
     return 0

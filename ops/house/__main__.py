@@ -53,7 +53,7 @@ class Measures:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Occurrence:
     """Something that a measure counted, and where it stands."""
 
     measure: str
@@ -61,9 +61,9 @@ class Finding:
     name: str
 
 
-def measure(root: Path) -> tuple[Measures, list[Finding]]:
+def measure(root: Path) -> tuple[Measures, list[Occurrence]]:
     """Count everything below `root`. Raises SyntaxError for a module that is no Python."""
-    findings: list[Finding] = []
+    findings: list[Occurrence] = []
     names: list[Name] = []
     bound: list[Name] = []
     longest = 0
@@ -73,23 +73,23 @@ def measure(root: Path) -> tuple[Measures, list[Finding]]:
         defined = [*definitions(tree), Name(path.stem, "module", 1)]
         names += defined
         findings += [
-            Finding("participles", f"{place}:{name.line}", name.name)
+            Occurrence("participles", f"{place}:{name.line}", name.name)
             for name in defined
             if has_participle(name.name)
         ]
         here = list(local_names(tree))
         bound += here
         findings += [
-            Finding("vague", f"{place}:{name.line}", name.name)
+            Occurrence("vague", f"{place}:{name.line}", name.name)
             for name in here
             if name.name in VAGUE
         ]
         for name, line, length in _functions(tree):
             if length > GOALS["longest_function_lines"]:
-                findings.append(Finding("long", f"{place}:{line}", f"{name} ({length} lines)"))
+                findings.append(Occurrence("long", f"{place}:{line}", f"{name} ({length} lines)"))
             longest = max(longest, length)
     circles = import_circles(root, PACKAGES)
-    findings += [Finding("circles", circle[0], " - ".join(circle)) for circle in circles]
+    findings += [Occurrence("circles", circle[0], " - ".join(circle)) for circle in circles]
     counts = Counter(finding.measure for finding in findings)
     folders = _folders(root)
     measures = Measures(
@@ -105,7 +105,7 @@ def measure(root: Path) -> tuple[Measures, list[Finding]]:
     return measures, findings
 
 
-def missed_goals(measures: Measures) -> dict[str, str]:
+def check_goals(measures: Measures) -> dict[str, str]:
     """The goals that do not hold: measure -> what it is and what it may be."""
     values = asdict(measures)
     return {
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", choices=("participles", "vague", "long", "circles"))
     options = parser.parse_args(arguments)
     measures, findings = measure(options.root)
-    missed = missed_goals(measures)
+    missed = check_goals(measures)
     if options.json:
         print(json.dumps({**asdict(measures), "missed": missed}))
     else:

@@ -14,7 +14,7 @@ Graph = dict[str, set[str]]
 def import_circles(root: Path, packages: Sequence[str]) -> list[list[str]]:
     """The circles among the members of each folder, every circle sorted; [] without any."""
     modules = {
-        _dotted(root, path): path for package in packages for path in python_files(root, package)
+        _module_name(root, path): path for package in packages for path in python_files(root, package)
     }
     edges = {(name, target) for name, path in modules.items() for target in _targets(path, modules)}
     circles: list[list[str]] = []
@@ -30,7 +30,7 @@ def python_files(root: Path, package: str) -> list[Path]:
     )
 
 
-def _dotted(root: Path, path: Path) -> str:
+def _module_name(root: Path, path: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Final, Self
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from ops.kafka.jars import BrokerMissing, cache, jars, java
+from ops.kafka.jars import BrokerUnavailable, cache, jars, java
 
 if TYPE_CHECKING:
-    from ops.kafka.security import Secured
+    from ops.kafka.security import SecureListeners
 
 READY_SECONDS: Final = 60
 """A start takes 3 to 10 s on two idle cores; the rest is for cores that are not idle."""
@@ -63,7 +63,7 @@ log.segment.bytes=16777216
 """
 
 
-class BrokerFailed(Exception):
+class BrokerError(Exception):
     """The broker did not start or stop; the text holds the end of its log."""
 
 
@@ -87,7 +87,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self.port, self._controller = self._ports(port)
         self._properties = dict(properties or {})
-        self.secured = _secured(self.folder / "security") if secured else None
+        self.secured = _make_listeners(self.folder / "security") if secured else None
 
     @property
     def bootstrap(self) -> str:
@@ -175,7 +175,7 @@ class Broker:
             command += ["--add-scram", self.secured.user]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
-            raise BrokerFailed(
+            raise BrokerError(
                 f"formatting {self.data} failed (exit {done.returncode}):\n"
                 f"{(done.stdout + done.stderr).strip()[-1500:]}"
             )
@@ -204,14 +204,14 @@ class Broker:
         last: Exception | None = None
         while time.monotonic() < deadline:
             if self.pid is None:
-                raise BrokerFailed(f"the broker exited while starting:\n{self._log_end()}")
+                raise BrokerError(f"the broker exited while starting:\n{self._log_end()}")
             if _listens(self.port):
                 try:
                     return _describe(self.bootstrap)
                 except KafkaError as error:
                     last = error
             time.sleep(0.1)
-        raise BrokerFailed(
+        raise BrokerError(
             f"no answer from {self.bootstrap} in {READY_SECONDS} s ({last!r}):\n{self._log_end()}"
         )
 
@@ -236,11 +236,11 @@ class Broker:
         return log.read_text(errors="replace")[-2000:] if log.exists() else "(it wrote no log)"
 
 
-def _secured(folder: Path) -> "Secured":
+def _make_listeners(folder: Path) -> "SecureListeners":
     # What makes certificates is wanted here alone.
-    from ops.kafka.security import Secured
+    from ops.kafka.security import SecureListeners
 
-    return Secured(folder, *_free_ports(2))
+    return SecureListeners(folder, *_free_ports(2))
 
 
 def _describe(bootstrap: str) -> None:
@@ -302,7 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
             broker.start()
         elif chosen.action == "stop":
             broker.stop()
-    except (BrokerMissing, BrokerFailed) as error:
+    except (BrokerUnavailable, BrokerError) as error:
         print(error, file=sys.stderr)
         return 1
     pid = broker.pid

@@ -22,7 +22,7 @@ CACHE_VARIABLE: Final = "KINTSUGI_KAFKA_CACHE"
 RESOLVE_SECONDS: Final = 600
 
 
-class BrokerMissing(Exception):
+class BrokerUnavailable(Exception):
     """A program or the jars that a local broker needs are missing; the text names the remedy."""
 
 
@@ -30,7 +30,7 @@ def require(program: str, remedy: str) -> str:
     """The path of a program."""
     path = shutil.which(program)
     if path is None:
-        raise BrokerMissing(f"{program} is not on PATH; {remedy}")
+        raise BrokerUnavailable(f"{program} is not on PATH; {remedy}")
     return path
 
 
@@ -69,14 +69,14 @@ def _resolve(maven: str, folder: Path) -> None:
                 command, capture_output=True, text=True, timeout=RESOLVE_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise BrokerMissing(
+            raise BrokerUnavailable(
                 f"Maven did not resolve {POM.name} in {RESOLVE_SECONDS} s; check its network"
             ) from error
         if done.returncode != 0 or not any(libs.glob("kafka-server-*.jar")):
-            said = (done.stdout + done.stderr).strip()[-1500:]
-            raise BrokerMissing(
+            output = (done.stdout + done.stderr).strip()[-1500:]
+            raise BrokerUnavailable(
                 f"Maven cannot resolve {POM.name} (exit {done.returncode}); configure a mirror in "
-                f"its settings.xml, or set {CACHE_VARIABLE} to a folder that has the jars:\n{said}"
+                f"its settings.xml, or set {CACHE_VARIABLE} to a folder that has the jars:\n{output}"
             )
         libs.rename(folder)
 
@@ -85,7 +85,7 @@ def main() -> int:
     """The command line: 0 and the folder, or 1 and the remedy."""
     try:
         print(jars())
-    except BrokerMissing as error:
+    except BrokerUnavailable as error:
         print(error, file=sys.stderr)
         return 1
     return 0

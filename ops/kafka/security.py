@@ -27,7 +27,7 @@ USER: Final = "kintsugi"
 MECHANISM: Final = "SCRAM-SHA-512"
 
 
-class Secured:
+class SecureListeners:
     """Two listeners of one broker."""
 
     def __init__(self, folder: Path, port: int, other: int) -> None:
@@ -67,7 +67,7 @@ class Secured:
         )  # fmt: skip
 
     @property
-    def certified(self) -> KafkaSecurity:
+    def certificate_client(self) -> KafkaSecurity:
         """What a client needs that has a certificate."""
         held = Path(self._at("client.pem"))
         return KafkaSecurity(

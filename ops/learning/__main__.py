@@ -52,19 +52,19 @@ def _one(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    found = report.experiments(results.read(options.out))
+    experiments = report.group_runs(results.read(options.out))
     if options.image:
-        report.draw(found, options.image)
-    print(report.text(found), end="")
+        report.draw(experiments, options.image)
+    print(report.text(experiments), end="")
     return 0
 
 
 def _unseen(options: argparse.Namespace) -> int:
-    from ops.learning.run import passed_in_development
+    from ops.learning.run import measure_development
     from ops.learning.settings import unseen
 
     settings = SETTINGS.model_copy(update={"checkpoint": options.checkpoint})
-    passed = passed_in_development(settings)
+    passed = measure_development(settings)
     for kind, rate in passed.items():
         print(f"{kind} {rate:.3f}")
     print(f"the unseen set: {', '.join(unseen(passed)) or 'empty'}")
@@ -89,28 +89,28 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--development", action="store_true", help="task seeds for tuning, not for figures"
     )
-    one = commands.add_parser("one", help="make one result (what run starts)")
-    one.set_defaults(command=_one)
-    one.add_argument("key", type=Key.model_validate_json)
-    one.add_argument("--out", type=Path, required=True)
-    told = commands.add_parser("report", help="tables on stdout, curves as SVG")
-    told.set_defaults(command=_report)
-    told.add_argument("--out", type=Path, required=True)
-    told.add_argument("--image", type=Path)
+    single = commands.add_parser("one", help="make one result (what run starts)")
+    single.set_defaults(command=_one)
+    single.add_argument("key", type=Key.model_validate_json)
+    single.add_argument("--out", type=Path, required=True)
+    summary = commands.add_parser("report", help="tables on stdout, curves as SVG")
+    summary.set_defaults(command=_report)
+    summary.add_argument("--out", type=Path, required=True)
+    summary.add_argument("--image", type=Path)
     rule = commands.add_parser("unseen", help="which kinds the rule of the unseen set chooses")
     rule.set_defaults(command=_unseen)
-    for command in (run, one):
+    for command in (run, single):
         command.add_argument("--budget", type=int, default=max(SETTINGS.budgets))
-    for command in (run, one, rule):
+    for command in (run, single, rule):
         command.add_argument("--checkpoint", type=Path, default=SETTINGS.checkpoint)
     return parser
 
 
 def _arms(text: str) -> tuple[Arm, ...]:
-    found: tuple[Arm, ...] = tuple(arm for arm in ARMS if arm in text.split(","))
-    if set(found) != set(text.split(",")):
+    arms: tuple[Arm, ...] = tuple(arm for arm in ARMS if arm in text.split(","))
+    if set(arms) != set(text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} names no arms; there are {', '.join(ARMS)}")
-    return found
+    return arms
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -118,11 +118,11 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 def _seeds(text: str) -> list[int]:
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 if __name__ == "__main__":

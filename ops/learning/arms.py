@@ -33,7 +33,7 @@ class Plan(StrictModel):
     warm_start: WarmStart | None = None
 
 
-def general(
+def plan_general(
     environment: Environment, mix: Mapping[str, float], seeds: Seeds, run: int, groups: int
 ) -> Plan:
     """Arm (a)."""
@@ -42,7 +42,7 @@ def general(
     return Plan(pools=(TaskPool(name="traffic", tasks=ids),))
 
 
-def targeted(
+def plan_targets(
     environment: Environment,
     targets: Targets,
     settings: Settings,
@@ -69,7 +69,7 @@ def targeted(
         )
         for place, target in enumerate(targets.targets)
     ]
-    replay = fresh(environment, replayed(targets, settings), seeds.replay, groups, run)
+    replay = fresh(environment, weigh_replay(targets, settings), seeds.replay, groups, run)
     pools.append(TaskPool(name="replay", share=settings.replay, tasks=replay, replay=True))
     return Plan(
         pools=tuple(pools),
@@ -93,18 +93,18 @@ def _warm_start(
     return WarmStart(mode="always", siblings=siblings, sft=wanted.sft)
 
 
-def replayed(targets: Targets, settings: Settings) -> dict[str, float]:
+def weigh_replay(targets: Targets, settings: Settings) -> dict[str, float]:
     """Generator -> its weight in the replay."""
     parts = ((settings.siblings, targets.siblings), (1 - settings.siblings, targets.kept))
-    found = dict.fromkeys(targets.kept, 0.0)
+    weights = dict.fromkeys(targets.kept, 0.0)
     for share, counts in parts:
         whole = sum(counts.values())
         for name, count in counts.items():
-            found[name] += share * count / whole if whole else 0.0
-    return found
+            weights[name] += share * count / whole if whole else 0.0
+    return weights
 
 
-def sampled(tasks: Iterator[TaskDefinition], run: int, purpose: str) -> Iterator[Attempt]:
+def make_attempts(tasks: Iterator[TaskDefinition], run: int, purpose: str) -> Iterator[Attempt]:
     """One attempt at each task."""
     for task in tasks:
         yield Attempt(
@@ -115,7 +115,7 @@ def sampled(tasks: Iterator[TaskDefinition], run: int, purpose: str) -> Iterator
         )
 
 
-def recorded(rollout: Rollout) -> evaluation.Attempt:
+def convert_rollout(rollout: Rollout) -> evaluation.Attempt:
     """A rollout of this process as simulated rollouts are recorded."""
     episode, tokens = rollout.episode, rollout.trajectory.tokens
     assert episode.termination is not None, "a finished episode says why it ended"
@@ -138,7 +138,7 @@ def recorded(rollout: Rollout) -> evaluation.Attempt:
     )
 
 
-def diagnosed_traffic(
+def play_traffic(
     player: InProcess,
     environment: Environment,
     policy: Policy,
@@ -149,4 +149,4 @@ def diagnosed_traffic(
 ) -> list[evaluation.Attempt]:
     """The policy on its first tasks of traffic."""
     tasks = islice(environment.mixture(mix, seed=run, first_task=seeds.traffic), count)
-    return [recorded(r) for r in player.play(environment, sampled(tasks, run, "traffic"), policy)]
+    return [convert_rollout(r) for r in player.play(environment, make_attempts(tasks, run, "traffic"), policy)]

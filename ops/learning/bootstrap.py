@@ -25,14 +25,14 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TaskRates:
     """What an arm earned on each task: capability -> (seeds, tasks), all seeds with one count."""
 
     values: Mapping[str, Values]
 
-    def __sub__(self, other: "Measured") -> "Measured":
+    def __sub__(self, other: "TaskRates") -> "TaskRates":
         """Task by task; both arms met the same tasks."""
-        return Measured({name: own - other.values[name] for name, own in self.values.items()})
+        return TaskRates({name: own - other.values[name] for name, own in self.values.items()})
 
     def by_seed(self, weights: Mapping[str, float]) -> list[float]:
         """The figure of each seed."""
@@ -40,7 +40,7 @@ class Measured:
         return [float(value) for value in np.sum(parts, axis=0)]
 
 
-def measured(seeds: Sequence[Outcomes], k: int) -> Measured:
+def compute_task_rates(seeds: Sequence[Outcomes], k: int) -> TaskRates:
     """pass^k of every task, from each seed's outcomes.
 
     Raises ValueError where seeds differ in their capabilities or numbers of tasks.
@@ -48,7 +48,7 @@ def measured(seeds: Sequence[Outcomes], k: int) -> Measured:
     shapes = [{name: len(tasks) for name, tasks in outcomes.items()} for outcomes in seeds]
     if not shapes or any(shape != shapes[0] for shape in shapes):
         raise ValueError(f"seeds must have the same capabilities and task counts, not {shapes}")
-    return Measured(
+    return TaskRates(
         {
             name: np.array([[_all_of(t, k) for t in outcomes[name].values()] for outcomes in seeds])
             for name in shapes[0]
@@ -61,26 +61,26 @@ def _all_of(trials: Sequence[bool], k: int) -> float:
     return comb(sum(trials), k) / comb(len(trials), k)
 
 
-def interval(found: Measured, weights: Mapping[str, float], seed: int = 0) -> Interval:
+def interval(rates: TaskRates, weights: Mapping[str, float], seed: int = 0) -> Interval:
     """The weighted mean with its 95 % percentile interval; `weights` are scaled to sum to 1."""
-    drawn = np.sort(replicates(found, weights, seed))
+    drawn = np.sort(replicates(rates, weights, seed))
     tail = int(len(drawn) * (1 - LEVEL) / 2)
-    value = float(np.mean(found.by_seed(weights)))
+    value = float(np.mean(rates.by_seed(weights)))
     return Interval(value, float(drawn[tail]), float(drawn[-1 - tail]))
 
 
-def replicates(found: Measured, weights: Mapping[str, float], seed: int = 0) -> Values:
+def replicates(rates: TaskRates, weights: Mapping[str, float], seed: int = 0) -> Values:
     """(RESAMPLES,): the figure in each imagined repetition. One seed draws alike for all arms."""
     chance = np.random.default_rng(seed)
-    seeds = len(next(iter(found.values.values())))
+    seeds = len(next(iter(rates.values.values())))
     drawn = chance.integers(seeds, size=(RESAMPLES, seeds))
     total = np.zeros(RESAMPLES)
     for name, share in _scale(weights):
-        total += share * _resampled(found.values[name], drawn, chance)
+        total += share * _resample(rates.values[name], drawn, chance)
     return total
 
 
-def _resampled(values: Values, drawn: NDArray[np.int64], chance: np.random.Generator) -> Values:
+def _resample(values: Values, drawn: NDArray[np.int64], chance: np.random.Generator) -> Values:
     """The mean over the drawn seeds of the mean over tasks drawn within each."""
     tasks = values.shape[1]
     counts = chance.multinomial(tasks, np.full(tasks, 1 / tasks), size=drawn.shape)

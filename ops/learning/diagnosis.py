@@ -42,10 +42,10 @@ class Diagnosis(StrictModel):
     @property
     def attempts(self) -> Mapping[str, int]:
         """Generator -> recorded rollouts on its tasks."""
-        return Counter(map(generator, self.passed)) + self.failed
+        return Counter(map(generator, self.passed)) + self.failure_counts
 
     @property
-    def failed(self) -> Counter[str]:
+    def failure_counts(self) -> Counter[str]:
         """Generator -> those that failed with a pattern."""
         return Counter(generator(failure.task) for failure in self.failures)
 
@@ -73,18 +73,18 @@ def diagnose(
             failed = reads.rollout_lines(connection, "diagnosed")
             rows = [reads.rollout_row(connection, line.rollout) for line in failed]
             passed = reads.rollout_lines(connection, "passed")
-    found = [
+    failures = [
         Failure(pattern=f"{row.line.category}|{row.pivot}", task=row.line.task)
         for row in rows
         if row is not None and row.line.task is not None
     ]
-    explained = [failure for failure in found if failure.pattern in patterns]
+    explained = [failure for failure in failures if failure.pattern in patterns]
     failing = {line.rollout for line in failed}
     return Diagnosis(
         rollouts=len(rollouts),
         patterns=patterns,
         failures=tuple(sorted(explained, key=lambda failure: failure.task)),
-        unexplained=len(found) - len(explained),
+        unexplained=len(failures) - len(explained),
         passed=tuple(
             sorted(line.task for line in passed if line.task and line.rollout not in failing)
         ),

@@ -16,7 +16,7 @@ Outcomes = Mapping[str, Mapping[str, Sequence[bool]]]
 """Capability -> task -> whether each trial passed."""
 
 
-def held_out(
+def generate_holdout(
     environment: Environment, capabilities: Iterable[str], first: int, count: int
 ) -> list[TaskDefinition]:
     """`count` tasks of each capability, with seeds from `first` on."""
@@ -36,14 +36,14 @@ def evaluate(
     seed: int,
 ) -> Outcomes:
     """Play every task so many times."""
-    found: dict[str, dict[str, list[bool]]] = {}
+    outcomes: dict[str, dict[str, list[bool]]] = {}
     for task in tasks:
-        found.setdefault(task.capability, {})[task.id] = [False] * trials
+        outcomes.setdefault(task.capability, {})[task.id] = [False] * trials
     for rollout in player.play(environment, _attempts(tasks, trials, seed), policy):
         task = rollout.attempt.task
         trial = int(rollout.attempt.rollout.rpartition("/")[2])
-        found[task.capability][task.id][trial] = bool(rollout.grade.success)
-    return found
+        outcomes[task.capability][task.id][trial] = bool(rollout.grade.success)
+    return outcomes
 
 
 def _attempts(tasks: Sequence[TaskDefinition], trials: int, seed: int) -> Iterator[Attempt]:
@@ -59,8 +59,8 @@ def _attempts(tasks: Sequence[TaskDefinition], trials: int, seed: int) -> Iterat
 
 def passive(environment: Environment, tasks: Sequence[TaskDefinition], trials: int) -> Outcomes:
     """The same of an agent that only talks; it does the same in every trial."""
-    found: dict[str, dict[str, list[bool]]] = {}
+    outcomes: dict[str, dict[str, list[bool]]] = {}
     for task in tasks:
         passed = bool(do_nothing(environment, task).success)
-        found.setdefault(task.capability, {})[task.id] = [passed] * trials
-    return found
+        outcomes.setdefault(task.capability, {})[task.id] = [passed] * trials
+    return outcomes

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
 
-from ops.learning.results import Key, missing
+from ops.learning.results import Key, select_pending
 from ops.learning.settings import Arm
 
 _FIRST: Final[tuple[Arm, ...]] = ("base", "d", "a", "b", "c")
@@ -48,21 +48,21 @@ def work(
 ) -> list[Key]:
     """Make every result that is missing, each by a command with these flags; returns the runs that
     failed."""
-    waiting = list(missing(folder, wanted))
+    waiting = list(select_pending(folder, wanted))
     tell(f"{len(wanted) - len(waiting)} of {len(wanted)} runs are there, {len(waiting)} to be made")
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(processes) as pool:
-        made = {pool.submit(_one, folder, key, flags): key for key in waiting}
-        failed = list(_failed(folder, made, tell))
+        futures = {pool.submit(_one, folder, key, flags): key for key in waiting}
+        failed = list(_collect_failures(folder, futures, tell))
     return [key for key in waiting if key in failed]
 
 
-def _failed(folder: Path, made: dict[Future[int], Key], tell: Tell) -> Iterator[Key]:
-    for number, done in enumerate(as_completed(made), 1):
-        key = made[done]
+def _collect_failures(folder: Path, futures: dict[Future[int], Key], tell: Tell) -> Iterator[Key]:
+    for number, done in enumerate(as_completed(futures), 1):
+        key = futures[done]
         code = done.result()
         how = "done" if code == 0 else f"failed with exit code {code}, see {_log(folder, key)}"
-        tell(f"{number} of {len(made)}: {key.name} {how}")
+        tell(f"{number} of {len(futures)}: {key.name} {how}")
         if code:
             yield key
 

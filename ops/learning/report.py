@@ -16,7 +16,7 @@ from envs.shop.kinds import PLAIN
 from envs.statistics import Interval
 from events.errors import KintsugiError
 from ops.learning import bootstrap
-from ops.learning.bootstrap import Measured, interval, measured, replicates
+from ops.learning.bootstrap import TaskRates, interval, compute_task_rates, replicates
 from ops.learning.evaluation import Outcomes
 from ops.learning.results import Run, Step
 from ops.learning.settings import ARMS, WEAK, Arm, traffic
@@ -63,23 +63,23 @@ class Experiment:
     def budgets(self) -> list[int]:
         """The nominal ones that policies were evaluated at, the warm start's own left out."""
         runs = [run for arm in self.arms if arm != "c" for run in self.runs[arm].values()]
-        return sorted({found.budget for run in runs for found in run.evaluations})
+        return sorted({evaluation.budget for run in runs for evaluation in run.evaluations})
 
-    def measured(self, arm: Arm, budget: int | None, k: int) -> Measured | None:
+    def task_rates(self, arm: Arm, budget: int | None, k: int) -> TaskRates | None:
         """pass^k of an arm after a budget (None: the last); None where a seed has none there."""
-        found = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
-        if any(outcomes is None for outcomes in found):
+        seed_outcomes = [self._outcomes(self.runs[arm][seed], budget) for seed in self.seeds]
+        if any(outcomes is None for outcomes in seed_outcomes):
             return None
-        return measured([outcomes for outcomes in found if outcomes is not None], k)
+        return compute_task_rates([outcomes for outcomes in seed_outcomes if outcomes is not None], k)
 
-    def passive(self) -> Measured:
+    def passive(self) -> TaskRates:
         """pass^1 of an agent that does nothing."""
-        return measured([self.runs["base"][seed].passive for seed in self.seeds], 1)
+        return compute_task_rates([self.runs["base"][seed].passive for seed in self.seeds], 1)
 
     @staticmethod
     def _outcomes(run: Run, budget: int | None) -> Outcomes | None:
-        made = [e for e in run.evaluations if budget in (None, e.budget)]
-        return made[-1].outcomes if made else None
+        evaluations = [e for e in run.evaluations if budget in (None, e.budget)]
+        return evaluations[-1].outcomes if evaluations else None
 
     @property
     def weights(self) -> dict[str, dict[str, float]]:
@@ -93,14 +93,14 @@ class Experiment:
         }
 
 
-def experiments(runs: Sequence[Run]) -> list[Experiment]:
+def group_runs(runs: Sequence[Run]) -> list[Experiment]:
     """The runs by their traffic. Raises NothingToReport."""
-    found: dict[tuple[str, float], dict[Arm, dict[int, Run]]] = {}
+    by_traffic: dict[tuple[str, float], dict[Arm, dict[int, Run]]] = {}
     for run in runs:
-        arms = found.setdefault((run.key.capabilities, run.key.share), {})
+        arms = by_traffic.setdefault((run.key.capabilities, run.key.share), {})
         arms.setdefault(run.key.arm, {})[run.key.seed] = run
-    made = [Experiment(*traffic_, arms) for traffic_, arms in sorted(found.items())]
-    complete = [one for one in made if "base" in one.runs and one.arms and one.seeds]
+    candidates = [Experiment(*traffic_, arms) for traffic_, arms in sorted(by_traffic.items())]
+    complete = [experiment for experiment in candidates if "base" in experiment.runs and experiment.arms and experiment.seeds]
     if not complete:
         raise NothingToReport(
             "there is no traffic with a base run and a trained arm on one seed; run the base first"
@@ -108,13 +108,13 @@ def experiments(runs: Sequence[Run]) -> list[Experiment]:
     return complete
 
 
-def text(found: Sequence[Experiment]) -> str:
+def text(experiments: Sequence[Experiment]) -> str:
     """Everything, as Markdown."""
-    return "\n\n".join([_sources(found), *("\n\n".join(_sections(one)) for one in found)]) + "\n"
+    return "\n\n".join([_sources(experiments), *("\n\n".join(_sections(experiment)) for experiment in experiments)]) + "\n"
 
 
-def _sources(found: Sequence[Experiment]) -> str:
-    runs = [run for one in found for arm in one.runs.values() for run in arm.values()]
+def _sources(experiments: Sequence[Experiment]) -> str:
+    runs = [run for experiment in experiments for arm in experiment.runs.values() for run in arm.values()]
     commits = sorted({run.source.commit[:12] for run in runs})
     settings = sorted({run.source.settings[:12] for run in runs})
     bases = sorted({run.source.base[:12] for run in runs})
@@ -131,106 +131,106 @@ def _tasks(run: Run) -> int:
     return len(next(iter(run.evaluations[0].outcomes.values())))
 
 
-def _sections(one: Experiment) -> Iterator[str]:
-    yield f"### {one.title}; seeds {', '.join(map(str, one.seeds))}"
-    yield scores(one)
-    yield gains(one)
-    yield plain(one)
-    yield mechanism(one)
+def _sections(experiment: Experiment) -> Iterator[str]:
+    yield f"### {experiment.title}; seeds {', '.join(map(str, experiment.seeds))}"
+    yield scores(experiment)
+    yield gains(experiment)
+    yield plain(experiment)
+    yield mechanism(experiment)
 
 
-def scores(one: Experiment) -> str:
+def scores(experiment: Experiment) -> str:
     """pass^1 (and pass^3 of the sums) of every arm at every budget."""
-    names = list(one.weights)
+    names = list(experiment.weights)
     rows = [["arm", "rollouts", *names, "overall pass^3", "weak mean pass^3"]]
-    rows.append(["doing nothing", "0", *_cells(one, one.passive()), "", ""])
-    for arm in ("base", *one.arms):
-        for budget in [None] if arm in ("base", "c") else one.budgets:
-            first, third = one.measured(arm, budget, 1), one.measured(arm, budget, 3)
+    rows.append(["doing nothing", "0", *_cells(experiment, experiment.passive()), "", ""])
+    for arm in ("base", *experiment.arms):
+        for budget in [None] if arm in ("base", "c") else experiment.budgets:
+            first, third = experiment.task_rates(arm, budget, 1), experiment.task_rates(arm, budget, 3)
             if first is None or third is None:
                 continue
-            cubes = [_cell(third, one.weights[name]) for name in ("overall", "weak mean")]
-            rows.append([_arm(arm), _spent(one, arm, budget), *_cells(one, first), *cubes])
+            cubes = [_cell(third, experiment.weights[name]) for name in ("overall", "weak mean")]
+            rows.append([_arm(arm), _format_cost(experiment, arm, budget), *_cells(experiment, first), *cubes])
     return _table(rows)
 
 
-def _cells(one: Experiment, found: Measured) -> list[str]:
-    return [_cell(found, weights) for weights in one.weights.values()]
+def _cells(experiment: Experiment, rates: TaskRates) -> list[str]:
+    return [_cell(rates, weights) for weights in experiment.weights.values()]
 
 
-def _cell(found: Measured, weights: Mapping[str, float]) -> str:
-    return _shown(interval(found, weights))
+def _cell(rates: TaskRates, weights: Mapping[str, float]) -> str:
+    return _format_interval(interval(rates, weights))
 
 
-def _spent(one: Experiment, arm: Arm, budget: int | None) -> str:
+def _format_cost(experiment: Experiment, arm: Arm, budget: int | None) -> str:
     """Of the budget, the mean over seeds."""
     spent = []
-    for seed in one.seeds:
-        made = [e for e in one.runs[arm][seed].evaluations if budget in (None, e.budget)]
-        spent.append(made[-1].spent)
+    for seed in experiment.seeds:
+        evaluations = [e for e in experiment.runs[arm][seed].evaluations if budget in (None, e.budget)]
+        spent.append(evaluations[-1].spent)
     return f"{np.mean(spent):,.0f}"
 
 
-def gains(one: Experiment) -> str:
+def gains(experiment: Experiment) -> str:
     """What each arm gained over the base, and over the general arm, task by task."""
-    base = one.measured("base", None, 1)
+    base = experiment.task_rates("base", None, 1)
     assert base is not None, "a base run has been evaluated"
     rows = [["arm", "rollouts", "overall", "weak mean", "overall, per seed", "gain against (a)"]]
-    for arm in one.arms:
-        for budget in [None] if arm == "c" else one.budgets:
-            found = one.measured(arm, budget, 1)
-            if found is None:
+    for arm in experiment.arms:
+        for budget in [None] if arm == "c" else experiment.budgets:
+            rates = experiment.task_rates(arm, budget, 1)
+            if rates is None:
                 continue
-            gain, weights = found - base, one.weights
+            gain, weights = rates - base, experiment.weights
             each = " ".join(f"{value:+.3f}" for value in gain.by_seed(weights["overall"]))
             rows.append(
                 [
                     _arm(arm),
-                    _spent(one, arm, budget),
-                    _signed(interval(gain, weights["overall"])),
-                    _signed(interval(gain, weights["weak mean"])),
+                    _format_cost(experiment, arm, budget),
+                    _format_change(interval(gain, weights["overall"])),
+                    _format_change(interval(gain, weights["weak mean"])),
                     each,
-                    _against(one, found, base, budget) if arm != "a" else "",
+                    _against(experiment, rates, base, budget) if arm != "a" else "",
                 ]
             )
     return "Gains over the base:\n\n" + _table(rows)
 
 
-def _against(one: Experiment, found: Measured, base: Measured, budget: int | None) -> str:
+def _against(experiment: Experiment, rates: TaskRates, base: TaskRates, budget: int | None) -> str:
     """The difference to the general arm at the same budget (of the warm start alone: at its whole
     one), and how many times its gain."""
-    general = one.measured("a", budget, 1) if one.runs.get("a") else None
+    general = experiment.task_rates("a", budget, 1) if experiment.runs.get("a") else None
     if general is None:
         return ""
-    weights = one.weights["overall"]
-    own, other = replicates(found - base, weights), replicates(general - base, weights)
-    difference = _signed(interval(found - general, weights))
+    weights = experiment.weights["overall"]
+    own, other = replicates(rates - base, weights), replicates(general - base, weights)
+    difference = _format_change(interval(rates - general, weights))
     if np.quantile(other, 0.025) <= 0:
         return f"{difference}; no ratio: (a) may have gained nothing"
     low, high = np.quantile(own / other, [0.025, 0.975])
     return f"{difference}; {own.mean() / other.mean():.1f} times [{low:.1f}, {high:.1f}]"
 
 
-def plain(one: Experiment) -> str:
+def plain(experiment: Experiment) -> str:
     """Each plain kind's change from the base at the end of each arm."""
-    base = one.measured("base", None, 1)
+    base = experiment.task_rates("base", None, 1)
     assert base is not None, "a base run has been evaluated"
-    rows = [["plain kind", "base", *map(_arm, one.arms)]]
-    last = {arm: one.measured(arm, None, 1) for arm in one.arms}
+    rows = [["plain kind", "base", *map(_arm, experiment.arms)]]
+    last = {arm: experiment.task_rates(arm, None, 1) for arm in experiment.arms}
     for kind in PLAIN:
         row = [kind, _cell(base, {kind: 1})]
-        for found in last.values():
-            row.append(_signed(interval(found - base, {kind: 1})) if found is not None else "")
+        for rates in last.values():
+            row.append(_format_change(interval(rates - base, {kind: 1})) if rates is not None else "")
         rows.append(row)
     return "Plain kinds at the end, change from the base:\n\n" + _table(rows)
 
 
-def mechanism(one: Experiment) -> str:
+def mechanism(experiment: Experiment) -> str:
     """Where the budget went, and how much of it taught anything."""
     head = ["arm", "diagnosis", "references", "training", "unused", "informative groups", "ended"]
     rows = [[*head, "wall"]]
-    for arm in one.arms:
-        runs = [one.runs[arm][seed] for seed in one.seeds]
+    for arm in experiment.arms:
+        runs = [experiment.runs[arm][seed] for seed in experiment.seeds]
         spent = [
             np.mean([getattr(run.spent, name) for run in runs])
             for name in ("diagnosis", "references", "training")
@@ -259,12 +259,12 @@ def _arm(arm: Arm) -> str:
     return ARMS[arm] if arm == "base" else f"({arm}) {ARMS[arm]}"
 
 
-def _shown(found: Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _format_interval(estimate: Interval) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _signed(found: Interval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+def _format_change(estimate: Interval) -> str:
+    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -272,60 +272,60 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-def draw(found: Sequence[Experiment], file: Path) -> None:
+def draw(experiments: Sequence[Experiment], file: Path) -> None:
     """Learning curves as SVG: a row per traffic; the bands are the intervals."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     # The same figures give the same bytes: no date, no random ids.
     with rc_context({"svg.hashsalt": "kintsugi", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(13, 4 * len(found)), layout="constrained")
-        axes = figure.subplots(len(found), 3, squeeze=False)
-        for row, one in zip(axes, found, strict=True):
+        figure = Figure(figsize=(13, 4 * len(experiments)), layout="constrained")
+        axes = figure.subplots(len(experiments), 3, squeeze=False)
+        for row, experiment in zip(axes, experiments, strict=True):
             for axis, name in zip(row, ("overall", "weak mean"), strict=False):
-                _curves(axis, one, name)
-            _informative_curves(row[2], one)
+                _curves(axis, experiment, name)
+            _informative_curves(row[2], experiment)
         figure.savefig(file, format="svg", metadata={"Date": None})
 
 
-def _curves(axis: "Axes", one: Experiment, name: str) -> None:
-    weights = one.weights[name]
-    base = one.measured("base", None, 1)
+def _curves(axis: "Axes", experiment: Experiment, name: str) -> None:
+    weights = experiment.weights[name]
+    base = experiment.task_rates("base", None, 1)
     assert base is not None, "a base run has been evaluated"
     begin = interval(base, weights)
-    for arm in one.arms:
-        points = [(0.0, begin), *_points(one, arm, weights)]
+    for arm in experiment.arms:
+        points = [(0.0, begin), *_points(experiment, arm, weights)]
         x = [spent for spent, _ in points]
         axis.plot(x, [p.value for _, p in points], marker="o", label=_arm(arm), color=_COLOURS[arm])
         lows, highs = [p.low for _, p in points], [p.high for _, p in points]
         axis.fill_between(x, lows, highs, alpha=0.15, color=_COLOURS[arm], linewidth=0)
-    axis.set(title=f"{name}: {one.title}", xlabel="rollouts", ylabel="pass^1, held-out")
+    axis.set(title=f"{name}: {experiment.title}", xlabel="rollouts", ylabel="pass^1, held-out")
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
 
 
 def _points(
-    one: Experiment, arm: Arm, weights: Mapping[str, float]
+    experiment: Experiment, arm: Arm, weights: Mapping[str, float]
 ) -> Iterator[tuple[float, Interval]]:
-    for budget in [None] if arm == "c" else one.budgets:
-        found = one.measured(arm, budget, 1)
-        if found is not None:
-            yield float(_spent(one, arm, budget).replace(",", "")), interval(found, weights)
+    for budget in [None] if arm == "c" else experiment.budgets:
+        rates = experiment.task_rates(arm, budget, 1)
+        if rates is not None:
+            yield float(_format_cost(experiment, arm, budget).replace(",", "")), interval(rates, weights)
 
 
-def _informative_curves(axis: "Axes", one: Experiment) -> None:
-    for arm in one.arms:
-        runs = [one.runs[arm][seed].steps for seed in one.seeds]
+def _informative_curves(axis: "Axes", experiment: Experiment) -> None:
+    for arm in experiment.arms:
+        runs = [experiment.runs[arm][seed].steps for seed in experiment.seeds]
         if not all(runs):
             continue
-        x, y = _averaged(runs)
+        x, y = _average_steps(runs)
         axis.plot(x, y, label=_arm(arm), color=_COLOURS[arm])
     axis.set(title="share of informative groups", xlabel="rollouts", ylim=(0, 1))
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
 
 
-def _averaged(runs: Sequence[Sequence[Step]]) -> tuple[list[float], list[float]]:
+def _average_steps(runs: Sequence[Sequence[Step]]) -> tuple[list[float], list[float]]:
     """Means over seeds and `_WINDOW` steps."""
     count = min(map(len, runs))
     starts = range(0, count - count % _WINDOW, _WINDOW)

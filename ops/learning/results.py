@@ -39,7 +39,7 @@ class Source(StrictModel):
     """sha256 of the base's weights."""
 
 
-class Spent(StrictModel):
+class Costs(StrictModel):
     """What of the budget went where, in rollouts."""
 
     diagnosis: int = 0
@@ -65,7 +65,7 @@ class Step(StrictModel):
     """Pool -> its groups in the batch."""
 
 
-class Evaluated(StrictModel):
+class PolicyEvaluation(StrictModel):
     """A policy of the run on held-out tasks."""
 
     budget: int
@@ -81,13 +81,13 @@ class Run(StrictModel):
     key: Key
     source: Source
     budget: int
-    spent: Spent
+    spent: Costs
     targets: Targets | None
     """None where nothing was diagnosed."""
     ended: str
     """Why no more was spent: `budget`, or what the job said."""
     steps: tuple[Step, ...]
-    evaluations: tuple[Evaluated, ...]
+    evaluations: tuple[PolicyEvaluation, ...]
     passive: Mapping[str, Mapping[str, tuple[bool, ...]]] = {}
     """Of the base's run: what an agent that does nothing earns."""
     seconds: float
@@ -116,6 +116,6 @@ def read(folder: Path) -> list[Run]:
     return [Run.model_validate_json(file.read_bytes()) for file in sorted(folder.glob("*.json"))]
 
 
-def missing(folder: Path, keys: Iterable[Key]) -> Iterator[Key]:
+def select_pending(folder: Path, keys: Iterable[Key]) -> Iterator[Key]:
     """Those without a result."""
     return (key for key in keys if not path(folder, key).exists())

@@ -35,8 +35,8 @@ from events.errors import KintsugiError
 from events.jobs import InProcessSource, JobSpec, Sampler
 from ops.learning import arms
 from ops.learning.diagnosis import diagnose
-from ops.learning.evaluation import evaluate, held_out, passive
-from ops.learning.results import Evaluated, Key, Run, Source, Spent, Step
+from ops.learning.evaluation import evaluate, generate_holdout, passive
+from ops.learning.results import PolicyEvaluation, Key, Run, Source, Costs, Step
 from ops.learning.seeds import Seeds
 from ops.learning.settings import Settings, traffic
 from ops.learning.targets import Targets, choose
@@ -51,7 +51,7 @@ _RULE_FIRST: Final = DEVELOPMENT[400_000]
 """Seed of the first of them."""
 
 
-class JobFailed(KintsugiError):
+class JobError(KintsugiError):
     """A job that ended without what it was for."""
 
 
@@ -92,26 +92,26 @@ class Bench:
     @cached_property
     def tasks(self) -> list[TaskDefinition]:
         """The held-out ones, the same for every policy on this traffic and seed."""
-        return held_out(self.shop, self.mix, self.seeds.held_out, self.settings.tasks)
+        return generate_holdout(self.shop, self.mix, self.seeds.holdout, self.settings.tasks)
 
-    def evaluated(self, policy: Policy, budget: int, spent: int) -> Evaluated:
+    def evaluate_policy(self, policy: Policy, budget: int, spent: int) -> PolicyEvaluation:
         """A policy's outcomes."""
-        found = evaluate(
+        outcomes = evaluate(
             self.player, self.shop, policy, self.tasks, self.settings.trials, self.key.seed
         )
-        return Evaluated.model_validate({"budget": budget, "spent": spent, "outcomes": found})
+        return PolicyEvaluation.model_validate({"budget": budget, "spent": spent, "outcomes": outcomes})
 
-    def diagnosed(self) -> Targets:
+    def diagnose_traffic(self) -> Targets:
         """What recorded traffic of the base says to train. Raises NothingToTarget."""
         name = self.settings.base
         provenance = Provenance(alias="agent", base=name, policy=name, purpose="live")
-        attempts = arms.diagnosed_traffic(
+        attempts = arms.play_traffic(
             self.player, self.shop, self.policy, self.mix, self.seeds, self.key.seed,
             self.settings.diagnosis,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as home:
-            found = diagnose(Path(home), self.shop, attempts, provenance)
-        return choose(found, self.shop, self.settings.rule)
+            diagnosis = diagnose(Path(home), self.shop, attempts, provenance)
+        return choose(diagnosis, self.shop, self.settings.rule)
 
 
 def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
@@ -119,56 +119,56 @@ def run(key: Key, settings: Settings, budget: int, folder: Path) -> Run:
     torch.set_num_threads(1)
     began = time.monotonic()
     bench = Bench(settings, key)
-    made = _base(bench) if key.arm == "base" else _trained(bench, budget, folder / key.name)
+    draft = _base(bench) if key.arm == "base" else _train(bench, budget, folder / key.name)
     return Run(
         key=key,
         source=_source(settings),
         budget=budget,
-        spent=made.spent,
-        targets=made.targets,
-        ended=made.ended,
-        steps=tuple(made.steps),
-        evaluations=tuple(made.evaluations),
-        passive=made.passive,
+        spent=draft.spent,
+        targets=draft.targets,
+        ended=draft.ended,
+        steps=tuple(draft.steps),
+        evaluations=tuple(draft.evaluations),
+        passive=draft.passive,
         seconds=time.monotonic() - began,
     )
 
 
 @dataclass
-class _Made:
+class _RunDraft:
     """A run's result in the making."""
 
-    spent: Spent = field(default_factory=Spent)
+    spent: Costs = field(default_factory=Costs)
     targets: Targets | None = None
     ended: str = "untrained"
     steps: list[Step] = field(default_factory=list)
-    evaluations: list[Evaluated] = field(default_factory=list)
+    evaluations: list[PolicyEvaluation] = field(default_factory=list)
     passive: dict[str, dict[str, tuple[bool, ...]]] = field(default_factory=dict)
 
 
-def _base(bench: Bench) -> _Made:
+def _base(bench: Bench) -> _RunDraft:
     idle = passive(bench.shop, bench.tasks, bench.settings.trials)
-    return _Made(
-        evaluations=[bench.evaluated(bench.policy, 0, 0)],
+    return _RunDraft(
+        evaluations=[bench.evaluate_policy(bench.policy, 0, 0)],
         passive={kind: {t: tuple(v) for t, v in rows.items()} for kind, rows in idle.items()},
     )
 
 
-def _trained(bench: Bench, budget: int, folder: Path) -> _Made:
-    settings, made = bench.settings, _Made()
+def _train(bench: Bench, budget: int, folder: Path) -> _RunDraft:
+    settings, draft = bench.settings, _RunDraft()
     if bench.key.arm != "a":
-        made.targets = bench.diagnosed()
-        made.spent = Spent(diagnosis=settings.diagnosis)
-    spec = _spec(bench, made.targets, budget - made.spent.total)
+        draft.targets = bench.diagnose_traffic()
+        draft.spent = Costs(diagnosis=settings.diagnosis)
+    spec = _spec(bench, draft.targets, budget - draft.spent.total)
     outcome = job.run(spec, folder)
     if outcome.outcome != "trained" or outcome.adapter is None:
-        raise JobFailed(f"{bench.key.name}: {outcome.outcome}, {outcome.reason}")
-    made.ended = outcome.reason or "budget spent"
+        raise JobError(f"{bench.key.name}: {outcome.outcome}, {outcome.reason}")
+    draft.ended = outcome.reason or "budget spent"
     batches = _batches(spec, folder)
-    made.steps = list(_steps(spec, batches, made.spent.total))
-    made.spent = made.spent.model_copy(update=_used(batches))
-    made.evaluations = list(_evaluations(bench, spec, batches, made.spent.diagnosis, folder))
-    return made
+    draft.steps = list(_steps(spec, batches, draft.spent.total))
+    draft.spent = draft.spent.model_copy(update=_used(batches))
+    draft.evaluations = list(_evaluations(bench, spec, batches, draft.spent.diagnosis, folder))
+    return draft
 
 
 def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
@@ -177,9 +177,9 @@ def _spec(bench: Bench, targets: Targets | None, budget: int) -> JobSpec:
     updates = settings.refining if key.arm in ("b", "c") else settings.updates
     groups = budget // settings.size
     if targets is None:
-        plan = arms.general(bench.shop, bench.mix, bench.seeds, key.seed, groups)
+        plan = arms.plan_general(bench.shop, bench.mix, bench.seeds, key.seed, groups)
     else:
-        plan = arms.targeted(
+        plan = arms.plan_targets(
             bench.shop, targets, settings, bench.seeds, key.seed, groups, warm=key.arm in ("b", "c")
         )
     spent = 0 if targets is None else settings.diagnosis
@@ -218,7 +218,7 @@ def _batches(spec: JobSpec, folder: Path) -> list[tuple[Trajectory, ...]]:
 
 def _used(batches: Sequence[Sequence[Trajectory]]) -> dict[str, int]:
     """What of the budget the job used for what."""
-    shown = sum(one.policy == ORACLE for batch in batches for one in batch)
+    shown = sum(trajectory.policy == ORACLE for batch in batches for trajectory in batch)
     return {"references": shown, "training": sum(map(len, batches)) - shown}
 
 
@@ -226,7 +226,7 @@ def _steps(spec: JobSpec, batches: Sequence[Sequence[Trajectory]], spent: int) -
     pools = {task: pool.name for pool in spec.pools for task in pool.tasks}
     for batch in batches:
         spent += len(batch)
-        groups = by_group(one for one in batch if one.policy != ORACLE)
+        groups = by_group(trajectory for trajectory in batch if trajectory.policy != ORACLE)
         if groups:
             yield Step(
                 spent=spent,
@@ -242,19 +242,19 @@ def _evaluations(
     batches: Sequence[Sequence[Trajectory]],
     diagnosis: int,
     folder: Path,
-) -> Iterator[Evaluated]:
+) -> Iterator[PolicyEvaluation]:
     """Of every checkpoint that had a budget of its own; of the warm start alone, of its end."""
     totals = list(accumulate(map(len, batches)))
     if not spec.grpo:
         policy = bench.policy.with_adapter(folder / job.ADAPTER, spec.job)
-        yield bench.evaluated(policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1])
+        yield bench.evaluate_policy(policy, diagnosis + spec.sampler.rollouts, diagnosis + totals[-1])
         return
     for count in spec.checkpoints:
         place = folder / job.CHECKPOINTS / str(count)
         policy = bench.policy.with_adapter(place, f"{spec.job}-{count}")
         # A warm start is one batch: a budget that ends before it is that of an untrained policy.
         used = max((total for total in totals if total <= count), default=0)
-        yield bench.evaluated(policy, diagnosis + count, diagnosis + used)
+        yield bench.evaluate_policy(policy, diagnosis + count, diagnosis + used)
 
 
 def _source(settings: Settings) -> Source:
@@ -275,10 +275,10 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def passed_in_development(settings: Settings) -> dict[str, float]:
+def measure_development(settings: Settings) -> dict[str, float]:
     """pass^1 of every kind on development seeds that no run of these experiments uses."""
     torch.set_num_threads(1)
     bench = Bench(settings, Key(arm="base", capabilities="main", share=1, seed=0))
-    tasks = held_out(bench.shop, bench.shop.capabilities, _RULE_FIRST, _RULE_TASKS)
-    found = evaluate(bench.player, bench.shop, bench.policy, tasks, 1, 0)
-    return {kind: sum(map(sum, rows.values())) / len(rows) for kind, rows in found.items()}
+    tasks = generate_holdout(bench.shop, bench.shop.capabilities, _RULE_FIRST, _RULE_TASKS)
+    outcomes = evaluate(bench.player, bench.shop, bench.policy, tasks, 1, 0)
+    return {kind: sum(map(sum, rows.values())) / len(rows) for kind, rows in outcomes.items()}

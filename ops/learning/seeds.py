@@ -61,6 +61,6 @@ class Seeds(StrictModel):
         return self.first + 4 * PART
 
     @property
-    def held_out(self) -> int:
+    def holdout(self) -> int:
         """Of what figures are reported from."""
         return self.first + 5 * PART

@@ -30,7 +30,7 @@ ARMS: Final[Mapping[Arm, str]] = {
 }
 
 
-class Shown(StrictModel):
+class WarmStartSettings(StrictModel):
     """Supervised training before the first update of GRPO."""
 
     references: Annotated[int, Field(ge=1)] = 192
@@ -88,7 +88,7 @@ class Settings(StrictModel):
     """The rank that serving reckons with."""
     limits: Limits = Limits(kl=None, entropy_factor=None, malformed_factor=None)
     """Whether an adapter is good is what the experiment asks: none is stopped early."""
-    warm_start: Shown = Shown()
+    warm_start: WarmStartSettings = WarmStartSettings()
     tasks: Annotated[int, Field(ge=1)] = 64
     """Held-out, per capability."""
     trials: Annotated[int, Field(ge=1)] = 3

@@ -92,14 +92,14 @@ def choose(diagnosis: Diagnosis, environment: Environment, rule: Rule) -> Target
 
 def _targets(diagnosis: Diagnosis, rule: Rule) -> Iterator[Target]:
     """Those that the rule admits, by the rank of their pattern, then by failures."""
-    attempts, failed = diagnosis.attempts, diagnosis.failed
+    attempts, failed = diagnosis.attempts, diagnosis.failure_counts
     admitted = [
         name
         for name, count in sorted(failed.items())
         if count >= rule.failures and count > rule.failed * attempts[name]
     ]
     rank = {pattern: place for place, pattern in enumerate(diagnosis.patterns)}
-    found = [
+    targets = [
         Target(
             generator=name,
             pattern=_commonest(diagnosis, name, rank),
@@ -108,7 +108,7 @@ def _targets(diagnosis: Diagnosis, rule: Rule) -> Iterator[Target]:
         )
         for name in admitted
     ]
-    yield from sorted(found, key=lambda one: (rank[one.pattern], -one.failures, one.generator))
+    yield from sorted(targets, key=lambda target: (rank[target.pattern], -target.failures, target.generator))
 
 
 def _commonest(diagnosis: Diagnosis, name: str, rank: Mapping[str, int]) -> str:
@@ -121,18 +121,18 @@ def _siblings(
 ) -> Counter[str]:
     """Generators of the passed tasks nearest to each failed one: among all, and among those with
     other writes, whose answer is the opposite one."""
-    candidates = [_Asked(environment, environment.task(task)) for task in passed]
-    found: Counter[str] = Counter()
+    candidates = [_Request(environment, environment.task(task)) for task in passed]
+    counts: Counter[str] = Counter()
     for task in failed:
-        asked = _Asked(environment, environment.task(task))
+        asked = _Request(environment, environment.task(task))
         nearest = sorted(candidates, key=lambda other: (-asked.likeness(other), other.task))
         opposite = [other for other in nearest if other.writes != asked.writes]
         for near in (nearest, opposite):
-            found.update(generator(other.task) for other in near[:neighbours])
-    return found
+            counts.update(generator(other.task) for other in near[:neighbours])
+    return counts
 
 
-class _Asked:
+class _Request:
     """What a customer says first, and what a perfect agent writes for it."""
 
     def __init__(self, environment: Environment, task: TaskDefinition) -> None:
@@ -142,7 +142,7 @@ class _Asked:
         gold = task.criteria.gold_actions or ()
         self.writes = [action.name for action in gold if action.name in environment.writes]
 
-    def likeness(self, other: "_Asked") -> float:
+    def likeness(self, other: "_Request") -> float:
         """Share of the words of both that both have (Jaccard)."""
         return len(self.words & other.words) / max(1, len(self.words | other.words))
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import httpx2
 
 from ops.answering import answers, last_words
-from ops.isolated import NotInstalled, interpreter
+from ops.isolated import InstallError, interpreter
 
 MLFLOW: Final = "mlflow==3.17.2"
 EXPERIMENT: Final = {"x-mlflow-experiment-id": "0"}
@@ -36,7 +36,7 @@ _QUIET: Final = {
 """It would tell its makers of its use, and start workers for jobs that nobody has here."""
 
 
-class MlflowFailed(Exception):
+class MlflowError(Exception):
     """It did not start; the text holds the end of what it said."""
 
 
@@ -85,28 +85,28 @@ class Mlflow:
             params={"trace_id": f"tr-{trace}"}, timeout=60, trust_env=False,
         )  # fmt: skip
         answer.raise_for_status()
-        return [_told(span) for span in answer.json()["trace"].get("spans", ())]
+        return [_read_span(span) for span in answer.json()["trace"].get("spans", ())]
 
     def _wait_ready(self) -> None:
         assert self._process is not None, "it was started"
         if not answers(self._process, f"{self.url}/health", READY_SECONDS):
-            said = last_words(self._folder / "server.log")
-            raise MlflowFailed(f"it was not ready in {READY_SECONDS} s:\n{said}")
+            log_end = last_words(self._folder / "server.log")
+            raise MlflowError(f"it was not ready in {READY_SECONDS} s:\n{log_end}")
 
 
-def _told(span: dict[str, Any]) -> dict[str, Any]:
+def _read_span(span: dict[str, Any]) -> dict[str, Any]:
     """A span of its JSON, in which ids are base64."""
     ids = {
         name: base64.b64decode(span.get(name, "")).hex()
         for name in ("trace_id", "span_id", "parent_span_id")
     }
-    said = {pair["key"]: pair["value"] for pair in span.get("attributes", ())}
-    return {**span, **ids, "attributes": said}
+    attributes = {pair["key"]: pair["value"] for pair in span.get("attributes", ())}
+    return {**span, **ids, "attributes": attributes}
 
 
 if __name__ == "__main__":
     try:
         print(interpreter(MLFLOW))
-    except NotInstalled as error:
+    except InstallError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

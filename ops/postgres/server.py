@@ -31,11 +31,11 @@ INSTALLED: Final = Path("/usr/lib/postgresql")
 USER: Final = "postgres"
 
 
-class PostgresMissing(Exception):
+class PostgresUnavailable(Exception):
     """The server is not installed; the text names the package."""
 
 
-class PostgresFailed(Exception):
+class PostgresError(Exception):
     """The server did not start or stop; the text holds the end of its log."""
 
 
@@ -46,7 +46,7 @@ def binaries() -> Path:
         return max(versions, key=lambda path: int(path.parts[-3])).parent
     on_path = shutil.which("initdb")
     if on_path is None:
-        raise PostgresMissing(
+        raise PostgresUnavailable(
             f"no PostgreSQL server under {INSTALLED} and no initdb on PATH; install it (Debian: "
             "postgresql)"
         )
@@ -171,7 +171,7 @@ class Postgres:
             cwd=self.folder,
         )
         if done.returncode != 0:
-            raise PostgresFailed(
+            raise PostgresError(
                 f"initdb in {self.data} failed (exit {done.returncode}); the user {USER} must be "
                 f"able to enter every parent folder:\n{(done.stdout + done.stderr)[-1500:]}"
             )
@@ -204,7 +204,7 @@ class Postgres:
         last: Exception | None = None
         while time.monotonic() < deadline:
             if self.pid is None:
-                raise PostgresFailed(f"the server exited while starting:\n{self._log_end()}")
+                raise PostgresError(f"the server exited while starting:\n{self._log_end()}")
             try:
                 with self._connect() as connection:
                     connection.execute("SELECT 1")
@@ -213,7 +213,7 @@ class Postgres:
                 time.sleep(0.05)
             else:
                 return
-        raise PostgresFailed(f"no answer in {READY_SECONDS} s ({last}):\n{self._log_end()}")
+        raise PostgresError(f"no answer in {READY_SECONDS} s ({last}):\n{self._log_end()}")
 
     def _log_end(self) -> str:
         log = self.folder / "server.log"
@@ -224,7 +224,7 @@ def _owner() -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(USER)
     except KeyError as error:
-        raise PostgresMissing(
+        raise PostgresUnavailable(
             f"user {USER!r} does not exist and PostgreSQL refuses to run as root; install the "
             "Debian package postgresql, which makes it"
         ) from error
@@ -235,7 +235,7 @@ def _as_user(command: list[str], follow_parent: bool = False) -> list[str]:
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if os.geteuid() == 0:
-            raise PostgresMissing(
+            raise PostgresUnavailable(
                 "setpriv is not on PATH and PostgreSQL refuses to run as root; install util-linux"
             )
         return command

@@ -21,20 +21,20 @@ READY_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
 
 
-class PrometheusMissing(Exception):
+class PrometheusUnavailable(Exception):
     """The program is not installed; the text names the package."""
 
 
-class PrometheusFailed(Exception):
+class PrometheusError(Exception):
     """It did not start, or refused a query; the text says why."""
 
 
 def program(name: str) -> str:
     """Where `prometheus` or `promtool` is. Raises PrometheusMissing."""
-    found = shutil.which(name)
-    if found is None:
-        raise PrometheusMissing(f"no {name} on PATH; install it (Debian: prometheus)")
-    return found
+    path = shutil.which(name)
+    if path is None:
+        raise PrometheusUnavailable(f"no {name} on PATH; install it (Debian: prometheus)")
+    return path
 
 
 class Prometheus:
@@ -74,7 +74,7 @@ class Prometheus:
     def ask(self, query: str) -> list[tuple[dict[str, str], float]]:
         """Every sample of a query now. Raises PrometheusFailed for one that it refuses."""
         data = self._get("/api/v1/query", query=query)
-        return [(one["metric"], float(one["value"][1])) for one in data["result"]]
+        return [(sample["metric"], float(sample["value"][1])) for sample in data["result"]]
 
     def rules(self) -> list[dict[str, Any]]:
         """Every rule that was loaded, and how its last evaluation went."""
@@ -82,13 +82,13 @@ class Prometheus:
 
     def _get(self, path: str, **parameters: str) -> Any:
         answer = httpx2.get(f"{self.url}{path}", params=parameters, timeout=30, trust_env=False)
-        said = answer.json()
-        if said["status"] != "success":
-            raise PrometheusFailed(f"{parameters}: {said['error']}")
-        return said["data"]
+        document = answer.json()
+        if document["status"] != "success":
+            raise PrometheusError(f"{parameters}: {document['error']}")
+        return document["data"]
 
     def _wait_ready(self) -> None:
         assert self._process is not None, "it was started"
         if not answers(self._process, f"{self.url}/-/ready", READY_SECONDS):
-            said = last_words(self._folder / "server.log")
-            raise PrometheusFailed(f"it was not ready in {READY_SECONDS} s:\n{said}")
+            log_end = last_words(self._folder / "server.log")
+            raise PrometheusError(f"it was not ready in {READY_SECONDS} s:\n{log_end}")

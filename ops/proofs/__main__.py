@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 def main(arguments: list[str]) -> int:
     """The command line."""
     is_long = "--long" in arguments
-    rest = [one for one in arguments if one != "--long"]
+    rest = [argument for argument in arguments if argument != "--long"]
     wanted = [
         proof.test
         for claim in claims_of(ROOT)

@@ -106,7 +106,7 @@ class ProofWatch:
             terminalreporter.section("claims without a proof", red=True)
             for problem in problems:
                 terminalreporter.write_line(problem)
-        required = {proof.test for claim in self._claims for proof in self._required(claim)}
+        required = {proof.test for claim in self._claims for proof in self._select_proofs(claim)}
         left_out = self._without_data()
         terminalreporter.write_line(
             f"proofs of {len(self._claims)} claims: {len(required & self._passed)} of "
@@ -120,12 +120,12 @@ class ProofWatch:
             if not claim.proofs:
                 yield f"{claim.place}: {claim.promise!r} names no test as its proof"
             for proof in claim.proofs:
-                yield from (f"{claim.place}: {proof.test} {why}" for why in self._misnamed(proof))
-            for proof in self._required(claim):
+                yield from (f"{claim.place}: {proof.test} {why}" for why in self._check_marks(proof))
+            for proof in self._select_proofs(claim):
                 if (why := self._unproven(proof.test)) is not None:
                     yield f"{claim.place}: {proof.test} {why}"
 
-    def _required(self, claim: Claim) -> Iterator[Proof]:
+    def _select_proofs(self, claim: Claim) -> Iterator[Proof]:
         """The proofs of a claim that this run has to give."""
         for proof in claim.proofs:
             is_long = proof.condition == _MARKS["long"]
@@ -135,10 +135,10 @@ class ProofWatch:
 
     def _without_data(self) -> int:
         proofs = {proof for claim in self._claims for proof in claim.proofs}
-        lacking = [one for one in proofs if one.condition == _DATA and not os.environ.get(_DATA)]
+        lacking = [item for item in proofs if item.condition == _DATA and not os.environ.get(_DATA)]
         return len(lacking) if self._run == "test" else 0
 
-    def _misnamed(self, proof: Proof) -> Iterator[str]:
+    def _check_marks(self, proof: Proof) -> Iterator[str]:
         """Where a document says of a test when it runs, and its marks say otherwise."""
         marked = self._conditions.get(proof.test)
         if marked is None:

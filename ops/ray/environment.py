@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ops.isolated import NotInstalled, interpreter
+from ops.isolated import InstallError, interpreter
 
 RAY: Final = "ray[default]==2.60.0"
 
@@ -22,6 +22,6 @@ def python() -> Path:
 if __name__ == "__main__":
     try:
         print(python())
-    except NotInstalled as error:
+    except InstallError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -32,7 +32,7 @@ _PORTS: Final = (
 its own processes to tell which they chose."""
 
 
-class RayFailed(Exception):
+class RayError(Exception):
     """It did not start; the text holds the end of what it said."""
 
 
@@ -101,7 +101,7 @@ class Head:
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
         if not answers(process, f"{self.address}/api/jobs/", READY_SECONDS):
-            raise RayFailed(
+            raise RayError(
                 f"Ray at {self.address} did not come up (exit {process.poll()}):\n"
                 f"{last_words(self._log)}"
             )
@@ -111,6 +111,6 @@ def _free_ports(count: int) -> list[int]:
     """Different ones: all are held until the last is found."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]

@@ -30,11 +30,11 @@ from daemon.core.app import App
 from events.errors import KintsugiError
 from ops.demo import view
 from ops.demo.children import Children
-from ops.demo.ending import rebuilt, short
+from ops.demo.ending import is_rebuild_equal, short
 from ops.demo.following import Clock, follow
 from ops.demo.place import ALIAS, SIZES, Place, make
 from ops.demo.watch import look
-from ops.stack.proof import Answered, proof
+from ops.stack.proof import RouteProof, proof
 from ops.stack.roles import ROLES, end_jobs
 from ops.stack.services import Addresses, Services
 
@@ -45,14 +45,14 @@ _LOOK_SECONDS: Final = 0.5
 
 def main() -> int:
     """The command line."""
-    given = _parser().parse_args()
+    options = _parser().parse_args()
     # Whoever stops it, what it started is stopped with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else view.WIDTH)
-    size = replace(SIZES["least" if given.small else "whole"], seed=given.seed)
+    size = replace(SIZES["least" if options.small else "whole"], seed=options.seed)
     try:
-        place = make(given.home, size, fresh=given.fresh, services=SERVICES)
-        return run(place, console, keep=given.keep)
+        place = make(options.home, size, fresh=options.fresh, services=SERVICES)
+        return run(place, console, keep=options.keep)
     except KintsugiError as error:
         print(error, file=sys.stderr)
         return FAILED
@@ -65,13 +65,13 @@ def run(place: Place, console: Console, *, keep: bool) -> int:
     """Start everything, follow the first cycle to its end, tell what came of it, and stop."""
     at = Addresses.of(place)
     console.print(f"starting Kafka ({at.kafka}), PostgreSQL, vLLM ({at.engine})", markup=False)
-    with Services(place), _homed(place) as app:
+    with Services(place), _open_place(place) as app:
         console.print(f"in a browser: {place.page(app.settings.gateway.port)}", soft_wrap=True)
         clock = Clock(place)
         with Children(place, ROLES) as children:
             follow(app, place, console, clock, children)
             tell(app, console, proof(app, place))
-            equal = rebuilt(place)
+            equal = is_rebuild_equal(place)
             words = "equal, row for row" if equal else "NOT EQUAL"
             console.print(f"\nThe tables, folded again from Kafka: {words}.")
             if keep:
@@ -84,7 +84,7 @@ def run(place: Place, console: Console, *, keep: bool) -> int:
 
 
 @contextmanager
-def _homed(place: Place) -> Iterator[App]:
+def _open_place(place: Place) -> Iterator[App]:
     """The place as this process sees it; jobs end when it does."""
     settings: Settings = place.settings()
     try:
@@ -95,7 +95,7 @@ def _homed(place: Place) -> Iterator[App]:
         end_jobs(settings)
 
 
-def tell(app: App, console: Console, answered: Answered) -> None:
+def tell(app: App, console: Console, answered: RouteProof) -> None:
     """What happened, and who answers."""
     seen = look(app)
     if seen.adapter is not None:
@@ -103,8 +103,8 @@ def tell(app: App, console: Console, answered: Answered) -> None:
             console.print("\n[bold]Why this adapter[/bold]")
             console.print(tree(short(explain(connection, seen.adapter.adapter))))
     console.print("\n[bold]Customers[/bold]")
-    for one in seen.live:
-        console.print(f"  {one.policy}: {one.rate:.1%} of {one.judged:,} served well", markup=False)
+    for tally in seen.live:
+        console.print(f"  {tally.policy}: {tally.rate:.1%} of {tally.judged:,} served well", markup=False)
     console.print("\n[bold]Who answers[/bold]")
     for name, count in answered.calls.items():
         console.print(f"  {name}: {count} of {sum(answered.calls.values())} new sessions")

@@ -28,12 +28,12 @@ _PATIENCE_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.2
 
 
-class NotAnswered(KintsugiError):
+class NoGatewayAnswer(KintsugiError):
     """The gateway gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RouteProof:
     """Who answers, seen from both sides of the gateway."""
 
     calls: Mapping[str, int]
@@ -44,13 +44,13 @@ class Answered:
     """Of every adapter that the route names, on the engine."""
 
 
-def proof(app: App, place: Place) -> Answered:
+def proof(app: App, place: Place) -> RouteProof:
     """Ask. Raises NotAnswered, NotProven, ReplicaError, NoFingerprint, BadAdapter."""
     _await_gateway(app)
-    said = [_ask(app, place) for _ in range(CALLS)]
-    return Answered(
-        calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in said),
-        recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in said),
+    answers = [_ask(app, place) for _ in range(CALLS)]
+    return RouteProof(
+        calls=Counter(answer.headers["x-kintsugi-adapter"] for answer in answers),
+        recorded=sum(answer.headers["x-kintsugi-recorded"] == "yes" for answer in answers),
         proofs=_proofs(app),
     )
 
@@ -67,7 +67,7 @@ def _await_gateway(app: App) -> None:
         except httpx2.HTTPError as error:
             why = f"{error or type(error).__name__}"
         if time.monotonic() >= until:
-            raise NotAnswered(f"{url}: {why} after {_PATIENCE_SECONDS:g} s; see gateway.log")
+            raise NoGatewayAnswer(f"{url}: {why} after {_PATIENCE_SECONDS:g} s; see gateway.log")
         time.sleep(_LOOK_SECONDS)
 
 
@@ -83,9 +83,9 @@ def _ask(app: App, place: Place) -> httpx2.Response:
     try:
         answer = httpx2.post(url, json=body, headers=headers, timeout=60, trust_env=False)
     except httpx2.HTTPError as error:
-        raise NotAnswered(f"{url}: {error or type(error).__name__}; see gateway.log") from error
+        raise NoGatewayAnswer(f"{url}: {error or type(error).__name__}; see gateway.log") from error
     if not answer.is_success:
-        raise NotAnswered(f"{url} answered {answer.status_code}: {answer.text[:300]}")
+        raise NoGatewayAnswer(f"{url} answered {answer.status_code}: {answer.text[:300]}")
     return answer
 
 

@@ -33,11 +33,11 @@ def end_jobs(settings: "Settings") -> int:
     ended = 0
     for root in (settings.home / "jobs", settings.home / "trials"):
         for folder in sorted(root.glob("*/attempts")):
-            ended += _ended(LocalRunner(root, command=()), folder.parent.name)
+            ended += _end_job(LocalRunner(root, command=()), folder.parent.name)
     return ended
 
 
-def _ended(runner: LocalRunner, job: str) -> bool:
+def _end_job(runner: LocalRunner, job: str) -> bool:
     """Whether it ran."""
     ran = False
     while isinstance(runner.state(job), Active):

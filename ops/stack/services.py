@@ -18,11 +18,11 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from events.errors import KintsugiError
-from ops.demo.place import ROOT, Place, PlaceTaken
-from ops.isolated import NotInstalled
-from ops.kafka.broker import Broker, BrokerFailed
-from ops.kafka.jars import BrokerMissing
-from ops.postgres.server import Postgres, PostgresFailed, PostgresMissing
+from ops.demo.place import ROOT, Place, PlaceConflict
+from ops.isolated import InstallError
+from ops.kafka.broker import Broker, BrokerError
+from ops.kafka.jars import BrokerUnavailable
+from ops.postgres.server import Postgres, PostgresError, PostgresUnavailable
 from ops.vllm.server import Vllm
 
 BASE: Final = "reference"
@@ -31,7 +31,7 @@ LENGTH: Final = 1024
 """Tokens of a conversation: all that the reference policy takes."""
 
 
-class ServiceFailed(KintsugiError):
+class ServiceError(KintsugiError):
     """Something that the roles need is not installed or does not start."""
 
 
@@ -46,14 +46,14 @@ class Addresses:
     @classmethod
     def of(cls, place: Place) -> Self:
         """As its configuration says. Raises PlaceTaken."""
-        said: dict[str, Any] = tomllib.loads(place.config.read_text())
-        if "kafka_bootstrap_servers" not in said:
-            raise PlaceTaken(
+        document: dict[str, Any] = tomllib.loads(place.config.read_text())
+        if "kafka_bootstrap_servers" not in document:
+            raise PlaceConflict(
                 f"{place.home} is a home without services, as make demo has; name another with "
                 "--home"
             )
-        engine = said["upstreams"][0]["url"]
-        return cls(said["kafka_bootstrap_servers"], said["database_url"], engine)
+        engine = document["upstreams"][0]["url"]
+        return cls(document["kafka_bootstrap_servers"], document["database_url"], engine)
 
 
 class Services:
@@ -83,9 +83,9 @@ class Services:
                 self._migrate()
                 started.enter_context(self.engine)
             except (
-                BrokerMissing, BrokerFailed, PostgresMissing, PostgresFailed, NotInstalled, OSError,
+                BrokerUnavailable, BrokerError, PostgresUnavailable, PostgresError, InstallError, OSError,
             ) as error:  # fmt: skip
-                raise ServiceFailed(f"{error}") from error
+                raise ServiceError(f"{error}") from error
             self._started = started.pop_all()
         return self
 
@@ -104,7 +104,7 @@ class Services:
             cwd=ROOT, env=self._place.variables, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise ServiceFailed(done.stderr.strip())
+            raise ServiceError(done.stderr.strip())
 
 
 def _port(address: str) -> int:
@@ -114,5 +114,5 @@ def _port(address: str) -> int:
 
 
 def _checkpoint(place: Place) -> Path:
-    said: dict[str, Any] = tomllib.loads(place.config.read_text())
-    return Path(said["upstreams"][0]["checkpoint"])
+    document: dict[str, Any] = tomllib.loads(place.config.read_text())
+    return Path(document["upstreams"][0]["checkpoint"])

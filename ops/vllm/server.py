@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from daemon.engine import vllm
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.environment import environment, place
 
 FLAGS: Final = (
@@ -72,27 +72,27 @@ class Vllm(vllm.Vllm):
 
 def main() -> int:
     """Become vLLM, in the place of this process; returns only where it is not installed."""
-    server = asked(sys.argv[1:])
+    server = parse_server(sys.argv[1:])
     try:
         environment()
         os.execve(server.command[0], server.command, server.environment)
-    except (NotInstalled, OSError) as error:
+    except (InstallError, OSError) as error:
         print(error, file=sys.stderr)
     return 1
 
 
-def asked(arguments: Sequence[str]) -> Vllm:
+def parse_server(arguments: Sequence[str]) -> Vllm:
     """The server of a command line."""
     parser = argparse.ArgumentParser(prog="python -m ops.vllm.server")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--name", help="what clients call it (default: the name of its folder)")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    given, flags = parser.parse_known_args(arguments)
-    name = given.name or given.checkpoint.resolve().name
+    options, flags = parser.parse_known_args(arguments)
+    name = options.name or options.checkpoint.resolve().name
     # vLLM takes the last of two.
-    flags = [f"--host={given.host}", *flags]
-    return Vllm(given.checkpoint, name, Path(), port=given.port, flags=flags, mended=True)
+    flags = [f"--host={options.host}", *flags]
+    return Vllm(options.checkpoint, name, Path(), port=options.port, flags=flags, mended=True)
 
 
 if __name__ == "__main__":

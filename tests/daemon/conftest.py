@@ -60,6 +60,6 @@ def imported(home: Path, kintsugi: Kintsugi, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> "Adapters":
     """Directories of adapters of the reference policy, which nobody changes."""
-    from ops.random_adapters import made
+    from ops.random_adapters import make_adapters
 
-    return made(tmp_path_factory.mktemp("adapters"))
+    return make_adapters(tmp_path_factory.mktemp("adapters"))

@@ -18,8 +18,8 @@ from events.kafka.log import KafkaLog
 from events.sqlite.log import SqliteLog
 from events.streams import STREAMS
 from ops.kafka.broker import Broker
-from ops.kafka.jars import BrokerMissing
-from ops.kafka.security import Secured
+from ops.kafka.jars import BrokerUnavailable
+from ops.kafka.security import SecureListeners
 from ops.mix import mix
 from producers.shipper import Shipper
 from tests.conftest import missing
@@ -32,13 +32,13 @@ EVENTS = 60
 
 
 @pytest.fixture(scope="module")
-def listener() -> Iterator[Secured]:
+def listener() -> Iterator[SecureListeners]:
     """Of a broker whose topics have their real names, so it is shared with nobody."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-secured-") as folder:
         broker = Broker(Path(folder), secured=True)
         try:
             broker.start()
-        except BrokerMissing as error:
+        except BrokerUnavailable as error:
             missing(str(error))
         assert broker.secured is not None
         yield broker.secured
@@ -47,12 +47,12 @@ def listener() -> Iterator[Secured]:
 
 @pytest.fixture(params=["password", "certificate"])
 def log(
-    request: pytest.FixtureRequest, listener: Secured, kafka_topics: dict[str, str]
+    request: pytest.FixtureRequest, listener: SecureListeners, kafka_topics: dict[str, str]
 ) -> Iterator[KafkaLog]:
     if request.param == "password":
         made = connected(listener.bootstrap, listener.client, kafka_topics)
     else:
-        made = connected(listener.mutual, listener.certified, kafka_topics)
+        made = connected(listener.mutual, listener.certificate_client, kafka_topics)
     made.ensure_topics()
     yield made
     made.close()
@@ -100,7 +100,7 @@ def test_a_spool_is_shipped_and_folded(log: KafkaLog, engine: Engine, tmp_path: 
     assert runner.counters.folded == EVENTS
 
 
-def changed(listener: Secured, **given: object) -> KafkaSecurity:
+def changed(listener: SecureListeners, **given: object) -> KafkaSecurity:
     return KafkaSecurity.model_validate(listener.client.model_dump() | given)
 
 
@@ -114,7 +114,7 @@ def refused(bootstrap: str, security: KafkaSecurity) -> KintsugiError:
     return caught.value
 
 
-def test_credentials_that_are_refused_are_named(listener: Secured) -> None:
+def test_credentials_that_are_refused_are_named(listener: SecureListeners) -> None:
     wrong = refused(listener.bootstrap, changed(listener, password="wrong"))
     assert isinstance(wrong, LogReadOnly)
     assert "refuses user 'kintsugi' by SCRAM-SHA-512 (Authentication failed" in str(wrong)
@@ -125,7 +125,7 @@ def test_credentials_that_are_refused_are_named(listener: Secured) -> None:
 
 
 def test_a_certificate_of_another_authority_is_not_trusted(
-    listener: Secured, tmp_path: Path
+    listener: SecureListeners, tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     for ca_file in (tmp_path / "other.pem", None):
@@ -135,7 +135,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(
         assert "kafka.security.ca_file" in str(found)
 
 
-def test_a_client_is_told_what_the_listener_wants(listener: Secured) -> None:
+def test_a_client_is_told_what_the_listener_wants(listener: SecureListeners) -> None:
     plain = refused(listener.bootstrap, KafkaSecurity())
     assert "it wants TLS, and kafka.security.protocol is PLAINTEXT; set it to" in str(plain)
     without = KafkaSecurity(protocol="SSL", ca_file=listener.client.ca_file)
@@ -147,7 +147,7 @@ def test_a_client_is_told_what_the_listener_wants(listener: Secured) -> None:
 
 
 def test_the_command_line_is_let_in_by_its_settings_and_says_what_they_lack(
-    listener: Secured, home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
+    listener: SecureListeners, home: Path, kintsugi: Kintsugi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     security = listener.client
     assert security.password is not None

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from ops.demo.place import ROOT, Place
-from ops.isolated import NotInstalled
-from ops.kafka.jars import BrokerMissing, jars, java
-from ops.postgres.server import PostgresMissing, binaries
+from ops.isolated import InstallError
+from ops.kafka.jars import BrokerUnavailable, jars, java
+from ops.postgres.server import PostgresUnavailable, binaries
 from ops.stack.services import Addresses
 from ops.vllm.environment import environment
 from tests.conftest import missing
@@ -36,7 +36,7 @@ def installed() -> None:
     """Everything that it starts."""
     try:
         jars(), java(), binaries(), environment()
-    except (BrokerMissing, PostgresMissing, NotInstalled) as error:
+    except (BrokerUnavailable, PostgresUnavailable, InstallError) as error:
         missing(str(error))
 
 

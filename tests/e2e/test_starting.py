@@ -18,8 +18,8 @@ import pytest
 from ops.faults.gateway_scene import free_port
 from ops.faults.loop_processes import role_of
 from ops.kafka.broker import Broker
-from ops.kafka.jars import BrokerMissing
-from ops.postgres.server import Postgres, PostgresMissing
+from ops.kafka.jars import BrokerUnavailable
+from ops.postgres.server import Postgres, PostgresUnavailable
 from tests.conftest import missing
 from tests.daemon.commands import environment, run_here
 from tests.daemon.gateway.recording_upstream import recording_upstream
@@ -40,14 +40,14 @@ class Services:
     def start_broker(self) -> None:
         try:
             self.broker.start()
-        except BrokerMissing as error:
+        except BrokerUnavailable as error:
             missing(str(error))
 
     def start_database(self) -> str:
         """The URL of the one database, which is made."""
         try:
             return self.database.start().database("kintsugi")
-        except PostgresMissing as error:
+        except PostgresUnavailable as error:
             missing(str(error))
             raise
 

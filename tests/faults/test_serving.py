@@ -14,7 +14,7 @@ from ops.faults import (
     serving_kill,
     serving_twins,
 )
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from tests.conftest import missing
 
 pytestmark = pytest.mark.faults
@@ -32,7 +32,7 @@ def test_an_engine_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -
 def test_a_vllm_that_comes_back_is_proven_before_it_is_used(tmp_path: Path) -> None:
     try:
         found = serving_engine_kill.run(1, tmp_path, engines=serving_engine_kill.vllm(tmp_path))
-    except NotInstalled as error:
+    except InstallError as error:
         missing(str(error))
     assert found["passed"], json.dumps(found, indent=1)
 

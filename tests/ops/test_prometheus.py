@@ -18,7 +18,7 @@ import yaml
 from daemon.core.app import App
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.metrics.exposition import ROLES, port_of
-from ops.prometheus.server import Prometheus, PrometheusMissing, program
+from ops.prometheus.server import Prometheus, PrometheusUnavailable, program
 from tests.conftest import missing
 from tests.consumers.deciding import routed
 from tests.daemon.gateway.receiver import receiving
@@ -53,7 +53,7 @@ def free_ports(count: int) -> list[int]:
 def promtool() -> str:
     try:
         return program("promtool")
-    except PrometheusMissing as error:
+    except PrometheusUnavailable as error:
         missing(str(error))
         raise
 

@@ -116,14 +116,14 @@ class Bench:
         return bare, runs
 
     def _bare(self) -> list[float]:
-        values = ended_values(self.home, _BARE_APPENDS // len(_cells()) + 1)
-        return disk.appended(self.bare, values, _BARE_GAP_SECONDS)
+        values = read_call_values(self.home, _BARE_APPENDS // len(_cells()) + 1)
+        return disk.time_appends(self.bare, values, _BARE_GAP_SECONDS)
 
     def _run(self, side: Side, cell: Cell, seed: int) -> Run:
         time.sleep(_SETTLE_SECONDS)
         syncs, events, cpu = self.syncs.count, self.home.events, side.cpu_seconds()
         begin = time.perf_counter()
-        samples = asyncio.run(_loaded(side, cell, self.seconds, seed))
+        samples = asyncio.run(_run_load(side, cell, self.seconds, seed))
         elapsed = time.perf_counter() - begin
         added = self.home.events - events
         if side.name == "ours" and added != 2 * len(samples):
@@ -139,46 +139,46 @@ class Bench:
 
     def memory(self, side: Side, calls: int) -> list[tuple[int, int]]:
         """Calls so far and bytes resident, over `calls` calls."""
-        found = [(0, side.resident_bytes())]
+        points = [(0, side.resident_bytes())]
         every = max(1, calls // _MEMORY_SAMPLES)
 
         def until(done: int) -> bool:
             if done % every == 0:
-                found.append((done, side.resident_bytes()))
+                points.append((done, side.resident_bytes()))
             return done >= calls
 
         async def load() -> None:
-            await Load(side.target, None).closed(_MEMORY_CLIENTS, until)
+            await Load(side.target, None).run_clients(_MEMORY_CLIENTS, until)
 
         asyncio.run(load())
-        return found
+        return points
 
 
 def _cells() -> list[Cell]:
     return [Cell(stream, clients) for clients in (*CLIENTS, None) for stream in (False, True)]
 
 
-async def _loaded(side: Side, cell: Cell, seconds: float, seed: int) -> list[Sample]:
+async def _run_load(side: Side, cell: Cell, seconds: float, seed: int) -> list[Sample]:
     load = Load(side.target, cell.stream)
     if cell.clients is None:
-        return await load.open(RATE, seconds, seed)
+        return await load.run_at_rate(RATE, seconds, seed)
     deadline = time.perf_counter() + seconds
-    return await load.closed(cell.clients, lambda _: time.perf_counter() > deadline)
+    return await load.run_clients(cell.clients, lambda _: time.perf_counter() > deadline)
 
 
 def percentiles(samples: Sequence[Sample]) -> dict[str, float]:
     """p50 and p99 to the first and to the last byte, in milliseconds."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, values in (
         ("first", sorted(sample.first for sample in samples)),
         ("last", sorted(sample.last for sample in samples)),
     ):
-        found[f"{name}_p50"] = values[len(values) // 2] * 1000
-        found[f"{name}_p99"] = values[min(len(values) - 1, len(values) * 99 // 100)] * 1000
-    return found
+        figures[f"{name}_p50"] = values[len(values) // 2] * 1000
+        figures[f"{name}_p99"] = values[min(len(values) - 1, len(values) * 99 // 100)] * 1000
+    return figures
 
 
-def ended_values(home: Home, number: int) -> list[bytes]:
+def read_call_values(home: Home, number: int) -> list[bytes]:
     """Events that answers waited for, as they are stored: the newest of the longest partition.
 
     Raises RuntimeError where one has no tokens: a gateway that captures none has less to do.
@@ -187,14 +187,14 @@ def ended_values(home: Home, number: int) -> list[bytes]:
     partition = max(range(len(ends)), key=ends.__getitem__)
     begin = max(0, ends[partition] - 4 * number)
     records = home.log.read(ROLLOUTS.name, partition, begin, 4 * number)
-    found: list[bytes] = []
+    values: list[bytes] = []
     for record in records:
         data = decode(record).data
         if isinstance(data, CallEnded):
             if not data.trainable:
                 raise RuntimeError(f"a call was not captured: {data.untrainable_because}")
-            found.append(record.value)
-    return [found[place % len(found)] for place in range(number)]
+            values.append(record.value)
+    return [values[place % len(values)] for place in range(number)]
 
 
 def slope(points: Sequence[tuple[int, int]]) -> float:
@@ -206,10 +206,10 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
 def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
     """One load, from all rounds."""
 
-    def ratio(one: str, other: str) -> float:
-        return round(statistics.median(run[one].rate / run[other].rate for run in rounds), 2)
+    def ratio(side: str, other: str) -> float:
+        return round(statistics.median(run[side].rate / run[other].rate for run in rounds), 2)
 
-    def added(name: str) -> dict[str, float]:
+    def extra_latency(name: str) -> dict[str, float]:
         return {
             key: round(
                 statistics.median(
@@ -223,7 +223,7 @@ def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
     calls = sum(run["ours"].calls for run in rounds)
     document: Json = {
         "load": cell.name,
-        "added_ms": {"ours": added("ours"), "public": added("public")},
+        "added_ms": {"ours": extra_latency("ours"), "public": extra_latency("public")},
         "cpu_ms": {
             name: round(statistics.median(run[name].cpu_ms for run in rounds), 2)
             for name in rounds[0]
@@ -239,23 +239,23 @@ def cell_document(cell: Cell, rounds: Sequence[dict[str, Run]]) -> Json:
     return document
 
 
-def goals(cells: Sequence[Json], bare_p50: float, memory: Json) -> list[Json]:
+def list_goals(cells: Sequence[Json], bare_p50: float, memory: Json) -> list[Json]:
     """What was wanted, and what was found."""
-    found: list[Json] = []
+    rows: list[Json] = []
     for cell in cells:
         name, over = cell["load"], cell.get("requests_over_public")
         if name.endswith((" 1", f"rate {RATE:g}")):
             value = cell["added_ms"]["ours"]["last_p50"]
             limit = round(bare_p50 + ALLOWED_MS, 2)
-            found.append(_goal(f"added p50, {name}, ms", value, limit, value <= limit))
+            rows.append(_goal(f"added p50, {name}, ms", value, limit, value <= limit))
         if over is not None and not name.endswith(" 1"):
             # One client waits for the engine, whatever stands between: no gateway is 3 times it.
             what = f"requests over the public gateway's, {name}"
-            found.append(_goal(what, over, WANTED_RATIO, over >= WANTED_RATIO))
+            rows.append(_goal(what, over, WANTED_RATIO, over >= WANTED_RATIO))
     if memory["calls"] >= MAX_KNOWN:
         growth = memory["bytes_per_call"]
-        found.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
-    return found
+        rows.append(_goal("memory, bytes per call", growth, FLAT_BYTES, growth <= FLAT_BYTES))
+    return rows
 
 
 def _goal(what: str, value: float, limit: float, met: bool) -> Json:
@@ -263,7 +263,7 @@ def _goal(what: str, value: float, limit: float, met: bool) -> Json:
 
 
 @contextmanager
-def prepared(folder: Path, seconds: float) -> Iterator[Bench]:
+def open_bench(folder: Path, seconds: float) -> Iterator[Bench]:
     """Everything started and warm."""
     with ExitStack() as stack:
         home, syncs = Home(folder), Syncs(folder)
@@ -276,7 +276,7 @@ def prepared(folder: Path, seconds: float) -> Iterator[Bench]:
         bare = stack.enter_context(disk.bare(folder))
         for side in sides:
             for stream in (False, True):
-                asyncio.run(_loaded(side, Cell(stream, 4), 1.0, 0))
+                asyncio.run(_run_load(side, Cell(stream, 4), 1.0, 0))
         yield Bench(sides, home, syncs, bare, seconds)
 
 
@@ -286,7 +286,7 @@ def measure(options: argparse.Namespace) -> Json:
     rounds: list[dict[Cell, dict[str, Run]]] = []
     with (
         tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
-        prepared(Path(name), options.seconds) as bench,
+        open_bench(Path(name), options.seconds) as bench,
     ):
         for number in range(options.rounds):
             appends, runs = bench.round(number)
@@ -307,7 +307,7 @@ def measure(options: argparse.Namespace) -> Json:
         "seconds": options.seconds, "bare_ms": {
             "p50": bare_p50, "p99": round(bare[len(bare) * 99 // 100] * 1000, 2),
         },
-        "loads": cells, "memory": memory, "goals": goals(cells, bare_p50, memory),
+        "loads": cells, "memory": memory, "goals": list_goals(cells, bare_p50, memory),
     }  # fmt: skip
 
 

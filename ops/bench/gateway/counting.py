@@ -29,19 +29,19 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
         with metrics.in_flight():
             pass
 
-    def started() -> None:
+    def append_start() -> None:
         with metrics.time_append(CallStarted.STREAM, CallStarted.TYPE):
             pass
 
-    def ended() -> None:
+    def append_end() -> None:
         with metrics.time_append(CallEnded.STREAM, CallEnded.TYPE):
             pass
 
     return {
         "in_flight": in_flight,
-        "appending, CallStarted": started,
+        "appending, CallStarted": append_start,
         "first_byte": lambda: metrics.time_first_byte("chat", 0.03),
-        "appending, CallEnded": ended,
+        "appending, CallEnded": append_end,
         "ended": lambda: metrics.count_call("chat", "completed", recorded=True, seconds=0.06),
         "overhead": lambda: metrics.time_overhead("chat", 0.004),
     }
@@ -49,10 +49,10 @@ def steps(metrics: Metrics) -> dict[str, Callable[[], None]]:
 
 def cheapest(what: Callable[[], object], times: int, rounds: int) -> float:
     """Seconds of processor time for one of it."""
-    return min(_taken(what, times) for _ in range(rounds)) / times
+    return min(_processor_seconds(what, times) for _ in range(rounds)) / times
 
 
-def _taken(what: Callable[[], object], times: int) -> float:
+def _processor_seconds(what: Callable[[], object], times: int) -> float:
     began = time.process_time()
     for _ in range(times):
         what()
@@ -85,8 +85,8 @@ def main() -> None:
     )
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args()
-    print(json.dumps(measure(given.calls, given.rounds), indent=2))
+    options = parser.parse_args()
+    print(json.dumps(measure(options.calls, options.rounds), indent=2))
 
 
 if __name__ == "__main__":

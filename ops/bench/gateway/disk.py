@@ -23,7 +23,7 @@ def bare(folder: Path) -> Iterator[int]:
         path.unlink()
 
 
-def appended(descriptor: int, values: Sequence[bytes], gap_seconds: float) -> list[float]:
+def time_appends(descriptor: int, values: Sequence[bytes], gap_seconds: float) -> list[float]:
     """Seconds of each append and fdatasync, one every `gap_seconds`."""
     seconds: list[float] = []
     for value in values:

@@ -142,8 +142,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         if self._head is None:
-            head, found, rest = self._received.partition(b"\r\n\r\n")
-            if not found:
+            head, separator, rest = self._received.partition(b"\r\n\r\n")
+            if not separator:
                 return
             self._head, self._received = head.lower(), rest
         if self._received and self._first is None:
@@ -194,7 +194,7 @@ class Load:
         self._busy = 0
         self._stopped = False
 
-    async def closed(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
+    async def run_clients(self, clients: int, until: Callable[[int], bool]) -> list[Sample]:
         """`clients` that ask again as soon as they are answered, until `until` calls were."""
         sources: dict[Connection, Iterator[bytes]] = {}
 
@@ -202,18 +202,18 @@ class Load:
             self._samples.append(sample)
             self._stopped = self._stopped or until(len(self._samples))
             if self._stopped:
-                self._left()
+                self._release()
             else:
-                connection.ask(next(sources[connection]), time.perf_counter(), again, self._failed)
+                connection.ask(next(sources[connection]), time.perf_counter(), again, self._fail)
 
         for connection in await self._connect(clients):
             sources[connection] = requests(self._stream)
         self._busy = clients
         for connection, source in sources.items():
-            connection.ask(next(source), time.perf_counter(), again, self._failed)
-        return await self._finished(list(sources))
+            connection.ask(next(source), time.perf_counter(), again, self._fail)
+        return await self._await_samples(list(sources))
 
-    async def open(self, rate: float, seconds: float, seed: int) -> list[Sample]:
+    async def run_at_rate(self, rate: float, seconds: float, seed: int) -> list[Sample]:
         """Calls that come at random moments, `rate` per second, whether or not others are done."""
         idle = await self._connect(max(8, int(rate)))
         everyone = list(idle)
@@ -221,10 +221,10 @@ class Load:
         chance = random.Random(seed)
         begin = due = time.perf_counter() + 0.05
 
-        def answered(connection: Connection, sample: Sample) -> None:
+        def take_sample(connection: Connection, sample: Sample) -> None:
             self._samples.append(sample)
             idle.append(connection)
-            self._left()
+            self._release()
 
         self._busy = 1
         while (due := due + chance.expovariate(rate)) < begin + seconds:
@@ -234,21 +234,21 @@ class Load:
                 everyone += late
             self._busy += 1
             # Late is late: the wait counts from the moment at which the call was due.
-            idle.pop().ask(next(source), due, answered, self._failed)
-        self._left()
-        return await self._finished(everyone)
+            idle.pop().ask(next(source), due, take_sample, self._fail)
+        self._release()
+        return await self._await_samples(everyone)
 
     async def _connect(self, number: int) -> list[Connection]:
         loop = asyncio.get_running_loop()
-        made: list[Connection] = []
+        connections: list[Connection] = []
         for _ in range(number):
             _, connection = await loop.create_connection(
                 lambda: Connection(self._target.recorded), "127.0.0.1", self._target.port
             )
-            made.append(connection)
-        return made
+            connections.append(connection)
+        return connections
 
-    async def _finished(self, connections: list[Connection]) -> list[Sample]:
+    async def _await_samples(self, connections: list[Connection]) -> list[Sample]:
         try:
             await self._over
         finally:
@@ -256,11 +256,11 @@ class Load:
                 connection.close()
         return self._samples
 
-    def _left(self) -> None:
+    def _release(self) -> None:
         self._busy -= 1
         if self._busy == 0 and not self._over.done():
             self._over.set_result(None)
 
-    def _failed(self, why: str) -> None:
+    def _fail(self, why: str) -> None:
         if not self._over.done():
             self._over.set_exception(RuntimeError(f"port {self._target.port}: {why}"))

@@ -21,15 +21,15 @@ _CONFIDENCE: Final = 0.95
 Found = TypeVar("Found")
 
 
-def alternating(
-    number: int, one: Callable[[], Found], other: Callable[[], Found]
+def alternate(
+    number: int, left: Callable[[], Found], right: Callable[[], Found]
 ) -> tuple[Found, Found]:
     """Both, one after the other: `one` first in odd rounds. In the order of the arguments."""
     if number % 2:
-        first = one()
-        return first, other()
-    first = other()
-    return one(), first
+        first = left()
+        return first, right()
+    first = right()
+    return left(), first
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
@@ -40,11 +40,11 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     leaves (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3, for many
     rounds). Of fewer than six rounds no interval is 95 % sure; then it is all that was seen.
     """
-    logs = sorted(math.log(one / other) for one, other in pairs)
+    logs = sorted(math.log(numerator / denominator) for numerator, denominator in pairs)
     averages = sorted((a + b) / 2 for a, b in combinations_with_replacement(logs, 2))
     rounds, count = len(logs), len(averages)
     spread = math.sqrt(rounds * (rounds + 1) * (2 * rounds + 1) / 24)
     outside = count / 2 - NormalDist().inv_cdf((1 + _CONFIDENCE) / 2) * spread
     left_out = max(0, math.floor(outside))
-    found = {"value": median(averages), "low": averages[left_out], "high": averages[~left_out]}
-    return {name: round(math.exp(value), 4) for name, value in found.items()}
+    estimate = {"value": median(averages), "low": averages[left_out], "high": averages[~left_out]}
+    return {name: round(math.exp(value), 4) for name, value in estimate.items()}

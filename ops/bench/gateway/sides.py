@@ -69,9 +69,9 @@ class Side:
     def resident_bytes(self) -> int:
         """Memory that it holds now."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None, "Linux says it of every process that lives"
-        return int(found[1]) * 1024
+        match = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert match is not None, "Linux says it of every process that lives"
+        return int(match[1]) * 1024
 
 
 class Syncs:
@@ -132,7 +132,7 @@ class Home:
 def engine(folder: Path) -> Iterator[Side]:
     """The engine."""
     command = [sys.executable, "-m", "ops.bench.gateway.upstream"]
-    with _running("direct", command, {}, folder) as process:
+    with _run_process("direct", command, {}, folder) as process:
         assert process.stdout is not None, "opened as a pipe"
         port = int(process.stdout.readline())
         yield Side("direct", Target(port, recorded=False), process)
@@ -141,12 +141,12 @@ def engine(folder: Path) -> Iterator[Side]:
 @contextmanager
 def ours(folder: Path, home: Home, syncs: Syncs, upstream: Side) -> Iterator[Side]:
     """Our gateway, which has proven the engine."""
-    with recording("ours", "daemon", folder, home, upstream, syncs.environment) as side:
+    with run_gateway("ours", "daemon", folder, home, upstream, syncs.environment) as side:
         yield side
 
 
 @contextmanager
-def recording(
+def run_gateway(
     name: str,
     program: str,
     folder: Path,
@@ -165,7 +165,7 @@ def recording(
         "KINTSUGI_HOME": str(home.folder),
         "KINTSUGI_GATEWAY__KEYS": _KEYS,
     }
-    with _running(name, command, environment, folder) as process:
+    with _run_process(name, command, environment, folder) as process:
         _wait(process, port, "/readyz", folder / f"{name}.log")
         yield Side(name, Target(port, recorded=True), process)
         home.close()
@@ -178,7 +178,7 @@ def role(
     """Another role of our home, such as `consume`."""
     command = [sys.executable, "-m", "daemon", name]
     variables = {**environment, "KINTSUGI_HOME": str(home.folder)}
-    with _running(name, command, variables, folder) as process:
+    with _run_process(name, command, variables, folder) as process:
         yield process
 
 
@@ -194,13 +194,13 @@ def public(folder: Path, upstream: Side) -> Iterator[Side]:
         str(python), "-c", _RUN_PUBLIC, "--config", str(config), "--host", "127.0.0.1",
         "--port", str(port), "--num_workers", "1", "--log_config", str(quiet),
     ]  # fmt: skip
-    with _running("public", command, _PUBLIC_ENVIRONMENT, folder) as process:
+    with _run_process("public", command, _PUBLIC_ENVIRONMENT, folder) as process:
         _wait(process, port, "/health/liveliness", folder / "public.log")
         yield Side("public", Target(port, recorded=False), process)
 
 
 @contextmanager
-def _running(
+def _run_process(
     name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path
 ) -> Iterator["subprocess.Popen[str]"]:
     with ExitStack() as stack:
@@ -209,7 +209,7 @@ def _running(
             subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env={**_inherited(), **environment},
+                env={**_clean_environment(), **environment},
                 stdout=subprocess.PIPE if name == "direct" else log,
                 stderr=log,
                 text=True,
@@ -219,7 +219,7 @@ def _running(
         yield process
 
 
-def _inherited() -> dict[str, str]:
+def _clean_environment() -> dict[str, str]:
     """Without settings of whoever runs the bench."""
     ours_or_theirs = ("KINTSUGI_", "LITELLM_")
     return {name: v for name, v in os.environ.items() if not name.startswith(ours_or_theirs)}
@@ -249,5 +249,5 @@ def _url(side: Side) -> str:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -38,7 +38,7 @@ from daemon.core.app import App
 from daemon.tracing.exporter import POSITION
 from events.streams import ROLLOUTS
 from ops.bench.gateway.load import Load
-from ops.bench.gateway.pairs import alternating, ratio
+from ops.bench.gateway.pairs import alternate, ratio
 from ops.bench.gateway.sides import Home, Side, Syncs, engine, ours, role
 
 ALLOWED_RATIO: Final = 0.95
@@ -77,27 +77,27 @@ class Stage:
 
     def half(self, on: bool, clients: int, seconds: float) -> Half:
         """A load while the role runs, or is held."""
-        self.caught_up()
+        self.catch_up()
         self.trace(on)
-        sent, events = self.sent, self.home.events
+        sent, events = self.export_count, self.home.events
         begin, used = time.perf_counter(), self.gateway.cpu_seconds()
         deadline = begin + seconds
-        calls = _loaded(self.gateway, clients, lambda _: time.perf_counter() > deadline)
+        calls = _run_load(self.gateway, clients, lambda _: time.perf_counter() > deadline)
         took = time.perf_counter() - begin
         cost = (self.gateway.cpu_seconds() - used) / calls
-        return Half(calls / took, cost, self.sent - sent, self.home.events - events)
+        return Half(calls / took, cost, self.export_count - sent, self.home.events - events)
 
     def trace(self, on: bool) -> None:
         """Let the role run, or hold it."""
         os.kill(self.tracer.pid, signal.SIGCONT if on else signal.SIGSTOP)
 
-    def caught_up(self) -> None:
+    def catch_up(self) -> None:
         """Wait until everything was folded and sent."""
         self.trace(True)
         deadline = time.monotonic() + _PATIENCE
-        while self.fold() < self.home.events or self.sent < self.home.events:
+        while self.fold() < self.home.events or self.export_count < self.home.events:
             if time.monotonic() > deadline or self.tracer.poll() is not None:
-                raise RuntimeError(f"{self.sent} of {self.home.events} events were sent")
+                raise RuntimeError(f"{self.export_count} of {self.home.events} events were sent")
             time.sleep(0.1)
 
     def tracer_seconds(self) -> float:
@@ -105,47 +105,47 @@ class Stage:
         return Side("trace", self.gateway.target, self.tracer).cpu_seconds()
 
     @property
-    def sent(self) -> int:
+    def export_count(self) -> int:
         """Events of `rollouts` whose spans were sent."""
         if not self.position.exists():
             return 0
-        found: dict[str, int] = json.loads(self.position.read_text())
-        return sum(n for name, n in found.items() if name.startswith(ROLLOUTS.name))
+        positions: dict[str, int] = json.loads(self.position.read_text())
+        return sum(n for name, n in positions.items() if name.startswith(ROLLOUTS.name))
 
 
 @contextmanager
-def prepared(folder: Path) -> Iterator[Stage]:
+def open_stage(folder: Path) -> Iterator[Stage]:
     """Everything started and warm."""
     with ExitStack() as stack:
         home, syncs = Home(folder), Syncs(folder)
         gateway = stack.enter_context(
             ours(folder, home, syncs, stack.enter_context(engine(folder)))
         )
-        _loaded(gateway, 4, lambda done: done > _WARM_CALLS)
+        _run_load(gateway, 4, lambda done: done > _WARM_CALLS)
         app = stack.enter_context(App(Settings(home=home.folder)))
         app.settle()
         receiver = stack.enter_context(_receiver())
         variables = {"KINTSUGI_TRACING__ENDPOINT": f"http://127.0.0.1:{receiver}/v1/traces"}
         stack.enter_context(role("consume", folder, home, {}))
         tracer = stack.enter_context(role("trace", folder, home, variables))
-        yield Stage(gateway, tracer, home, home.folder / POSITION, lambda: _folded(app))
+        yield Stage(gateway, tracer, home, home.folder / POSITION, lambda: _fold_position(app))
 
 
-def _loaded(gateway: Side, clients: int, until: Callable[[int], bool]) -> int:
+def _run_load(gateway: Side, clients: int, until: Callable[[int], bool]) -> int:
     """How many calls were answered."""
 
     async def load() -> int:
-        return len(await Load(gateway.target, False).closed(clients, until))
+        return len(await Load(gateway.target, False).run_clients(clients, until))
 
     return asyncio.run(load())
 
 
-def _folded(app: App) -> int:
+def _fold_position(app: App) -> int:
     from consumers.position import offsets
 
     with app.reading() as connection:
-        found = offsets(connection)
-    return sum(offset for (stream, _), offset in found.items() if stream == ROLLOUTS.name)
+        positions = offsets(connection)
+    return sum(offset for (stream, _), offset in positions.items() if stream == ROLLOUTS.name)
 
 
 @contextmanager
@@ -186,13 +186,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The benchmark as one document."""
     with (
         tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as name,
-        prepared(Path(name)) as stage,
+        open_stage(Path(name)) as stage,
     ):
-        stage.caught_up()
-        before, used = stage.sent, stage.tracer_seconds()
+        stage.catch_up()
+        before, used = stage.export_count, stage.tracer_seconds()
         pairs = [_round(stage, number, options) for number in range(1, options.rounds + 1)]
-        stage.caught_up()
-        sent, used = stage.sent - before, stage.tracer_seconds() - used
+        stage.catch_up()
+        sent, used = stage.export_count - before, stage.tracer_seconds() - used
     throughput = ratio([(on.rate, off.rate) for on, off in pairs])
     return {
         "benchmark": "gateway tracing", "rounds": options.rounds, "seconds": options.seconds,
@@ -218,9 +218,9 @@ def _round(stage: Stage, number: int, options: argparse.Namespace) -> tuple[Half
     def half(on: bool) -> Half:
         return stage.half(on, options.clients, options.seconds)
 
-    found = alternating(number, lambda: half(True), lambda: half(False))
-    print(f"round {number}: {found[0].rate / found[1].rate:.3f}", file=sys.stderr, flush=True)
-    return found
+    halves = alternate(number, lambda: half(True), lambda: half(False))
+    print(f"round {number}: {halves[0].rate / halves[1].rate:.3f}", file=sys.stderr, flush=True)
+    return halves
 
 
 def main() -> None:

@@ -94,7 +94,7 @@ def chunks(ids: bool, logprobs: bool, prompt_bytes: int) -> tuple[bytes, ...]:
         )
         for place, word in enumerate(WORDS)
     ]
-    return (first + tokens[0], *tokens[1:-1], tokens[-1] + _framed(b"data: [DONE]\n\n") + _END)
+    return (first + tokens[0], *tokens[1:-1], tokens[-1] + _frame(b"data: [DONE]\n\n") + _END)
 
 
 def _chunk(
@@ -107,12 +107,12 @@ def _chunk(
         "id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_767_225_600,
         "model": MODEL, "choices": [choice], **more,
     }  # fmt: skip
-    return _framed(b"data: " + _encode(document) + b"\n\n")
+    return _frame(b"data: " + _encode(document) + b"\n\n")
 
 
-def probed(given: Json) -> bytes:
+def answer_probe(request: Json) -> bytes:
     """A completion of one token per prompt, as the gateway asks it for proof."""
-    likely = {"a": 0.0} if given.get("top_k") == 1 else _PROBABLE
+    likely = {"a": 0.0} if request.get("top_k") == 1 else _PROBABLE
     scores = {
         "tokens": ["a"], "token_logprobs": [likely["a"]], "top_logprobs": [likely],
         "text_offset": [0],
@@ -122,7 +122,7 @@ def probed(given: Json) -> bytes:
             "index": number, "text": "a", "logprobs": scores, "finish_reason": "length",
             "token_ids": [1], "prompt_token_ids": [2],
         }
-        for number in range(len(given["prompt"]))
+        for number in range(len(request["prompt"]))
     ]  # fmt: skip
     return _response({"id": "cmpl-bench", "object": "text_completion", "choices": choices})
 
@@ -142,7 +142,7 @@ def _encode(document: Json) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _framed(data: bytes) -> bytes:
+def _frame(data: bytes) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
@@ -162,8 +162,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        head, found, rest = self._received.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, rest = self._received.partition(b"\r\n\r\n")
+        if not separator:
             return
         length = _content_length(head)
         if len(rest) < length:
@@ -175,12 +175,12 @@ class Connection(asyncio.Protocol):
         line = head.partition(b"\r\n")[0]
         if line.startswith(b"GET /v1/models"):
             return self._write(models())
-        given = json.loads(body)
+        request = json.loads(body)
         if line.startswith(b"POST /v1/completions"):
-            return self._write(probed(given))
-        asked = (bool(given.get("return_token_ids")), bool(given.get("logprobs")))
-        prompt = len(given["messages"]) * 256
-        if given.get("stream"):
+            return self._write(answer_probe(request))
+        asked = (bool(request.get("return_token_ids")), bool(request.get("logprobs")))
+        prompt = len(request["messages"]) * 256
+        if request.get("stream"):
             self._stream(chunks(*asked, prompt))
         else:
             last = FIRST_SECONDS + NEXT_SECONDS * (len(WORDS) - 1)

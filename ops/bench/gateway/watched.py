@@ -34,8 +34,8 @@ from typing import Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from ops.bench.gateway.load import Load
-from ops.bench.gateway.pairs import alternating, ratio
-from ops.bench.gateway.sides import Home, Side, engine, recording
+from ops.bench.gateway.pairs import alternate, ratio
+from ops.bench.gateway.sides import Home, Side, engine, run_gateway
 
 ALLOWED_RATIO: Final = 0.95
 """Of the throughput without metrics."""
@@ -72,7 +72,7 @@ def run(side: Side, clients: int, seconds: float) -> Run:
     deadline = begin + seconds
 
     async def load() -> int:
-        samples = await Load(side.target, None).closed(
+        samples = await Load(side.target, None).run_clients(
             clients, lambda _: time.perf_counter() > deadline
         )
         return len(samples)
@@ -82,7 +82,7 @@ def run(side: Side, clients: int, seconds: float) -> Run:
     return Run(calls, calls / elapsed, (side.cpu_seconds() - cpu) / calls)
 
 
-def told(side: Side) -> str:
+def fetch_metrics(side: Side) -> str:
     """What a gateway answers Prometheus."""
     connection = http.client.HTTPConnection("127.0.0.1", side.target.port, timeout=30)
     connection.request("GET", "/metrics")
@@ -94,24 +94,24 @@ def told(side: Side) -> str:
     return text
 
 
-def counted(side: Side) -> int:
+def count_calls(side: Side) -> int:
     """How many calls a gateway says that it answered."""
     return sum(
         int(sample.value)
-        for family in text_string_to_metric_families(told(side))
+        for family in text_string_to_metric_families(fetch_metrics(side))
         for sample in family.samples
         if sample.name == "kintsugi_gateway_calls_total"
     )
 
 
 @contextmanager
-def scraped(side: Side) -> Iterator[None]:
+def scrape(side: Side) -> Iterator[None]:
     """Somebody asks for the metrics, again and again."""
     over = threading.Event()
 
     def ask() -> None:
         while not over.wait(SCRAPE_SECONDS):
-            told(side)
+            fetch_metrics(side)
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -126,30 +126,30 @@ def measure(rounds: int, seconds: float, clients: int, folder: Path | None) -> J
     """The whole benchmark as one document."""
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=folder) as name:
         place = Path(name)
-        homes = [Home(place / one) for one in ("watched", "silent")]
+        homes = [Home(place / label) for label in ("watched", "silent")]
         with (
             engine(place) as direct,
-            recording("watched", "daemon", place, homes[0], direct) as watched,
-            recording("silent", "ops.bench.gateway.silent", place, homes[1], direct) as silent,
+            run_gateway("watched", "daemon", place, homes[0], direct) as watched,
+            run_gateway("silent", "ops.bench.gateway.silent", place, homes[1], direct) as silent,
         ):
             warm = _round(0, watched, silent, clients, _WARM_SECONDS)
-            with scraped(watched):
+            with scrape(watched):
                 pairs = [
                     _round(number, watched, silent, clients, seconds)
                     for number in range(1, rounds + 1)
                 ]
             calls = sum(pair.watched.calls for pair in (warm, *pairs))
-            found = counted(watched), counted(silent)
-    if found != (calls, 0):
+            counts = count_calls(watched), count_calls(silent)
+    if counts != (calls, 0):
         raise RuntimeError(
-            f"{calls} calls were counted as {found[0]}, and as {found[1]} in silence"
+            f"{calls} calls were counted as {counts[0]}, and as {counts[1]} in silence"
         )
     return document(pairs, seconds, clients)
 
 
 def _round(number: int, watched: Side, silent: Side, clients: int, seconds: float) -> Pair:
     pair = Pair(
-        *alternating(
+        *alternate(
             number,
             lambda: run(watched, clients, seconds),
             lambda: run(silent, clients, seconds),
@@ -195,8 +195,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per gateway and round")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--folder", type=Path, help="on the disk to be used; default: TMPDIR")
-    given = parser.parse_args()
-    print(json.dumps(measure(given.rounds, given.seconds, given.clients, given.folder), indent=2))
+    options = parser.parse_args()
+    print(json.dumps(measure(options.rounds, options.seconds, options.clients, options.folder), indent=2))
 
 
 if __name__ == "__main__":

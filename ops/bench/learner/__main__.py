@@ -60,8 +60,8 @@ class Side:
         assert self.process.stdout is not None, "opened as a pipe"
         if not (line := self.process.stdout.readline()):
             raise RuntimeError(f"{self.name} ended: {self.process.wait()}; see what it wrote above")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        document: dict[str, Any] = json.loads(line)
+        return document
 
 
 def main() -> None:
@@ -71,11 +71,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(options.shape, folder)
-        found = [_measured(folder, peer, threads, options) for threads in options.threads]
-    print(json.dumps({"shape": options.shape, "peer": TRL, "runs": found}, indent=2))
+        runs = [_measure(folder, peer, threads, options) for threads in options.threads]
+    print(json.dumps({"shape": options.shape, "peer": TRL, "runs": runs}, indent=2))
 
 
-def _measured(
+def _measure(
     folder: Path, peer: Path, threads: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     rows = _fastest(folder, peer, threads, options.rows)

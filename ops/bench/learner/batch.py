@@ -42,7 +42,7 @@ LORA: Final = LoraSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class RolloutBatch:
     """The batch as our side takes it."""
 
     rollouts: tuple[Trajectory, ...]
@@ -50,7 +50,7 @@ class Saved:
     """Tokens that end a turn."""
 
 
-_SAVED: Final = TypeAdapter(Saved)
+_BATCH: Final = TypeAdapter(RolloutBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,15 @@ def make(name: str, folder: Path) -> None:
     _write_adapter(model, folder / ADAPTER)
     stride = model.config.vocab_size // len(tokens)
     chat = Chat(folder / MODEL)
-    made = [_spread(one, stride) for one in _rollouts(shop, chat, shape.rollouts)]
+    rollouts = [_spread(rollout, stride) for rollout in _rollouts(shop, chat, shape.rollouts)]
     ends = sorted(end * stride for end in chat.ends)
-    (folder / ROLLOUTS).write_bytes(_SAVED.dump_json(Saved(tuple(made), tuple(ends))))
-    (folder / ROWS).write_text(json.dumps([_plain(row) for row in _rows(made, frozenset(ends))]))
+    (folder / ROLLOUTS).write_bytes(_BATCH.dump_json(RolloutBatch(tuple(rollouts), tuple(ends))))
+    (folder / ROWS).write_text(json.dumps([_plain(row) for row in _rows(rollouts, frozenset(ends))]))
 
 
-def read(folder: Path) -> Saved:
+def read(folder: Path) -> RolloutBatch:
     """The rollouts that `make` wrote."""
-    return _SAVED.validate_json((folder / ROLLOUTS).read_bytes())
+    return _BATCH.validate_json((folder / ROLLOUTS).read_bytes())
 
 
 def _model(shape: Shape, tokens: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
@@ -128,17 +128,17 @@ def _rollouts(shop: Shop, chat: Chat, count: int) -> list[Trajectory]:
     chance = Random("learner bench")
     kinds = [kind for kind, _ in zip(cycle(PLAIN), range(count), strict=False)]
     tasks = [shop.generate(kind, DEVELOPMENT[n]).id for n, kind in enumerate(kinds)]
-    found = []
-    for number, one in enumerate(references(shop, chat, tasks, "bench")):
+    rollouts = []
+    for number, rollout in enumerate(references(shop, chat, tasks, "bench")):
         member = number % GROUP
         success = member == 0 or (member > 1 and chance.random() < 0.5)
         reward = float(success) - 0.1 * chance.random()
         group = f"group {number // GROUP}"
-        found.append(replace(one, group=group, success=success, reward=reward))
-    return found
+        rollouts.append(replace(rollout, group=group, success=success, reward=reward))
+    return rollouts
 
 
-def _spread(one: Trajectory, stride: int) -> Trajectory:
+def _spread(rollout: Trajectory, stride: int) -> Trajectory:
     """The same over a vocabulary `stride` times as large."""
     turns = tuple(
         replace(
@@ -146,13 +146,13 @@ def _spread(one: Trajectory, stride: int) -> Trajectory:
             prompt_ids=tuple(stride * token for token in turn.prompt_ids),
             completion_ids=tuple(stride * token for token in turn.completion_ids),
         )
-        for turn in one.turns
+        for turn in rollout.turns
     )
-    return replace(one, turns=turns)
+    return replace(rollout, turns=turns)
 
 
-def _rows(made: Sequence[Trajectory], ends: frozenset[int]) -> list[Row]:
-    chosen = choose(made, Algorithm(), ends)
+def _rows(rollouts: Sequence[Trajectory], ends: frozenset[int]) -> list[Row]:
+    chosen = choose(rollouts, Algorithm(), ends)
     return [row for part in rows(chosen, Algorithm(), chosen.kept.groups) for row in part]
 
 

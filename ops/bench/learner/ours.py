@@ -53,16 +53,16 @@ class Ours:
     def agree(self) -> dict[str, Any]:
         """The mean loss and the largest gradient norm of the steps that are compared."""
         self.learner.algorithm = self.once.model_copy(update={"epochs": AGREEING})
-        found = self.learner.step(self.rollouts)
+        figures = self.learner.step(self.rollouts)
         self.learner.algorithm = self.once
-        return {"loss": found.loss, "norm": found.gradient_norm, "tokens": found.tokens}
+        return {"loss": figures.loss, "norm": figures.gradient_norm, "tokens": figures.tokens}
 
     def step(self) -> dict[str, Any]:
         """One step: filter, advantages, padding, forward, backward, clipping, AdamW, figures."""
         start, cpu = time.perf_counter(), time.process_time()
-        found = self.learner.step(self.rollouts)
+        figures = self.learner.step(self.rollouts)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-        return {"seconds": seconds, "cpu": cpu, "norm": found.gradient_norm}
+        return {"seconds": seconds, "cpu": cpu, "norm": figures.gradient_norm}
 
     def save(self, file: str) -> dict[str, Any]:
         """The adapter as it is now."""

@@ -41,7 +41,7 @@ from ops.bench.learner.protocol import (
 Inputs = dict[str, torch.Tensor]
 
 
-class Fed(GRPOTrainer):  # type: ignore[misc, unused-ignore]
+class OfflineTrainer(GRPOTrainer):  # type: ignore[misc, unused-ignore]
     """The trainer without its own rollouts."""
 
     def _prepare_inputs(self, generation_batch: Inputs) -> Inputs:
@@ -55,7 +55,7 @@ class Peer:
         rows = json.loads((folder / ROWS).read_text())
         self.tokens = sum(sum(row["written"]) for row in rows)
         micro = micro or len(rows)
-        self.parts = [padded(rows[at : at + micro]) for at in range(0, len(rows), micro)]
+        self.parts = [pad(rows[at : at + micro]) for at in range(0, len(rows), micro)]
         self.trainer = _trainer(folder, micro, len(self.parts))
         self.trainer.current_gradient_accumulation_steps = len(self.parts)
         self.trainer.create_optimizer()
@@ -85,10 +85,10 @@ class Peer:
         there = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
         width = part["completion_ids"].shape[1]
         with torch.no_grad():
-            found = self.trainer._get_per_token_logps_and_entropies(
+            logps = self.trainer._get_per_token_logps_and_entropies(
                 self.trainer.model, ids, there, width
             )
-        old: torch.Tensor = found[0]
+        old: torch.Tensor = logps[0]
         return old
 
     def _step(self, parts: list[Inputs]) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class Peer:
         return loss, float(norm)
 
 
-def padded(rows: list[dict[str, Any]]) -> Inputs:
+def pad(rows: list[dict[str, Any]]) -> Inputs:
     """Rows as the trainer's tensors."""
     prompts = [row["ids"][: row["written"].index(True)] for row in rows]
     written = [row["written"][len(p) :] for row, p in zip(rows, prompts, strict=True)]
@@ -120,9 +120,9 @@ def padded(rows: list[dict[str, Any]]) -> Inputs:
 
 def _trainer(folder: Path, micro: int, parts: int) -> Any:
     base = AutoModelForCausalLM.from_pretrained(folder / MODEL)
-    return Fed(
+    return OfflineTrainer(
         model=PeftModel.from_pretrained(base, folder / ADAPTER, is_trainable=True),
-        reward_funcs=_unused,
+        reward_funcs=_refuse_rewards,
         args=GRPOConfig(
             output_dir=str(folder / "peer"),
             use_cpu=True,
@@ -148,7 +148,7 @@ def _trainer(folder: Path, micro: int, parts: int) -> Any:
     )
 
 
-def _unused(**_: Any) -> list[float]:
+def _refuse_rewards(**_: Any) -> list[float]:
     raise AssertionError("the bench samples no rollouts, so nothing asks for their rewards")
 
 

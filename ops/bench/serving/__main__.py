@@ -49,7 +49,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Json:
         # Of PEFT: about what transformers will do.
         warnings.simplefilter("ignore")
         maker = Maker(CHECKPOINT)
-        found = {
+        results = {
             "publishes": publishes.document(
                 pieces.of(
                     "publishes", options.publishes, PIECES["publishes"],
@@ -65,8 +65,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Json:
             "fingerprints": _fingerprints(options, here, maker, folder, pieces),
             "planted": detection.detection(here, folder),
         }  # fmt: skip
-    met = all(one["met"] for one in found.values())
-    return {"benchmark": "serving", "engine": options.engine, **found, "passed": met}
+    met = all(result["met"] for result in results.values())
+    return {"benchmark": "serving", "engine": options.engine, **results, "passed": met}
 
 
 def _fingerprints(
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The engine needs the cores.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="kintsugi-bench-", dir=options.folder) as folder:
-        found = measure(options, Path(folder))
-    print(json.dumps(found, indent=2))
-    return 0 if found["passed"] else 1
+        document = measure(options, Path(folder))
+    print(json.dumps(document, indent=2))
+    return 0 if document["passed"] else 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -180,15 +180,15 @@ async def _talk(
 
 async def _all(url: str, clients: int, tokens: int) -> Json:
     stop, begun = asyncio.Event(), asyncio.Barrier(clients + 1)
-    told = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    told.add_done_callback(lambda _: stop.set())
+    reader = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    reader.add_done_callback(lambda _: stop.set())
     talks = [
         asyncio.create_task(_talk(url, number, tokens, begun, stop)) for number in range(clients)
     ]
     await begun.wait()
     print(BEGUN, flush=True)
     since = time.perf_counter()
-    calls = [call for one in await asyncio.gather(*talks) for call in one if call.begun >= since]
+    calls = [call for batch in await asyncio.gather(*talks) for call in batch if call.begun >= since]
     return summary(calls, tokens, time.perf_counter() - since)
 
 

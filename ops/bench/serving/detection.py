@@ -12,26 +12,26 @@ from daemon.adapters.fingerprint import EXACT, NotProven
 from ops.bench.pieces import Json
 from ops.bench.serving.place import RANK, Place
 from ops.bench.serving.planted import FAULTS, REFUSED, Fault
-from ops.random_adapters import Adapters, made
+from ops.random_adapters import Adapters, make_adapters
 
 
 def detection(here: Place, folder: Path) -> Json:
     """Every fault once."""
-    adapters = made(folder / "planted")
-    found = {plant.__name__: _found(here, adapters, plant) for plant in FAULTS}
-    refused = {name: _refused(adapters, folder, name) for name in REFUSED}
+    adapters = make_adapters(folder / "planted")
+    verdicts = {plant.__name__: _detects(here, adapters, plant) for plant in FAULTS}
+    refused = {name: _refuses(adapters, folder, name) for name in REFUSED}
     right = _right(here, adapters)
     return {
-        "planted": len(found),
-        "found": sum(found.values()),
-        "missed": [name for name, seen in found.items() if not seen],
+        "planted": len(verdicts),
+        "found": sum(verdicts.values()),
+        "missed": [name for name, seen in verdicts.items() if not seen],
         "refused_before_loading": refused,
         "right_ones_proven": right,
-        "met": all(found.values()) and all(refused.values()) and right,
+        "met": all(verdicts.values()) and all(refused.values()) and right,
     }
 
 
-def _found(here: Place, adapters: Adapters, plant: Fault) -> bool:
+def _detects(here: Place, adapters: Adapters, plant: Fault) -> bool:
     before = set(here.replica.list_models().adapters)
     name, expected = plant(here.replica, adapters)
     try:
@@ -39,8 +39,8 @@ def _found(here: Place, adapters: Adapters, plant: Fault) -> bool:
     except NotProven:
         return True
     finally:
-        for one in set(here.replica.list_models().adapters) - before:
-            here.replica.unload(one)
+        for adapter in set(here.replica.list_models().adapters) - before:
+            here.replica.unload(adapter)
     return False
 
 
@@ -48,7 +48,7 @@ def _right(here: Place, adapters: Adapters) -> bool:
     """Whether what is not damaged is proven: else finding everything proves nothing."""
     here.replica.load("right", adapters["v2"])
     try:
-        here.replica.prove("right", adapters.expected("v2"), EXACT, adapters.others("v2"))
+        here.replica.prove("right", adapters.read_fingerprint("v2"), EXACT, adapters.others("v2"))
     except NotProven:
         return False
     finally:
@@ -56,7 +56,7 @@ def _right(here: Place, adapters: Adapters) -> bool:
     return True
 
 
-def _refused(adapters: Adapters, folder: Path, name: str) -> bool:
+def _refuses(adapters: Adapters, folder: Path, name: str) -> bool:
     spoiled = Path(shutil.copytree(adapters["v1-bare"], folder / name))
     REFUSED[name](spoiled)
     try:

@@ -54,10 +54,10 @@ def long_prompts() -> Prompts:
     return tuple(prefix + probe for probe in probes)
 
 
-def written(maker: Maker, folder: Path, seed: int, asked: Prompts) -> Fingerprint:
+def write_adapter(maker: Maker, folder: Path, seed: int, asked: Prompts) -> Fingerprint:
     """An adapter of chance; what it answers to the prompts."""
-    with maker.made(SPREAD, seed=seed) as (adapted, told):
-        save(adapted, folder, told)
+    with maker.open_adapter(SPREAD, seed=seed) as (adapted, provenance):
+        save(adapted, folder, provenance)
         return fingerprint(adapted, asked)
 
 
@@ -115,8 +115,8 @@ class Checker:
         answer.raise_for_status()
         name = answer.headers["x-kintsugi-adapter"]
         seen = parse_answer(answer.json(), asked)
-        near = {one: distance(seen, _only(told, number)) for one, told in list(self._known.items())}
-        nearest = min(near, key=lambda one: near[one])
+        near = {adapter: distance(seen, _only(reference, number)) for adapter, reference in list(self._known.items())}
+        nearest = min(near, key=lambda adapter: near[adapter])
         apart = near.get(name, float("inf"))
         self.checks.add(name, apart, f"{name} at {apart:.4f}, nearest is {nearest}")
 
@@ -143,23 +143,23 @@ def piece(here: Place, maker: Maker, folder: Path, per_swap: int, count: int, se
                 name = _swap(here, maker, folder, 3 * 10**7 + 2 * seed + number + 1, asked, known)
                 while not (
                     checker.checks.enough(name, per_swap * (number + 1))
-                    or any(one.done() for one in running)
+                    or any(future.done() for future in running)
                 ):
                     over.wait(0.01)
         finally:
             over.set()
-    for one in running:
-        one.result()
+    for future in running:
+        future.result()
     checker.close()
     after_hits, after_queries = _cache(here)
-    found = checker.checks
+    checks = checker.checks
     return {
         "swaps": count,
-        "checks": found.count,
-        "wrong": len(found.wrong),
-        "said": found.wrong[:_SHOWN],
-        "adapters": len(found.by),
-        "farthest_nats": found.farthest,
+        "checks": checks.count,
+        "wrong": len(checks.wrong),
+        "said": checks.wrong[:_SHOWN],
+        "adapters": len(checks.by),
+        "farthest_nats": checks.farthest,
         "cached_tokens": after_hits - hits,
         "asked_tokens": after_queries - queries,
     }
@@ -174,11 +174,11 @@ def _swap(
     known: dict[str, Fingerprint],
 ) -> str:
     """Another adapter answers; its name. What it should say is known before it does."""
-    made = folder / f"swapped-{seed}"
-    told = written(maker, made, seed, asked)
-    name = here.push(made)
-    known[name] = told
-    here.bring(made)
+    directory = folder / f"swapped-{seed}"
+    reference = write_adapter(maker, directory, seed, asked)
+    name = here.push(directory)
+    known[name] = reference
+    here.bring(directory)
     here.flip(name)
     here.settle()
     return name
@@ -196,15 +196,15 @@ def control(here: Place, maker: Maker, folder: Path, swaps: int = CONTROL_SWAPS)
     asked, place = long_prompts(), folder / "reused"
     checks = Checks()
     for number in range(swaps):
-        made = folder / f"control-{number}"
-        told = written(maker, made, 4 * 10**7 + number, asked)
+        directory = folder / f"control-{number}"
+        reference = write_adapter(maker, directory, 4 * 10**7 + number, asked)
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(made, place)
+        shutil.copytree(directory, place)
         here.replica.load("reused", place)
         seen = here.replica.score("reused", asked)
         here.replica.unload("reused")
-        for one in range(len(asked)):
-            apart = distance(_only(seen, one), _only(told, one))
+        for index in range(len(asked)):
+            apart = distance(_only(seen, index), _only(reference, index))
             checks.add("reused", apart, f"version {number} at {apart:.4f}")
     return {"swaps": swaps, "checks": checks.count, "wrong": len(checks.wrong)}
 
@@ -212,16 +212,16 @@ def control(here: Place, maker: Maker, folder: Path, swaps: int = CONTROL_SWAPS)
 def document(pieces: Sequence[Json], reused: Json, bites: bool) -> Json:
     """All pieces as one. `bites`: whether the control arm is to be wrong (vLLM's cache is)."""
     total = {
-        name: sum(one[name] for one in pieces)
+        name: sum(item[name] for item in pieces)
         for name in ("swaps", "checks", "wrong", "cached_tokens", "asked_tokens")
     }
     asked = total.pop("asked_tokens")
     cached = total.pop("cached_tokens")
     return {
         **total,
-        "said": [one for piece in pieces for one in piece["said"]][:_SHOWN],
-        "adapters": sum(one["adapters"] for one in pieces),
-        "farthest_nats": max(one["farthest_nats"] for one in pieces),
+        "said": [item for piece in pieces for item in piece["said"]][:_SHOWN],
+        "adapters": sum(item["adapters"] for item in pieces),
+        "farthest_nats": max(item["farthest_nats"] for item in pieces),
         "from_cache": round(cached / asked, 3) if asked else None,
         "control": reused,
         "met": total["wrong"] == 0 < total["checks"] and (reused["wrong"] > 0 or not bites),

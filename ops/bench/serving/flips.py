@@ -25,7 +25,7 @@ from events.gate import GateReport, GateSettings
 from events.serving import AdapterEvaluated, GateDecided, PassRates
 from ops.bench.pieces import Json
 from ops.bench.serving.place import ALIAS, BASE, PATIENCE_SECONDS, WHO, Place
-from ops.bench.serving.publishes import directories, talking
+from ops.bench.serving.publishes import directories, run_clients
 from ops.bench.simulation import pairs
 from ops.random_adapters import Maker
 
@@ -37,7 +37,7 @@ _TASKS, _TRIALS, _GAIN = 60, 4, 0.4
 _CALM: Final = Conduct(rollouts=240, violations=0, tool_calls=1, malformed=0, tokens=1)
 
 
-def passed() -> GateReport:
+def build_report() -> GateReport:
     """What the gate says of a candidate that is clearly better."""
     tried = pairs(Random(1), _TASKS, _TRIALS, _GAIN)
     report = decide(Evaluation("target", _TASKS, tried, _CALM, _CALM), GateSettings())
@@ -109,7 +109,7 @@ def flip(here: Place, directory: Path, looker: Looker) -> tuple[float, float]:
     """Seconds from before `GateDecided` to the turned route, and to the adapter's first token."""
     name = here.bring(directory)
     incumbent = here.publisher.route(ALIAS, BASE).incumbent
-    decisions, report = Decisions(here.app), passed()
+    decisions, report = Decisions(here.app), build_report()
     cause = decisions.act(WHO, "adapters evaluate", {"adapter": name})
     rates = PassRates(incumbent=0.4, candidate=0.8)
     measured = AdapterEvaluated(
@@ -129,44 +129,44 @@ def flip(here: Place, directory: Path, looker: Looker) -> tuple[float, float]:
 
 def piece(here: Place, maker: Maker, folder: Path, count: int, seed: int) -> Json:
     """`count` flips alone, and as many under load."""
-    found: Json = {"flips": count}
+    results: Json = {"flips": count}
     for number, (load, clients) in enumerate(LOADS.items()):
         # Numbers that no publish has.
         first = 2 * 10**7 + 2 * seed + number * count
-        made = directories(maker, folder / f"flips-{load}-{seed}", count, first)
+        adapters = directories(maker, folder / f"flips-{load}-{seed}", count, first)
         with _beside(here, clients), Looker(here.gateway.url) as looker:
-            took = [flip(here, directory, looker) for directory in made]
-        found[load] = {
-            "turned": [one for one, _ in took],
-            "first_token": [one for _, one in took],
+            took = [flip(here, directory, looker) for directory in adapters]
+        results[load] = {
+            "turned": [value for value, _ in took],
+            "first_token": [value for _, value in took],
             "failed": len(looker.failures),
         }
-    return found
+    return results
 
 
 @contextmanager
 def _beside(here: Place, clients: int) -> Iterator[None]:
-    with talking(here.gateway.url, clients) if clients else nullcontext():
+    with run_clients(here.gateway.url, clients) if clients else nullcontext():
         yield
 
 
 def document(pieces: Sequence[Json]) -> Json:
     """All pieces as one. Seconds."""
-    found: Json = {"flips": sum(one["flips"] for one in pieces), "goal_seconds": GOAL_SECONDS}
+    results: Json = {"flips": sum(part["flips"] for part in pieces), "goal_seconds": GOAL_SECONDS}
     for load in LOADS:
-        sides = [one[load] for one in pieces]
-        found[load] = {
+        sides = [part[load] for part in pieces]
+        results[load] = {
             "failed": sum(side["failed"] for side in sides),
             **{
                 what: _quantiles([value for side in sides for value in side[what]])
                 for what in ("turned", "first_token")
             },
         }
-    found["met"] = all(
-        found[load]["first_token"]["longest"] < GOAL_SECONDS and not found[load]["failed"]
+    results["met"] = all(
+        results[load]["first_token"]["longest"] < GOAL_SECONDS and not results[load]["failed"]
         for load in LOADS
     )
-    return found
+    return results
 
 
 def _quantiles(values: Sequence[float]) -> Json:

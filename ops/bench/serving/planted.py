@@ -19,50 +19,50 @@ from daemon.serving.replica import Replica
 from ops.random_adapters import Adapters
 
 
-def loaded(replica: Replica, folder: Path) -> str:
+def load_adapter(replica: Replica, folder: Path) -> str:
     """Served under a name that was never used."""
     name = f"a-{uuid4().hex[:8]}"
     replica.load(name, folder)
     return name
 
 
-def base_served(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
+def base_weights(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """A fresh adapter computes what its base does."""
-    return loaded(replica, adapters["fresh-bare"]), adapters.expected("v2")
+    return load_adapter(replica, adapters["fresh-bare"]), adapters.read_fingerprint("v2")
 
 
 def base_itself(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
-    return replica.list_models().base, adapters.expected("v2")
+    return replica.list_models().base, adapters.read_fingerprint("v2")
 
 
 def old_version(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
-    return loaded(replica, adapters["v1-bare"]), adapters.expected("v2")
+    return load_adapter(replica, adapters["v1-bare"]), adapters.read_fingerprint("v2")
 
 
 def wrong_name(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """Two names that lead to each other's files."""
-    loaded(replica, adapters["v2-bare"])
-    return loaded(replica, adapters["v3-bare"]), adapters.expected("v2")
+    load_adapter(replica, adapters["v2-bare"])
+    return load_adapter(replica, adapters["v3-bare"]), adapters.read_fingerprint("v2")
 
 
 def wrong_base(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
-    return loaded(replica, adapters["strange-bare"]), adapters.expected("strange")
+    return load_adapter(replica, adapters["strange-bare"]), adapters.read_fingerprint("strange")
 
 
-def corrupted_tensor(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
+def wrong_tensor(replica: Replica, adapters: Adapters) -> tuple[str, Expectation]:
     """One of 56."""
-    return loaded(replica, adapters["corrupted"]), adapters.expected("v2")
+    return load_adapter(replica, adapters["corrupted"]), adapters.read_fingerprint("v2")
 
 
 Fault = Callable[[Replica, Adapters], tuple[str, Expectation]]
 
 FAULTS: Final[dict[Fault, str]] = {
-    base_served: "nearest is its base",
+    base_weights: "nearest is its base",
     base_itself: "nearest is its base",
     old_version: "nearest is v1",
     wrong_name: "nearest is v3",
     wrong_base: "nats from what the adapter computes",
-    corrupted_tensor: "nats from what the adapter computes",
+    wrong_tensor: "nats from what the adapter computes",
 }
 """Plant -> what the proof says of it."""
 

@@ -39,7 +39,7 @@ class Talk:
 
 
 @contextmanager
-def talking(url: str, clients: int = CLIENTS) -> Iterator[Talk]:
+def run_clients(url: str, clients: int = CLIENTS) -> Iterator[Talk]:
     """Clients of a gateway until the end of the block. Raises RuntimeError where they break."""
     command = [sys.executable, "-m", "ops.bench.serving.clients", url, "--clients", str(clients)]
     process = subprocess.Popen(
@@ -51,10 +51,10 @@ def talking(url: str, clients: int = CLIENTS) -> Iterator[Talk]:
         if process.stdout.readline().strip() != BEGUN:
             raise RuntimeError(f"the clients ended with {process.wait()}; see above")
         yield talk
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if process.returncode != 0:
             raise RuntimeError(f"the clients ended with {process.returncode}; see above")
-        talk.saw = json.loads(said)
+        talk.saw = json.loads(output)
     finally:
         process.kill()
         process.wait()
@@ -91,28 +91,28 @@ def publish(here: Place, directory: Path, took: dict[str, list[float]]) -> int:
 
 def piece(here: Place, maker: Maker, folder: Path, count: int, seed: int) -> Json:
     """Publish `count` adapters under load, then be quiet for as long."""
-    made = directories(maker, folder / f"made-{seed}", count, seed)
+    adapters = directories(maker, folder / f"made-{seed}", count, seed)
     took: dict[str, list[float]] = {}
     # From here on an adapter answers, so that a call that the base answers is one too many.
     publish(here, maker.write(folder / f"first-{seed}", SPREAD, seed=10**6 + seed), {})
-    with talking(here.gateway.url):
+    with run_clients(here.gateway.url):
         publish(here, maker.write(folder / f"second-{seed}", SPREAD, seed=10**7 + seed), {})
-    with talking(here.gateway.url) as busy:
+    with run_clients(here.gateway.url) as busy:
         began = time.perf_counter()
-        most = max(publish(here, directory, took) for directory in made)
+        most = max(publish(here, directory, took) for directory in adapters)
         seconds = time.perf_counter() - began
-    with talking(here.gateway.url) as quiet:
+    with run_clients(here.gateway.url) as quiet:
         time.sleep(seconds)
     return {
         "publishes": count,
         "resident": most,
-        "took": {what: [round(one, 3) for one in values] for what, values in took.items()},
-        "publishing": _seen(here, busy.saw),
-        "quiet": _seen(here, quiet.saw),
+        "took": {what: [round(value, 3) for value in values] for what, values in took.items()},
+        "publishing": _count_strangers(here, busy.saw),
+        "quiet": _count_strangers(here, quiet.saw),
     }
 
 
-def _seen(here: Place, saw: Json) -> Json:
+def _count_strangers(here: Place, saw: Json) -> Json:
     """What clients saw, with the calls that somebody else than the route's adapters answered."""
     adapters = saw.pop("adapters")
     base = here.replica.list_models().base
@@ -122,24 +122,24 @@ def _seen(here: Place, saw: Json) -> Json:
 
 def document(pieces: Sequence[Json]) -> Json:
     """All pieces as one."""
-    sides = {name: _total([one[name] for one in pieces]) for name in ("publishing", "quiet")}
+    sides = {name: _total([part[name] for part in pieces]) for name in ("publishing", "quiet")}
     took = {
-        what: _spread([value for one in pieces for value in one["took"][what]])
+        what: _spread([value for part in pieces for value in part["took"][what]])
         for what in pieces[0]["took"]
     }
     ratios = {
         name: _median(
-            one["publishing"][name] / one["quiet"][name] for one in pieces if one["quiet"][name]
+            part["publishing"][name] / part["quiet"][name] for part in pieces if part["quiet"][name]
         )
         for name in _RATIOS
     }
     ratios["tokens_per_second"] = _median(
-        _rate(one["publishing"]) / _rate(one["quiet"]) for one in pieces
+        _rate(part["publishing"]) / _rate(part["quiet"]) for part in pieces
     )
     return {
-        "publishes": sum(one["publishes"] for one in pieces),
+        "publishes": sum(part["publishes"] for part in pieces),
         "clients": CLIENTS,
-        "most_resident": max(one["resident"] for one in pieces),
+        "most_resident": max(part["resident"] for part in pieces),
         "seconds": took,
         **sides,
         "over_quiet": ratios,
@@ -151,9 +151,9 @@ def _total(sides: Sequence[Json]) -> Json:
     """Counts added up, times at their longest; the median of medians."""
     total: dict[str, Any] = {}
     for name in sides[0]:
-        values = [one[name] for one in sides if one[name] is not None]
+        values = [item[name] for item in sides if item[name] is not None]
         if name == "wrong":
-            total[name] = [one for value in values for one in value][:10]
+            total[name] = [item for value in values for item in value][:10]
         elif "_p" in name:
             total[name] = round(statistics.median(values), 1) if values else None
         elif name.endswith("_ms"):
@@ -168,14 +168,14 @@ def _rate(side: Json) -> float:
 
 
 def _median(values: Iterator[float]) -> float | None:
-    found = list(values)
-    return round(statistics.median(found), 2) if found else None
+    numbers = list(values)
+    return round(statistics.median(numbers), 2) if numbers else None
 
 
 def _spread(values: Sequence[float]) -> Json:
-    found = sorted(values)
+    ordered = sorted(values)
     return {
-        "p50": round(statistics.median(found), 3),
-        "p95": round(found[int(0.95 * len(found))], 3),
-        "longest": round(found[-1], 3),
+        "p50": round(statistics.median(ordered), 3),
+        "p95": round(ordered[int(0.95 * len(ordered))], 3),
+        "longest": round(ordered[-1], 3),
     }

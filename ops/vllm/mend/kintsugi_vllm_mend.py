@@ -29,10 +29,10 @@ Kernel = Callable[..., None]
 slot of each token. It writes into the output."""
 
 
-def sparing_bases(kernel: Kernel) -> Kernel:
+def spare_bases(kernel: Kernel) -> Kernel:
     """The kernel, by which tokens without a slot keep what the output holds."""
 
-    def mended(
+    def run_kernel(
         inputs: Any, weights: Any, output: Any, slots: Any, *rest: Any, **named: Any
     ) -> None:
         before = output.clone()
@@ -40,7 +40,7 @@ def sparing_bases(kernel: Kernel) -> Kernel:
         # Not by zeros: what is no number in the last slot would stay none.
         output.copy_(before.where(slots.unsqueeze(1) < 0, output))
 
-    return mended
+    return run_kernel
 
 
 def mend() -> None:
@@ -50,4 +50,4 @@ def mend() -> None:
         kernel = getattr(first, name)
         if kernel.__qualname__ == name:
             for module in (first, *others):
-                setattr(module, name, sparing_bases(kernel))
+                setattr(module, name, spare_bases(kernel))

@@ -24,7 +24,7 @@ from envs.evaluation import Setup, play, make_environment_user
 from envs.players import ModelAgent
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.server import Vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -59,7 +59,7 @@ def vllm() -> Iterator[Vllm]:
         server = Vllm(CHECKPOINT, NAME, Path(folder), flags=("--max-model-len=512",))
         try:
             server.start()
-        except NotInstalled as error:
+        except InstallError as error:
             if os.environ.get("CI") == "true":
                 pytest.fail(f"with CI=true nothing may be skipped: {error}", pytrace=False)
             pytest.skip(str(error))

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.engine.conftest import listening
@@ -86,7 +86,7 @@ def urls(shop_tokens: PreTrainedTokenizerFast) -> Iterator[tuple[str, str]]:
         server = Vllm(checkpoint, "tiny", folder, flags=(f"--max-model-len={LENGTH}",))
         try:
             stack.enter_context(server)
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         live = stack.enter_context(listening(Policy.load(checkpoint, "tiny"), Chat(checkpoint)))
         yield f"{live.url}/v1", server.url

@@ -21,7 +21,7 @@ from events.privacy.keys import KeyStore
 from events.rollouts import CallEnded, CallStarted
 from events.sqlite.log import SqliteLog
 from events.streams import ROLLOUTS
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.server import Vllm
 from producers.gateway.capture.recorder import Recorder
 from producers.gateway.privacy.keys import ClientKey, ClientKeys
@@ -171,7 +171,7 @@ def serving(tokens: PreTrainedTokenizerFast, *flags: str, **defaults: float) -> 
         server = Vllm(model, "tiny", folder, flags=(f"--max-model-len={ROOM}", *flags))
         try:
             stack.enter_context(server)
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         yield server.url.removesuffix("/v1")
 

@@ -30,7 +30,7 @@ from daemon.engine.policy import Policy
 from events.log import Entry
 from events.streams import LEARNING
 from migrations.upgrade import upgrade
-from ops.postgres.server import Postgres, PostgresMissing
+from ops.postgres.server import Postgres, PostgresUnavailable
 from tests.conftest import missing
 from tests.consumers.deciding import decision, produced, routed, staged
 from tests.daemon.engine.conftest import Live, adapter, listening, other_adapter
@@ -274,7 +274,7 @@ def test_while_the_database_is_away_the_last_routes_stay(engine: Live, tmp_path:
         server = Postgres(Path(folder))
         try:
             server.start()
-        except PostgresMissing as error:
+        except PostgresUnavailable as error:
             missing(str(error))
         try:
             url = server.create_database()

@@ -18,7 +18,7 @@ from ops.fuzz.requests import requests
 from ops.fuzz.schema import schemathesis
 from ops.fuzz.sockets import send, send_all
 from ops.fuzz.stage import stage
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from producers.gateway.openapi import DOCUMENT
 from tests.conftest import missing
 from tests.daemon.engine.conftest import Live
@@ -145,7 +145,7 @@ def test_described_requests_break_nothing(tmp_path: Path) -> None:
     with stage(tmp_path) as fuzzed:
         try:
             report = schemathesis(f"http://127.0.0.1:{fuzzed.gateway.port}", 10, 6, tmp_path)
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         assert report.passed, report.text
         # All but the description itself.

@@ -10,7 +10,7 @@ import pytest
 
 from consumers.reads.explanation import Node
 from daemon.replay.lineage import KINDS, MOST, compute_layout, page
-from ops.browser import BrowserMissing, dom, program
+from ops.browser import BrowserUnavailable, dom, program
 from tests.conftest import missing
 from tests.daemon.conftest import Kintsugi
 
@@ -97,7 +97,7 @@ def test_the_page_runs_and_fetches_nothing() -> None:
 def test_a_browser_draws_it_with_every_name_in_its_box(tmp_path: Path) -> None:
     try:
         program()
-    except BrowserMissing as error:
+    except BrowserUnavailable as error:
         missing(str(error))
     file = tmp_path / "page.html"
     file.write_text(page(explained()).replace("</body>", f"{MEASURE}</body>"))

@@ -12,7 +12,7 @@ from daemon.engine.chat import Chat
 from daemon.engine.policy import Policy
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import Replica
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.server import Vllm
 from tests.conftest import missing
 from tests.daemon.engine.conftest import Live, listening
@@ -46,7 +46,7 @@ def vllm() -> Iterator[Vllm]:
         server = Vllm(CHECKPOINT, "reference", Path(folder), flags=("--max-model-len=512",))
         try:
             server.start()
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         yield server
         server.stop()

@@ -13,7 +13,7 @@ import pytest
 
 from daemon.adapters.fingerprint import EXACT, NotProven, OtherBase, distance
 from daemon.serving.replica import Replica
-from ops.bench.serving.planted import FAULTS, Fault, loaded
+from ops.bench.serving.planted import FAULTS, Fault, load_adapter
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 
@@ -33,14 +33,14 @@ def proving(request: pytest.FixtureRequest) -> Iterator[Replica]:
 
 def test_every_version_is_proven_with_room_to_spare(proving: Replica, adapters: Adapters) -> None:
     proving.examine()
-    assert proving.measure_tolerance(adapters.expected("v1")) == EXACT
+    assert proving.measure_tolerance(adapters.read_fingerprint("v1")) == EXACT
     for version, apart in (("v1", 0.1), ("v2", 0.1), ("v3", 0.1)):
-        name = loaded(proving, adapters[version])
-        proof = proving.prove(name, adapters.expected(version), EXACT, adapters.others(version))
+        name = load_adapter(proving, adapters[version])
+        proof = proving.prove(name, adapters.read_fingerprint(version), EXACT, adapters.others(version))
         assert proof.distance < EXACT / 20
         assert proof.from_base > apart
     # The versions stand much nearer to each other than to their base.
-    assert distance(adapters.expected("v1").adapter, adapters.expected("v2").adapter) < 0.1
+    assert distance(adapters.read_fingerprint("v1").adapter, adapters.read_fingerprint("v2").adapter) < 0.1
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
@@ -54,13 +54,13 @@ def test_the_engine_of_another_base_is_found_before_anything_is_loaded(
     proving: Replica, adapters: Adapters
 ) -> None:
     with pytest.raises(OtherBase, match="serve the base that the adapter was trained on"):
-        proving.measure_tolerance(adapters.expected("strange"))
+        proving.measure_tolerance(adapters.read_fingerprint("strange"))
 
 
 def test_a_fresh_adapter_cannot_be_told_from_its_base(proving: Replica, adapters: Adapters) -> None:
-    name = loaded(proving, adapters["fresh"])
+    name = load_adapter(proving, adapters["fresh"])
     with pytest.raises(NotProven, match="cannot be told from its base"):
-        proving.prove(name, adapters.expected("fresh"), EXACT)
+        proving.prove(name, adapters.read_fingerprint("fresh"), EXACT)
 
 
 @contextmanager
@@ -92,10 +92,10 @@ def busy(url: str, models: list[str], tokens: int = 64) -> Iterator[None]:
 
 
 def test_a_proof_holds_while_others_are_answered(proving: Replica, adapters: Adapters) -> None:
-    names = {version: loaded(proving, adapters[version]) for version in ("v1", "v2", "v3")}
+    names = {version: load_adapter(proving, adapters[version]) for version in ("v1", "v2", "v3")}
     with busy(proving.url, [*names.values(), *names.values()]):
         for _ in range(3):
             for version, name in names.items():
-                expected, others = adapters.expected(version), adapters.others(version)
+                expected, others = adapters.read_fingerprint(version), adapters.others(version)
                 proof = proving.prove(name, expected, EXACT, others)
                 assert proof.distance < EXACT / 20

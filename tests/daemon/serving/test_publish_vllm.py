@@ -11,7 +11,7 @@ from daemon.evaluation.comparison import Questions
 from daemon.serving.residency import NoRoom
 from daemon.serving.staging import StageRefusal
 from envs.shop.environment import Shop
-from ops.bench.serving.planted import loaded
+from ops.bench.serving.planted import load_adapter
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.daemon.serving.homes import ADA, Home, Restartable
@@ -60,7 +60,7 @@ def test_where_adapters_reach_the_base_it_answers_beside_none(
     home = Home(tmp_path / "home", [], [vllm.url], upstream={"max_loras": 4, "max_cpu_loras": 8})
     replica = home.fleet.engines[vllm.url].replica
     try:
-        for name in [loaded(replica, adapters["strong"]) for _ in range(4)]:
+        for name in [load_adapter(replica, adapters["strong"]) for _ in range(4)]:
             replica.unload(name)
         name, other = home.push(adapters["v1"]), home.push(adapters["v2"])
         with pytest.raises(BaseMixup, match=rf"{vllm.url}: .* ops/vllm/mend"):

@@ -32,7 +32,7 @@ def test_a_push_copies_the_files_under_a_name_made_of_them(
     folder = Path(row.path)
     assert folder == home.app.settings.adapters / row.adapter
     assert (folder / WEIGHTS).read_bytes() == (adapters["v1"] / WEIGHTS).read_bytes()
-    assert read_expectation(folder) == adapters.expected("v1")
+    assert read_expectation(folder) == adapters.read_fingerprint("v1")
     assert (row.state, row.origin, row.capability) == ("produced", "push", "cancel order")
     (acted,) = home.acts().values()
     assert (acted.actor, acted.action, acted.reason) == ("ada", "adapters push", "because")
@@ -83,7 +83,7 @@ def test_what_a_directory_does_not_say_of_itself_is_computed(
     home = make_home(0)
     name = home.push(adapters["v1-bare"], base="reference", checkpoint=adapters.base)
     assert name.startswith("agent-")
-    assert read_expectation(Path(home.row(name).path)) == adapters.expected("v1")
+    assert read_expectation(Path(home.row(name).path)) == adapters.read_fingerprint("v1")
 
 
 def test_without_the_base_or_without_torch_nothing_can_be_computed(

@@ -109,11 +109,11 @@ def test_a_folder_that_no_prefix_fits_has_no_name_there() -> None:
 
 def test_a_model_that_is_not_there_says_nothing(replica: Replica, adapters: Adapters) -> None:
     with pytest.raises(NoSuchModel, match="serves no a-9"):
-        replica.score("a-9", adapters.expected("v1").prompts)
+        replica.score("a-9", adapters.read_fingerprint("v1").prompts)
 
 
 def test_its_base_is_itself_while_an_adapter_answers(replica: Replica, adapters: Adapters) -> None:
-    expected = adapters.expected("strong")
+    expected = adapters.read_fingerprint("strong")
     replica.load("a-1", adapters["strong"])
     assert replica.prove_base("a-1", expected, EXACT) < EXACT / 20
     with pytest.raises(NoSuchModel, match="serves no a-9"):
@@ -196,7 +196,7 @@ def test_an_engine_that_is_gone_is_lost(adapters: Adapters) -> None:
             replica.list_models,
             lambda: replica.load("a-1", adapters["v1"]),
             lambda: replica.unload("a-1"),
-            lambda: replica.score("a-1", adapters.expected("v1").prompts),
+            lambda: replica.score("a-1", adapters.read_fingerprint("v1").prompts),
         ):
             with pytest.raises(ReplicaDown, match="cannot be reached"):
                 ask()
@@ -207,7 +207,7 @@ def test_an_engine_that_gives_no_answer_is_lost_in_time(adapters: Adapters) -> N
         with pytest.raises(ReplicaDown, match=r"no answer in 0\.2 s"):
             replica.unload("a-1")
         with pytest.raises(ReplicaDown, match=r"no answer in 0\.2 s"):
-            replica.score("a-1", adapters.expected("v1").prompts)
+            replica.score("a-1", adapters.read_fingerprint("v1").prompts)
 
 
 @contextmanager
@@ -259,4 +259,4 @@ def test_an_engine_that_cannot_go_on_is_lost_and_refuses_nothing(adapters: Adapt
             Replica(f"{live.url}/v1") as replica,
             pytest.raises(ReplicaDown, match="its health is 503"),
         ):
-            replica.score("reference", adapters.expected("v1").prompts)
+            replica.score("reference", adapters.read_fingerprint("v1").prompts)

@@ -19,7 +19,7 @@ from daemon.serving.sequential_test import (
     on_silence,
     measure_final_evidence,
 )
-from ops.bench.guard import Ended, Traffic, Watch
+from ops.bench.guard import WatchOutcome, Traffic, Watch
 
 RISK_RATIO = 1.25
 Session = tuple[Arm, str, bool, float]
@@ -44,7 +44,7 @@ def watched(seed: int, incumbent: float, canary: float, sessions: int) -> LiveGu
     return guard
 
 
-def ends(traffic: Traffic, runs: int = 12) -> list[Ended]:
+def ends(traffic: Traffic, runs: int = 12) -> list[WatchOutcome]:
     settings = Canary(shares=traffic.shares, max_age_seconds=6 * 3600)
     return [Watch(traffic, settings, seed).end() for seed in range(runs)]
 

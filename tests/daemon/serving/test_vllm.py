@@ -14,8 +14,8 @@ from daemon.adapters.directory import CONFIG, WEIGHTS, BadAdapter
 from daemon.adapters.fingerprint import COARSEST, EXACT, BaseMixup, NotProven, OtherBase, distance
 from daemon.engine.reference.weights import CHECKPOINT
 from daemon.serving.replica import LoadRefusal, NameConflict, NoAnswer, Replica
-from ops.bench.serving.planted import foreign_modules, loaded, no_numbers
-from ops.isolated import NotInstalled
+from ops.bench.serving.planted import foreign_modules, load_adapter, no_numbers
+from ops.isolated import InstallError
 from ops.random_adapters import Adapters
 from ops.vllm.server import Vllm
 from tests.conftest import missing
@@ -82,8 +82,8 @@ def test_what_it_refuses_is_not_registered_and_the_engine_lives(
     with pytest.raises(BadAdapter):
         fit(copy, CHECKPOINT, max_rank=16)
     assert exact.list_models().adapters == {}
-    expected = adapters.expected("v1")
-    assert exact.prove(loaded(exact, adapters["v1"]), expected, EXACT).distance < EXACT
+    expected = adapters.read_fingerprint("v1")
+    assert exact.prove(load_adapter(exact, adapters["v1"]), expected, EXACT).distance < EXACT
 
 
 LOADED: dict[str, tuple[Spoil, str, str]] = {
@@ -101,13 +101,13 @@ def test_what_it_loads_and_cannot_serve_is_refused_before_and_found_after(
     with pytest.raises(BadAdapter, match=before):
         fit(copy, CHECKPOINT)
     # Over an adapter with other weights, so that what is left of it in a slot is not the same.
-    loaded(exact, adapters["strong"])
+    load_adapter(exact, adapters["strong"])
     with pytest.raises(NotProven, match=after):
-        exact.prove(loaded(exact, copy), adapters.expected("v1"), EXACT)
+        exact.prove(load_adapter(exact, copy), adapters.read_fingerprint("v1"), EXACT)
 
 
 def test_a_name_never_leads_to_other_files(exact: Replica, adapters: Adapters) -> None:
-    name = loaded(exact, adapters["v1"])
+    name = load_adapter(exact, adapters["v1"])
     exact.load(name, adapters["v1"])
     with pytest.raises(NameConflict, match="an adapter is never replaced"):
         exact.load(name, adapters["v2"])
@@ -121,7 +121,7 @@ def test_a_name_never_leads_to_other_files(exact: Replica, adapters: Adapters) -
 
 def test_it_is_fit_to_be_used_and_tells_its_slots(exact: Replica, adapters: Adapters) -> None:
     exact.examine()
-    exact.prove(loaded(exact, adapters["v1"]), adapters.expected("v1"), EXACT)
+    exact.prove(load_adapter(exact, adapters["v1"]), adapters.read_fingerprint("v1"), EXACT)
     assert exact.slots() == 4
 
 
@@ -129,10 +129,10 @@ def test_a_base_that_answers_with_an_adapter_is_noticed(exact: Replica, adapters
     """vLLM 0.32 on a CPU gives base requests the adapter of the last slot while any adapter is
     answered, also one that was unloaded. Where this fails, vLLM was mended: take ops/vllm/mend, and
     what is said of it in `fingerprint` and in the documentation, away."""
-    for name in [loaded(exact, adapters["strong"]) for _ in range(SLOTS)]:
+    for name in [load_adapter(exact, adapters["strong"]) for _ in range(SLOTS)]:
         exact.unload(name)
-    expected = adapters.expected("v1")
-    name = loaded(exact, adapters["v1"])
+    expected = adapters.read_fingerprint("v1")
+    name = load_adapter(exact, adapters["v1"])
     with pytest.raises(BaseMixup, match=r"0\.\d+ nats from what it computes .* ops/vllm/mend"):
         exact.prove_base(name, expected, EXACT)
     with busy(exact.url, [name]), pytest.raises(OtherBase, match="while no adapter answers"):
@@ -148,7 +148,7 @@ def coarse() -> Iterator[Replica]:
         server = Vllm(CHECKPOINT, "reference", Path(folder), flags=flags, mended=True)
         try:
             server.start()
-        except NotInstalled as error:
+        except InstallError as error:
             missing(str(error))
         try:
             with Replica(server.url) as replica:
@@ -161,35 +161,35 @@ def coarse() -> Iterator[Replica]:
 def test_in_bfloat16_the_tolerance_is_what_its_rounding_costs(
     coarse: Replica, adapters: Adapters
 ) -> None:
-    tolerance = coarse.measure_tolerance(adapters.expected("v1"))
+    tolerance = coarse.measure_tolerance(adapters.read_fingerprint("v1"))
     assert 20 * EXACT < tolerance < 3 * COARSEST
-    strong = adapters.expected("strong")
-    proof = coarse.prove(loaded(coarse, adapters["strong"]), strong, tolerance)
+    strong = adapters.read_fingerprint("strong")
+    proof = coarse.prove(load_adapter(coarse, adapters["strong"]), strong, tolerance)
     assert proof.distance < tolerance / 2
     assert proof.from_base > 2 * tolerance
     with pytest.raises(NotProven, match="nearest is its base"):
         coarse.prove("reference", strong, tolerance)
     with pytest.raises(OtherBase):
-        coarse.measure_tolerance(adapters.expected("strange"))
+        coarse.measure_tolerance(adapters.read_fingerprint("strange"))
 
 
 def test_what_rounding_hides_is_not_proven(coarse: Replica, adapters: Adapters) -> None:
     """One that stands nearer to its base, and two nearer to each other, than bfloat16 can tell."""
-    expected = adapters.expected("faint")
+    expected = adapters.read_fingerprint("faint")
     tolerance = coarse.measure_tolerance(expected)
     with pytest.raises(NotProven, match=r"cannot be told from its base: .* higher precision"):
-        coarse.prove(loaded(coarse, adapters["faint"]), expected, tolerance)
-    name, rivals = loaded(coarse, adapters["v2"]), {"v1": adapters.expected("v1")}
+        coarse.prove(load_adapter(coarse, adapters["faint"]), expected, tolerance)
+    name, rivals = load_adapter(coarse, adapters["v2"]), {"v1": adapters.read_fingerprint("v1")}
     with pytest.raises(NotProven, match="cannot be told from v1"):
-        coarse.prove(name, adapters.expected("v2"), tolerance, rivals)
+        coarse.prove(name, adapters.read_fingerprint("v2"), tolerance, rivals)
 
 
 def test_a_mended_one_answers_as_its_base_beside_adapters_in_all_slots(
     coarse: Replica, adapters: Adapters
 ) -> None:
-    expected = adapters.expected("strong")
+    expected = adapters.read_fingerprint("strong")
     tolerance = coarse.measure_tolerance(expected)
-    for name in [loaded(coarse, adapters["strong"]) for _ in range(SLOTS)]:
+    for name in [load_adapter(coarse, adapters["strong"]) for _ in range(SLOTS)]:
         assert coarse.prove(name, expected, tolerance).distance < tolerance
     assert coarse.prove_base(name, expected, tolerance) < tolerance
     assert distance(expected.base, expected.adapter) > 3 * tolerance, "else it would not be seen"
@@ -204,6 +204,6 @@ def test_it_loads_what_is_no_number_and_then_refuses_to_answer(
         fit(copy, CHECKPOINT)
     coarse.load("nan", copy)
     with pytest.raises(NoAnswer, match="unload it, and start the engine again"):
-        coarse.prove("nan", adapters.expected("v1"), EXACT)
+        coarse.prove("nan", adapters.read_fingerprint("v1"), EXACT)
     with pytest.raises(NoAnswer, match="refuses to answer as reference"):
-        coarse.measure_tolerance(adapters.expected("v1"))
+        coarse.measure_tolerance(adapters.read_fingerprint("v1"))

@@ -18,7 +18,7 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from daemon.status.page import Read, StatusPage, Unread, read, render
 from daemon.status.stages import Mood, Stop, ago, stops
-from ops.browser import BrowserMissing, dom, program
+from ops.browser import BrowserUnavailable, dom, program
 from producers.gateway.privacy.keys import hash_key
 from tests.conftest import missing
 from tests.consumers.deciding import routed
@@ -190,7 +190,7 @@ def basic(key: str) -> dict[str, str]:
 def test_a_browser_shows_the_loop_as_it_moves(app: App) -> None:
     try:
         program()
-    except BrowserMissing as error:
+    except BrowserUnavailable as error:
         missing(str(error))
     with running(app.settings.home, [NOWHERE]) as gateway:
         before = shown(gateway)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ops.bench.gateway.pairs import alternating, ratio
+from ops.bench.gateway.pairs import alternate, ratio
 
 
 def test_who_begins_changes_and_the_order_of_the_answers_does_not() -> None:
@@ -16,7 +16,7 @@ def test_who_begins_changes_and_the_order_of_the_answers_does_not() -> None:
         return name
 
     for number in (1, 2, 3):
-        assert alternating(number, lambda: run("a"), lambda: run("b")) == ("a", "b")
+        assert alternate(number, lambda: run("a"), lambda: run("b")) == ("a", "b")
     assert begun == ["a", "b", "b", "a", "a", "b"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.collector.server import Collector, otelcol
-from ops.golang import ProgramMissing
+from ops.golang import ProgramUnavailable
 from producers.gateway.privacy.keys import ClientKey, hash_key
 from producers.spans import conventions as names
 from tests.conftest import missing
@@ -32,7 +32,7 @@ def built() -> None:
     """The program, or why it is not there."""
     try:
         otelcol()
-    except ProgramMissing as error:
+    except ProgramUnavailable as error:
         missing(str(error))
 
 

@@ -12,7 +12,7 @@ import pytest
 from envs.shop.environment import Shop
 from envs.shop.kinds import PLAIN
 from ops.demo import crowd, general, heldout
-from ops.demo.place import _HERE, MIX, SIZES, PlaceTaken, make
+from ops.demo.place import _HERE, MIX, SIZES, PlaceConflict, make
 
 FROZEN = "cd5b2dcc583a04ca77031793751c67b4f86bcb36498f5497b490150d8f68db02"
 
@@ -65,7 +65,7 @@ def test_a_home_that_is_there_stays_as_it_is_and_another_folder_is_not_touched(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("dear")
     for fresh in (False, True):
-        with pytest.raises(PlaceTaken, match="home of a demo"):
+        with pytest.raises(PlaceConflict, match="home of a demo"):
             make(tmp_path / "mine", SIZES["small"], fresh=fresh)
     assert (tmp_path / "mine" / "letter").read_text() == "dear"
 

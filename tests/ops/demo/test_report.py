@@ -18,7 +18,7 @@ from events.lifecycle import State
 from ops.demo import heldout
 from ops.demo.ending import short
 from ops.demo.place import MIX
-from ops.demo.report import _STYLE, Story, Trained, made, page, plot
+from ops.demo.report import _STYLE, Story, PolicyResult, build_report, page, plot
 from ops.demo.watch import Point, Tally
 
 PROMISED = {
@@ -75,7 +75,7 @@ def story(**changes: Any) -> Story:
             incumbent=None, gate=report, since=None, cause="e", offset=1,
         ),
         "before": outcomes(two_writes=2, exchange=4),
-        "after": Trained([Point(64, 0.2, 1.0, 0.5), Point(128, 0.6, 1.0, 0.6)],
+        "after": PolicyResult([Point(64, 0.2, 1.0, 0.5), Point(128, 0.6, 1.0, 0.6)],
                          outcomes(two_writes=6, exchange=4)),
         "general": None,
         "explained": Node("agent-two_writes-1", "adapter", "promoted", (Node("j", "job", NASTY),)),
@@ -87,8 +87,8 @@ def story(**changes: Any) -> Story:
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """Of a demo with both arms."""
-    general = Trained([Point(64, None, 0.9, 0.1)], outcomes())
-    return json.loads(json.dumps(made(story(general=general), 321.04)))  # type: ignore[no-any-return]
+    general = PolicyResult([Point(64, None, 0.9, 0.1)], outcomes())
+    return json.loads(json.dumps(build_report(story(general=general), 321.04)))  # type: ignore[no-any-return]
 
 
 def test_the_document_has_what_was_promised(document: dict[str, Any]) -> None:

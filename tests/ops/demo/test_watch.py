@@ -10,7 +10,7 @@ from daemon.config.settings import Settings
 from daemon.core.app import App
 from ops.demo.general import spec_of
 from ops.demo.place import MIX
-from ops.demo.view import picture, smoothed, spark, steps, stop
+from ops.demo.view import picture, smooth, spark, steps, stop
 from ops.demo.watch import Point, curve, look
 from tests.ops.demo.test_report import story
 
@@ -68,6 +68,6 @@ def test_an_empty_home_waits_for_customers(tmp_path: Path) -> None:
 
 
 def test_a_curve_is_smoothed_and_fits_its_line() -> None:
-    assert smoothed([0.0, None, 1.0, 1.0]) == pytest.approx([0, 1 / 2, 2 / 3])
+    assert smooth([0.0, None, 1.0, 1.0]) == pytest.approx([0, 1 / 2, 2 / 3])
     assert spark([0.0, 0.5, 1.0], 60) == "▁▅█"
     assert len(spark([0.5] * 500, 60)) <= 60

@@ -17,7 +17,7 @@ from daemon.cli.root import app
 from daemon.config.settings import Settings, load
 from daemon.metrics.exposition import ROLES, port_of
 from ops.demo.place import ROOT
-from ops.golang import ProgramMissing
+from ops.golang import ProgramUnavailable
 from ops.helm.programs import checker
 from tests.conftest import missing
 
@@ -39,7 +39,7 @@ Manifests = list[dict[str, Any]]
 def found(name: str) -> str:
     try:
         return str(checker(name))
-    except ProgramMissing as error:
+    except ProgramUnavailable as error:
         missing(str(error))
         raise
 

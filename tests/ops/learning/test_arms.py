@@ -13,11 +13,11 @@ from daemon.engine.policy import Policy
 from daemon.solver.reference.demonstrations import vocabulary
 from daemon.solver.sampling.local import InProcess
 from envs.shop.environment import Shop
-from ops.learning.arms import Plan, diagnosed_traffic, general, replayed, targeted
+from ops.learning.arms import Plan, play_traffic, plan_general, weigh_replay, plan_targets
 from ops.learning.diagnosis import diagnose, generator
-from ops.learning.evaluation import evaluate, held_out, passive
+from ops.learning.evaluation import evaluate, generate_holdout, passive
 from ops.learning.seeds import Seeds
-from ops.learning.settings import SETTINGS, WEAK, Settings, Shown, traffic
+from ops.learning.settings import SETTINGS, WEAK, Settings, WarmStartSettings, traffic
 from ops.learning.targets import Target, Targets
 from producers.simulation import Provenance
 from tests.daemon.engine.random_model import checkpoint
@@ -31,7 +31,7 @@ TARGETS = Targets(
     siblings={"shop/return": 3, "shop/cancel": 1},
     kept={"shop/return": 10, "shop/payment": 30, "shop/cancel": 0},
 )
-SETTINGS_ = Settings(replay=0.2, siblings=0.5, warm_start=Shown(references=4, siblings=1.5))
+SETTINGS_ = Settings(replay=0.2, siblings=0.5, warm_start=WarmStartSettings(references=4, siblings=1.5))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def shop() -> Shop:
 
 
 def plan(shop: Shop, *, warm: bool) -> Plan:
-    return targeted(shop, TARGETS, SETTINGS_, SEEDS, 3, 100, warm=warm)
+    return plan_targets(shop, TARGETS, SETTINGS_, SEEDS, 3, 100, warm=warm)
 
 
 def everything(made: Plan) -> list[str]:
@@ -49,7 +49,7 @@ def everything(made: Plan) -> list[str]:
 
 
 def test_the_general_arm_trains_on_traffic(shop: Shop) -> None:
-    made = general(shop, traffic("main", 0.5), SEEDS, 3, 400)
+    made = plan_general(shop, traffic("main", 0.5), SEEDS, 3, 400)
     [pool] = made.pools
     kinds = Counter(generator(task).removeprefix("shop/") for task in pool.tasks)
     assert set(kinds) == set(traffic("main", 0.5))
@@ -72,7 +72,7 @@ def test_each_target_has_a_pool_of_fresh_tasks_of_its_generator(shop: Shop) -> N
 
 
 def test_replay_is_half_of_siblings_and_half_of_what_passed(shop: Shop) -> None:
-    weights = replayed(TARGETS, SETTINGS_)
+    weights = weigh_replay(TARGETS, SETTINGS_)
     assert weights == pytest.approx(
         {"shop/return": 0.5 * 3 / 4 + 0.5 / 4, "shop/payment": 0.5 * 3 / 4, "shop/cancel": 0.125}
     )
@@ -93,11 +93,11 @@ def test_a_warm_start_adds_references_and_changes_nothing_else(shop: Shop) -> No
 
 def test_no_task_is_used_twice_or_held_out(shop: Shop) -> None:
     tasks = everything(plan(shop, warm=True))
-    tasks += general(shop, traffic("main", 0.13), SEEDS, 3, 100).pools[0].tasks
+    tasks += plan_general(shop, traffic("main", 0.13), SEEDS, 3, 100).pools[0].tasks
     diagnosed = shop.mixture(traffic("main", 0.13), seed=3, first_task=SEEDS.traffic)
     tasks += [task.id for task in islice(diagnosed, 256)]
     seeds = {int(task.rpartition("/")[2]) for task in tasks}
-    kept_back = {task.id for task in held_out(shop, shop.capabilities, SEEDS.held_out, 64)}
+    kept_back = {task.id for task in generate_holdout(shop, shop.capabilities, SEEDS.holdout, 64)}
     assert not seeds & {int(task.rpartition("/")[2]) for task in kept_back}
     trained = everything(plan(shop, warm=True))
     assert len(set(trained)) == len(trained)
@@ -105,10 +105,10 @@ def test_no_task_is_used_twice_or_held_out(shop: Shop) -> None:
 
 def test_the_largest_budget_has_a_task_for_every_group(shop: Shop) -> None:
     groups = max(SETTINGS.budgets) // SETTINGS.size
-    made = targeted(shop, TARGETS, SETTINGS, SEEDS, 3, groups, warm=True)
+    made = plan_targets(shop, TARGETS, SETTINGS, SEEDS, 3, groups, warm=True)
     assert all(len(pool.tasks) == groups for pool in made.pools)
     with pytest.raises(ValueError, match="lower the budget"):
-        targeted(shop, TARGETS, SETTINGS, SEEDS, 3, 1251, warm=False)
+        plan_targets(shop, TARGETS, SETTINGS, SEEDS, 3, 1251, warm=False)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_rollouts_of_a_policy_are_recorded_and_diagnosed(
     shop: Shop, player: InProcess, policy: Policy, tmp_path: Path
 ) -> None:
     mix = traffic("main", 0.13)
-    attempts = diagnosed_traffic(player, shop, policy, mix, SEEDS, 3, 12)
+    attempts = play_traffic(player, shop, policy, mix, SEEDS, 3, 12)
     assert len({attempt.task.id for attempt in attempts}) == 12
     provenance = Provenance(alias="agent", base="random", policy="random", purpose="live")
     found = diagnose(tmp_path, shop, attempts, provenance)
@@ -147,16 +147,16 @@ def test_rollouts_of_a_policy_are_recorded_and_diagnosed(
 def test_a_policy_is_evaluated_on_every_trial_of_every_task_and_the_same_again(
     shop: Shop, player: InProcess, policy: Policy
 ) -> None:
-    tasks = held_out(shop, ["cancel", "refund"], SEEDS.held_out, 3)
+    tasks = generate_holdout(shop, ["cancel", "refund"], SEEDS.holdout, 3)
     found = evaluate(player, shop, policy, tasks, 2, 3)
     assert {name: list(rows) for name, rows in found.items()} == {
-        kind: [f"shop/{kind}/{SEEDS.held_out + n}" for n in range(3)] for kind in found
+        kind: [f"shop/{kind}/{SEEDS.holdout + n}" for n in range(3)] for kind in found
     }
     assert all(len(trials) == 2 for rows in found.values() for trials in rows.values())
     assert evaluate(player, shop, policy, tasks, 2, 3) == found
 
 
 def test_doing_nothing_earns_nothing(shop: Shop) -> None:
-    found = passive(shop, held_out(shop, shop.capabilities, SEEDS.held_out, 2), 3)
+    found = passive(shop, generate_holdout(shop, shop.capabilities, SEEDS.holdout, 2), 3)
     assert set(found) == set(shop.capabilities)
     assert not any(any(trials) for rows in found.values() for trials in rows.values())

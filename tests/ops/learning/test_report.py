@@ -7,7 +7,7 @@ import pytest
 
 from envs.shop.kinds import PLAIN
 from ops.learning import report, results
-from ops.learning.results import Evaluated, Key, Run, Source, Spent, Step
+from ops.learning.results import PolicyEvaluation, Key, Run, Source, Costs, Step
 from ops.learning.settings import SETTINGS, WEAK, Arm, traffic, unseen
 from ops.learning.targets import Target, Targets
 
@@ -20,14 +20,14 @@ TARGETS = Targets(
 )
 
 
-def evaluated(budget: int, spent: int, weak: float, seed: int) -> Evaluated:
+def evaluated(budget: int, spent: int, weak: float, seed: int) -> PolicyEvaluation:
     """Plain kinds pass always; of the others' trials this share."""
     chance = Random(f"tasks {seed}")
     worth = {
         kind: [[chance.random() for _ in range(3)] for _ in range(TASKS)]
         for kind in (*PLAIN, *WEAK["main"])
     }
-    return Evaluated(
+    return PolicyEvaluation(
         budget=budget,
         spent=spent,
         outcomes={
@@ -52,7 +52,7 @@ def run(arm: Arm, seed: int, rates: dict[int, float], share: float = 0.13) -> Ru
         key=Key(arm=arm, capabilities="main", share=share, seed=seed),
         source=SOURCE,
         budget=2048,
-        spent=Spent(training=max(rates)),
+        spent=Costs(training=max(rates)),
         targets=TARGETS if arm in ("b", "c", "d") else None,
         ended="budget",
         steps=tuple(steps) if trained else (),
@@ -74,10 +74,10 @@ def runs(seeds: range) -> list[Run]:
 def test_a_result_is_read_as_it_was_written_and_not_run_again(tmp_path: Path) -> None:
     made = runs(range(1, 3))
     keys = [one.key for one in made]
-    assert list(results.missing(tmp_path, keys)) == keys
+    assert list(results.select_pending(tmp_path, keys)) == keys
     for one in made[:4]:
         results.write(tmp_path, one)
-    assert list(results.missing(tmp_path, keys)) == keys[4:]
+    assert list(results.select_pending(tmp_path, keys)) == keys[4:]
     for one in made[4:]:
         results.write(tmp_path, one)
     assert {one.key.name: one for one in results.read(tmp_path)} == {
@@ -88,15 +88,15 @@ def test_a_result_is_read_as_it_was_written_and_not_run_again(tmp_path: Path) ->
 
 def test_arms_are_compared_over_the_seeds_that_all_have_finished() -> None:
     made = runs(range(1, 5))
-    [whole] = report.experiments(made)
+    [whole] = report.group_runs(made)
     assert (whole.seeds, whole.arms, whole.budgets) == ([1, 2, 3, 4], ["a", "d"], [1024, 2048])
-    [some] = report.experiments([one for one in made if one.key.name != made[2].key.name])
+    [some] = report.group_runs([one for one in made if one.key.name != made[2].key.name])
     assert some.seeds == [2, 3, 4]
 
 
 def test_every_table_says_what_the_outcomes_do() -> None:
-    [one] = report.experiments(runs(range(1, 4)))
-    base, best = one.measured("base", None, 1), one.measured("d", 2048, 1)
+    [one] = report.group_runs(runs(range(1, 4)))
+    base, best = one.task_rates("base", None, 1), one.task_rates("d", 2048, 1)
     assert base is not None
     assert best is not None
     weak = one.weights["weak mean"]
@@ -113,7 +113,7 @@ def test_every_table_says_what_the_outcomes_do() -> None:
 
 def test_a_warm_start_alone_stands_in_one_row_with_what_it_spent() -> None:
     made = [*runs(range(1, 3)), *(run("c", seed, {300: 0.5}) for seed in (1, 2))]
-    [one] = report.experiments(made)
+    [one] = report.group_runs(made)
     rows = [row for row in report.scores(one).splitlines() if row.startswith("| (c)")]
     assert len(rows) == 1
     assert rows[0].startswith("| (c) the warm start alone | 300 |")
@@ -122,17 +122,17 @@ def test_a_warm_start_alone_stands_in_one_row_with_what_it_spent() -> None:
 
 def test_traffics_are_reported_apart() -> None:
     other = [run("base", 1, {0: 0.4}, share=0.5), run("a", 1, {2048: 0.6}, share=0.5)]
-    found = report.experiments([*runs(range(1, 3)), *other])
+    found = report.group_runs([*runs(range(1, 3)), *other])
     assert [(one.share, one.seeds) for one in found] == [(0.13, [1, 2]), (0.5, [1])]
 
 
 def test_without_a_base_there_is_nothing_to_report() -> None:
     with pytest.raises(report.NothingToReport, match="base"):
-        report.experiments([run("a", 1, {2048: 0.5})])
+        report.group_runs([run("a", 1, {2048: 0.5})])
 
 
 def test_the_image_is_the_same_for_the_same_runs(tmp_path: Path) -> None:
-    found = report.experiments(runs(range(1, 3)))
+    found = report.group_runs(runs(range(1, 3)))
     for name in ("one.svg", "two.svg"):
         report.draw(found, tmp_path / name)
     drawn = (tmp_path / "one.svg").read_bytes()

@@ -7,11 +7,11 @@ import pytest
 from daemon.engine.reference.weights import CHECKPOINT
 from envs.shop.environment import Shop
 from ops.learning import results
-from ops.learning.evaluation import held_out
+from ops.learning.evaluation import generate_holdout
 from ops.learning.results import Key, Run
 from ops.learning.run import run
 from ops.learning.seeds import Seeds
-from ops.learning.settings import Arm, Settings, Shown, traffic
+from ops.learning.settings import Arm, Settings, WarmStartSettings, traffic
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -22,7 +22,7 @@ SETTINGS = Settings(
     budgets=(240, BUDGET),
     groups=4,
     size=4,
-    warm_start=Shown(references=4),
+    warm_start=WarmStartSettings(references=4),
     tasks=2,
     trials=2,
 )
@@ -67,7 +67,7 @@ def test_the_same_run_is_the_same_again_and_trains_on_no_held_out_task(tmp_path:
     one, two = made(tmp_path / "one", "d"), made(tmp_path / "two", "d")
     assert one.model_copy(update={"seconds": two.seconds}) == two
     seeds = Seeds.of(7, development=True)
-    kept_back = {t.id for t in held_out(Shop(), traffic("main", 0.5), seeds.held_out, 2)}
+    kept_back = {t.id for t in generate_holdout(Shop(), traffic("main", 0.5), seeds.holdout, 2)}
     assert {t for e in one.evaluations for rows in e.outcomes.values() for t in rows} == kept_back
     journal = (tmp_path / "one" / one.key.name / "rollouts.jsonl").read_text()
     assert one.targets is not None

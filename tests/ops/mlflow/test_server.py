@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.mlflow.server import EXPERIMENT, Mlflow
 from producers.spans import conventions as names
 from tests.conftest import missing
@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
     try:
         with Mlflow(tmp_path_factory.mktemp("mlflow")) as started:
             yield started
-    except NotInstalled as error:
+    except InstallError as error:
         missing(str(error))
 
 

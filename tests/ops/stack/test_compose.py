@@ -25,7 +25,7 @@ from daemon.metrics.exposition import ROLES as SCRAPED
 from daemon.metrics.exposition import port_of
 from ops.demo import __main__ as demo
 from ops.demo.place import ROOT
-from ops.prometheus.server import PrometheusMissing, program
+from ops.prometheus.server import PrometheusUnavailable, program
 from ops.stack.roles import ROLES
 from ops.vllm import server
 from tests.conftest import missing
@@ -155,7 +155,7 @@ def test_each_vllm_is_started_as_the_settings_say_and_sees_the_adapters() -> Non
         name: getattr(upstream, name) for name in ("max_loras", "max_cpu_loras", "max_lora_rank")
     }
     on_cpu, on_gpu = ([filled(word) for word in one["command"]] for one in VLLM)
-    asked = server.asked(on_cpu)
+    asked = server.parse_server(on_cpu)
     assert asked.checkpoint == upstream.checkpoint
     assert asked.environment["PYTHONPATH"].endswith("ops/vllm/mend")
     told = argparse.ArgumentParser()
@@ -214,7 +214,7 @@ def test_promtool_reads_the_configuration_as_it_is_mounted(tmp_path: Path) -> No
         shutil.copy(HERE / source, tmp_path / Path(inside).name)
     try:
         promtool = program("promtool")
-    except PrometheusMissing as error:
+    except PrometheusUnavailable as error:
         missing(str(error))
         raise
     done = subprocess.run(

@@ -16,7 +16,7 @@ from daemon.solver.job import run
 from daemon.solver.sampling.own_vllm import LOG, PYTHON_VARIABLE
 from daemon.solver.telemetry.progress import Outcome
 from events.jobs import JobSpec
-from ops.isolated import NotInstalled
+from ops.isolated import InstallError
 from ops.vllm.environment import environment
 from tests.conftest import missing
 from tests.daemon.solver import letters
@@ -52,7 +52,7 @@ def shop(folder: Path) -> dict[str, Any]:
 def settings() -> dict[str, str]:
     try:
         python = environment() / "bin" / "python"
-    except NotInstalled as error:
+    except InstallError as error:
         missing(str(error))
     return os.environ | {PYTHON_VARIABLE: str(python), "VLLM_CPU_KVCACHE_SPACE": "1"}
 
